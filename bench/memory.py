@@ -33,7 +33,7 @@ def rss() -> int:
 
 async def settle(engine: Engine) -> int:
     """Wait until every handler is unwound, and see what is left."""
-    while engine.worker.running or engine.store.runs.backlog():
+    while engine.metrics.running or engine.metrics.backlog:
         await asyncio.sleep(0.01)
     gc.collect()
     return rss()

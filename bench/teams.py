@@ -155,7 +155,7 @@ class Bench:
         return f"{events:.1f} events and {commits:.1f} commits each"
 
     async def _left(self, side: Side, count: int, at_once: int) -> tuple[int, int]:
-        store = self.engine.store
+        store = self.engine.core.store
         assert isinstance(store, SQLiteStore)
         before = store.batches
         run, _ = await self.task(side, count, at_once)

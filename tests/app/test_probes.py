@@ -110,7 +110,7 @@ async def test_what_a_process_knows_of_itself_is_told_while_its_store_is_away(
             await asyncio.Event().wait()
 
         for name in ("counts", "next_due"):
-            monkeypatch.setattr(place_.engine.store.callbacks, name, never)
+            monkeypatch.setattr(place_.engine.core.store.callbacks, name, never)
         told = (await http.get(place_.metrics)).text
         assert "interlingua_store_up 0" in told
         assert "interlingua_runs_running 0" in told
@@ -155,7 +155,7 @@ async def test_metrics_name_only_whom_the_caller_may_see(store: Path, caller: Ca
 async def test_the_port_without_a_key_names_nobody_where_the_store_has_keys(store: Path) -> None:
     async with il.Engine(store) as engine:
         secret, record = make_key("laptop", ["see:all"], now())
-        await StoredKeys(engine.store).put(record)
+        await StoredKeys(engine.keys).put(record)
     settings = WorkSettings(metrics="127.0.0.1:0")
     async with working(store, [echo, secret_agent], settings) as place_, httpx2.AsyncClient() as http:
         await _two_agents(place_.engine)

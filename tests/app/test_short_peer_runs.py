@@ -136,7 +136,7 @@ async def test_what_could_not_be_kept_with_its_run_is_begun_once_all_the_same(
     async with up(tmp_path) as (server, _), connected(server) as raw:
         raw.send(message(raw, "echo", "first"))
         await raw.answer()
-        failed = keeps_not_once(server.engine.store, lambda change: isinstance(change, Follow))
+        failed = keeps_not_once(server.engine.core.store, lambda change: isinstance(change, Follow))
         raw.send(begin(raw, "echo", "second"))
         if begin is task:
             assert states(await streamed(raw)) == ["submitted", "working", "completed"]

@@ -231,7 +231,7 @@ async def test_where_the_store_refuses_the_run_the_agent_is_not_called(tmp_path:
         make = {"mcp": post, "connect": create, "peer": message}[door]
         raw.send(make(raw, "echo", "x"))
         assert (await raw.answer())[0] == 200
-        with refusing(server.engine.store):
+        with refusing(server.engine.core.store):
             raw.send(make(raw, "patient", "x"))
             status, _, told = await raw.answer()
         assert status == 503 or "error" in told

@@ -36,7 +36,7 @@ async def engine(
     store: Path, bus: Any, *agents: il.Agent[..., Any], settings: il.Settings = SETTINGS
 ) -> AsyncIterator[il.Engine]:
     async with il.Engine(store, agents=agents, bus=bus, settings=settings) as made:
-        made.store.on_change = lambda: None  # the file tells nothing
+        made.core.store.on_change = lambda: None  # the file tells nothing
         yield made
 
 
@@ -82,13 +82,13 @@ def contiguous(log: list[il.Event]) -> bool:
 def counting(eng: il.Engine, monkeypatch: pytest.MonkeyPatch, name: str = "events") -> list[tuple[Any, ...]]:
     """Every call of a method of the store's runs from now on."""
     calls: list[tuple[Any, ...]] = []
-    asked = getattr(eng.store.runs, name)
+    asked = getattr(eng.core.store.runs, name)
 
     async def call(*args: Any, **kwargs: Any) -> Any:
         calls.append(args)
         return await asked(*args, **kwargs)
 
-    monkeypatch.setattr(eng.store.runs, name, call)
+    monkeypatch.setattr(eng.core.store.runs, name, call)
     return calls
 
 
@@ -209,7 +209,7 @@ async def test_an_answer_wakes_a_run_that_nobody_has_in_memory(store: Path, nats
         async with asyncio.timeout(SOON):
             run = await submit(owner, "ask")
             view = await owner.runs.wait(run, settled=True)
-            while (row := await owner.store.runs.get(run)) is not None and row.worker is not None:
+            while (row := await owner.core.store.runs.get(run)) is not None and row.worker is not None:
                 await asyncio.sleep(0.01)
             await other.questions.answer(view.questions[0].id, {"approved": False})
             assert (await other.runs.wait(run)).output == {"text": "False"}
@@ -231,9 +231,9 @@ async def test_runs_that_are_offered_while_others_are_claimed_are_claimed_togeth
 ) -> None:
     limits: list[int] = []
     async with engine(store, nats_url, talk) as owner, engine(store, nats_url) as eng, asyncio.timeout(SOON):
-        claim = owner.store.claims.claim
-        assert isinstance(owner.worker.cluster, ClusterLink)
-        offers = owner.worker.cluster.offers
+        claim = owner.core.store.claims.claim
+        assert isinstance(owner.core.worker.cluster, ClusterLink)
+        offers = owner.core.worker.cluster.offers
 
         async def held_up(worker: str, queues: list[str], time: int, limit: int, **more: Any) -> Any:
             limits.append(limit)
@@ -246,8 +246,8 @@ async def test_runs_that_are_offered_while_others_are_claimed_are_claimed_togeth
             return 60.0
 
         # The worker looks for forgotten runs now and then: it would take all ten, or keep the slots for them.
-        monkeypatch.setattr(owner.worker.claims, "claim_due", nothing_forgotten)
-        monkeypatch.setattr(owner.store.claims, "claim", held_up)
+        monkeypatch.setattr(owner.core.worker.claims, "claim_due", nothing_forgotten)
+        monkeypatch.setattr(owner.core.store.claims, "claim", held_up)
         runs = [await submit(eng, "talk", n=3) for _ in range(10)]
         for run in runs:
             assert (await eng.runs.wait(run)).output == {"text": words(3)}
@@ -258,7 +258,7 @@ async def test_what_is_sent_to_a_run_between_its_claim_and_its_beginning_reaches
     store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with engine(store, nats_url, listen) as owner, engine(store, nats_url) as eng, asyncio.timeout(SOON):
-        claim, hear, heard = owner.store.claims.claim, owner.worker.notify_from_bus, asyncio.Event()
+        claim, hear, heard = owner.core.store.claims.claim, owner.core.worker.notify_from_bus, asyncio.Event()
 
         def hears(run: str) -> None:
             hear(run)
@@ -271,8 +271,8 @@ async def test_what_is_sent_to_a_run_between_its_claim_and_its_beginning_reaches
                 await heard.wait()
             return rows
 
-        monkeypatch.setattr(owner.worker, "notify_from_bus", hears)
-        monkeypatch.setattr(owner.store.claims, "claim", then_sent)
+        monkeypatch.setattr(owner.core.worker, "notify_from_bus", hears)
+        monkeypatch.setattr(owner.core.store.claims, "claim", then_sent)
         run = await submit(eng, "listen")
         assert (await eng.runs.wait(run)).output == {"text": "early"}
 
@@ -287,7 +287,7 @@ async def test_whoever_watches_questions_hears_of_those_that_are_asked_and_answe
                 await asyncio.sleep(0.01)
             run = await submit(other, "ask")
             await hint
-            (asked,) = await eng.store.questions.search(QuestionFilter(run=run))
+            (asked,) = await eng.core.store.questions.search(QuestionFilter(run=run))
             hint = eng.runs.next_hint("questions")
             await other.questions.answer(asked.question.id, {"approved": True})
             await hint
@@ -301,8 +301,8 @@ async def test_readers_of_one_run_share_what_is_told_of_it(
             run = await submit(eng, "talk", n=200, pause=0.001)
             logs = await asyncio.gather(*(events(eng, run) for _ in range(20)))
         assert all(contiguous(log) and spoken(log) == words(200) for log in logs)
-        assert isinstance(eng.worker.cluster, ClusterLink)
-        assert eng.worker.cluster._remote_logs == {}  # nobody reads any more
+        assert isinstance(eng.core.worker.cluster, ClusterLink)
+        assert eng.core.worker.cluster._remote_logs == {}  # nobody reads any more
 
 
 async def test_a_reader_takes_up_where_another_left_in_another_process(store: Path, nats_url: str) -> None:
@@ -402,7 +402,7 @@ async def test_when_the_bus_loses_everything_everything_still_happens(store: Pat
             assert spoken(log) == words(200)
             expected = await eng.runs.submit(il.RunRequest("talk", input={"n": 20}), watch=True)
             assert (await eng.runs.wait(expected.id)).output == {"text": words(20)}
-        about = eng.worker.meters.agents.of("talk")
+        about = eng.core.worker.meters.agents.of("talk")
         assert about.from_store.keys() == {"silence"}
         assert about.told.count == 0
 
@@ -426,7 +426,7 @@ async def test_what_is_missing_on_the_bus_is_read_from_the_store(
         assert bus.told > 20
         assert contiguous(log)
         assert spoken(log) == words(200)
-        about = eng.worker.meters.agents.of("talk")
+        about = eng.core.worker.meters.agents.of("talk")
         assert about.from_store == {"gap": 1}
         assert about.told.count > 20
         assert 0 < about.told.total < SOON * about.told.count
@@ -481,7 +481,7 @@ async def test_a_bus_that_is_killed_while_a_run_streams_costs_time_and_nothing_e
 
 async def until_ready(*engines: il.Engine) -> None:
     async with asyncio.timeout(SOON):
-        while not all(eng.bus.work.ready for eng in engines):  # type: ignore[attr-defined]
+        while not all(eng.core.bus.work.ready for eng in engines):  # type: ignore[attr-defined]
             await asyncio.sleep(0.01)
 
 
@@ -609,7 +609,7 @@ async def test_whoever_finds_that_a_process_died_tells_those_who_can_go_on_with_
                 os.kill(process.pid, signal.SIGKILL)
                 await process.wait()
                 log = await events(finder, run)
-                assert other.worker.meters.taken_over == 1
+                assert other.core.worker.meters.taken_over == 1
         assert spoken(log) == words(400)
 
 
@@ -625,7 +625,7 @@ async def test_whoever_buries_a_process_tells_those_who_can_take_its_runs(store:
             first.kill()
             async with asyncio.timeout(25):
                 assert spoken(await events(server, run)) == words(200)
-        assert other.worker.meters.taken_over == 1
+        assert other.core.worker.meters.taken_over == 1
 
 
 async def test_whoever_waits_for_what_others_write_hears_when_the_bus_may_have_missed_it(
@@ -636,7 +636,7 @@ async def test_whoever_waits_for_what_others_write_hears_when_the_bus_may_have_m
         async with engine(store, server.url) as eng:
             await until_ready(eng)
             looked = asyncio.Event()
-            eng.worker.foreign.append(looked.set)
+            eng.core.worker.foreign.append(looked.set)
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
             await asyncio.wait_for(looked.wait(), 20)
@@ -648,7 +648,7 @@ async def test_everyone_knows_who_is_there_with_which_agents(store: Path, nats_u
             while not (present := two.bus.present()):  # type: ignore[attr-defined]
                 await asyncio.sleep(0.01)
         assert [(about.worker, about.queues, about.pid) for about in present] == [
-            (one.worker.id, [one.agents.queue(ask)], os.getpid())
+            (one.core.worker.id, [one.agents.queue(ask)], os.getpid())
         ]
         with pytest.raises(AgentNotFound):
             await submit(two, "nobody")
@@ -664,6 +664,6 @@ async def test_what_is_told_of_a_run_is_what_is_in_the_store(store: Path, nats_u
             while not reader.over:
                 told += await reader.read()
             reader.close()
-        rows: dict[int, EventRow] = {row.seq: row for row in await owner.store.runs.event_rows(run, 0, 1000)}
+        rows: dict[int, EventRow] = {row.seq: row for row in await owner.core.store.runs.event_rows(run, 0, 1000)}
         assert [event.hash for event in told] == [rows[event.seq].hash for event in told]
         assert [event.time for event in told] == [rows[event.seq].time for event in told]

@@ -28,7 +28,7 @@ def mailer(source: str) -> il.Agent[..., str]:
 @asynccontextmanager
 async def shop(store: Path, bus: str, *agents: il.Agent[..., str]) -> AsyncIterator[il.Engine]:
     async with il.Engine(store, agents=agents, bus=bus, settings=SETTINGS, project="shop") as made:
-        made.store.on_change = lambda: None  # the file tells nothing: what comes, comes by the bus
+        made.core.store.on_change = lambda: None  # the file tells nothing: what comes, comes by the bus
         await until_ready(made)
         yield made
 
@@ -40,10 +40,12 @@ async def test_work_of_one_origin_is_not_taken_by_code_of_another(store: Path, n
         shop(store, nats_url) as door,
         asyncio.timeout(SOON),
     ):
-        assert isinstance(first.bus, SubjectBus)
-        subjects = {first.bus.subjects.work(eng.agents.queue(agent)) for eng in (first, second) for agent in eng.agents}
+        assert isinstance(first.core.bus, SubjectBus)
+        subjects = {
+            first.core.bus.subjects.work(eng.agents.queue(agent)) for eng in (first, second) for agent in eng.agents
+        }
         assert len(subjects) == 2
-        await door.elsewhere.start(looks=False)
+        await door.cluster.remote_agents.start(looks=False)
         for _ in range(5):
             # The card of the first origin is the one that a process without the code finds.
             run = (await door.runs.submit(il.RunRequest("mailer"))).id

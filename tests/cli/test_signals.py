@@ -94,7 +94,7 @@ async def nobody_is_hurt(env: dict[str, str], kind: str, runs: dict[str, str], *
     """All of them are as they were, and come to their end in the next process of that kind."""
     async with looking(env) as eng:
         for name, run in runs.items():
-            row = await eng.store.runs.get(run)
+            row = await eng.core.store.runs.get(run)
             assert row is not None
             assert row.status not in FINAL, (name, (await eng.runs.get(run)).error)
             assert blamed or row.crashes == 0, name
@@ -171,7 +171,7 @@ async def test_a_callback_that_calls_sys_exit_ends_neither_a_server_nor_its_runs
             for _ in range(2):
                 run = (await eng.runs.submit(il.RunRequest("callback", input={}))).id
                 assert (await eng.runs.wait(run, timeout=PATIENCE)).output == {"text": "done"}
-            row = await eng.store.runs.get(other)
+            row = await eng.core.store.runs.get(other)
             assert row is not None
             assert (row.status, row.crashes) == (il.Status.RUNNING, 0)
         assert await asyncio.to_thread(send_until_it_ends, running, [TERM]) == 0
@@ -203,7 +203,7 @@ async def test_a_second_signal_ends_the_command_and_leaves_its_runs(
                     break
             code = await asyncio.to_thread(send_until_it_ends, running, numbers)
             assert code == 128 + numbers[-1]
-            row, another = await eng.store.runs.get(own.id), await eng.store.runs.get(other)
+            row, another = await eng.core.store.runs.get(own.id), await eng.core.store.runs.get(other)
     assert row is not None
     assert another is not None
     assert row.status in (il.Status.CANCELLING, il.Status.CANCELLED)

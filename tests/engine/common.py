@@ -38,7 +38,7 @@ async def question(eng: il.Engine, run: str) -> Any:
 async def parked(eng: il.Engine, run: str) -> None:
     """Wait until nobody owns the run."""
     async with asyncio.timeout(20):
-        while eng.worker.execution(run) is not None:
+        while eng.core.worker.execution(run) is not None:
             await eng.runs.next_hint(run)
 
 
@@ -58,7 +58,7 @@ async def crash(eng: il.Engine) -> None:
     """End an engine as `kill -9` would: nothing is finished, nothing is handed back, its lock is gone."""
     eng.core.admission.is_open = False
     eng.core._opened.clear()
-    worker = eng.worker
+    worker = eng.core.worker
     for execution in worker._executions.values():
         execution.over = True
         if execution.task is not None:
@@ -69,7 +69,7 @@ async def crash(eng: il.Engine) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     eng.core.watchdog.close()
     await worker.processes.close()
-    await eng.store.close()
+    await eng.core.store.close()
 
 
 async def settle() -> None:

@@ -113,7 +113,7 @@ async def test_a_deploy_with_a_typo_ends_no_waiting_run_and_its_fix_goes_on(
         assert view.blocked is not None
         assert view.blocked.reason == "failed_on_resume"
         assert "undefined_name" in view.blocked.message
-        assert eng.worker.execution(run) is None
+        assert eng.core.worker.execution(run) is None
     project.write("v3")
     async with deployed(store, project) as eng:
         done = await eng.runs.wait(run, timeout=20)
@@ -136,7 +136,7 @@ async def test_an_answer_to_a_blocked_run_is_kept(store: Path | str, project: Pr
         await eng.runs.send(run, "hello")
         await settle()
         assert len(await bodies(eng, run, RunBlocked)) == 1, "nothing wakes it"
-        assert eng.worker.execution(run) is None
+        assert eng.core.worker.execution(run) is None
     project.write("v3")
     async with deployed(store, project) as eng:
         assert (await eng.runs.wait(run, timeout=20)).output == {"text": "charged 10, v3"}
@@ -190,7 +190,7 @@ async def test_old_and_new_replicas_on_one_store_do_not_pass_a_run_back_and_fort
             await parked(new, run)
             for _ in range(3):  # what wakes it is for the new one, however often the old one looks
                 await new.runs.send(run, "still there?")
-                old.worker.claims.wake()
+                old.core.worker.claims.wake()
                 await settle()
             await old.questions.answer(questions[0].id, {"approved": True})
             done = await new.runs.wait(run, timeout=20)
@@ -219,7 +219,7 @@ async def test_code_that_is_rolled_back_leaves_no_run_without_a_word(store: Path
         assert view.blocked.reason == "no_code"
         assert "it went on with other code, which is gone" in view.blocked.message
         assert [one.id for one in await eng.runs.search(RunFilter(blocked=True))] == [run]
-        assert (await eng.blocked_report.counts())["no_code"] == 1
+        assert (await eng.runs.blocked_report.counts())["no_code"] == 1
         await eng.runs.retry(run)
         async with asyncio.timeout(20):
             while len(await bodies(eng, run, RunBlocked)) < 2:
@@ -410,7 +410,7 @@ async def test_a_run_whose_agent_nobody_serves_any_more_says_so(store: Path | st
         assert "it waits for payer 0.1.0" in view.blocked.message
         assert f"interlingua runs move {run} --to TARGET" in view.blocked.message
         assert [one.id for one in await eng.runs.search(RunFilter(blocked=True))] == [run]
-        assert (await eng.blocked_report.counts())["no_code"] == 1
+        assert (await eng.runs.blocked_report.counts())["no_code"] == 1
         assert 'interlingua_runs_blocked{reason="no_code"} 1' in await render(eng)
     project.write("v1")
     async with deployed(store, project) as eng:
@@ -474,14 +474,14 @@ async def test_a_process_that_starts_says_which_runs_it_cannot_execute(store: Pa
     run, asked_ = await asked(store, project)
     project.write("v2", before="undefined_name")
     async with deployed(store, project) as eng:
-        assert await eng.blocked_report.announce() == []
+        assert await eng.runs.blocked_report.announce() == []
         await eng.questions.answer(asked_, {"approved": True})
         await blocked(eng, run)
     async with deployed(store, project) as eng:
-        (line,) = await eng.blocked_report.announce()
+        (line,) = await eng.runs.blocked_report.announce()
         assert line.startswith("1 run of payer@0.1.0 is blocked: the code failed before it came as far")
         assert "undefined_name" in line
     async with engine(store) as eng:
-        lines = await eng.blocked_report.announce()
+        lines = await eng.runs.blocked_report.announce()
         assert "1 run waits for payer 0.1.0" in lines[0]
         assert "which nobody serves. Serve it, or: interlingua runs move --from" in lines[0]

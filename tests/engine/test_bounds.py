@@ -244,7 +244,7 @@ async def test_records_count_for_the_size_of_a_log(store: Path, what: str) -> No
 
 
 async def _rows(eng: il.Engine, run: str) -> list[il.Event]:
-    return await eng.store.runs.events(run, 0, 1000)
+    return await eng.core.store.runs.events(run, 0, 1000)
 
 
 @pytest.mark.parametrize("shape", ["function", "generator"])
@@ -364,7 +364,7 @@ async def test_a_result_that_is_read_while_the_store_is_away_is_waited_for(
         run = await submit(eng, "makes", {"count": 5})
         asked = await question(eng, run.id)
         await parked(eng, run.id)
-        events = eng.store.runs.events
+        events = eng.core.store.runs.events
 
         async def away(run_id: str, after: int, limit: int) -> list[il.Event]:
             nonlocal failures
@@ -373,7 +373,7 @@ async def test_a_result_that_is_read_while_the_store_is_away_is_waited_for(
                 raise Unavailable("the store is away")
             return await events(run_id, after, limit)
 
-        monkeypatch.setattr(eng.store.runs, "events", away)
+        monkeypatch.setattr(eng.core.store.runs, "events", away)
         await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "abcde"}
     assert failures == 3

@@ -258,12 +258,12 @@ async def test_mail_that_nobody_reads_leaves_with_the_run(store: Path) -> None:
     go = asyncio.Event()
     async with engine(store, deaf, settings=PATIENT) as eng:
         run = await submit(eng, "deaf")
-        execution = eng.worker.execution(run.id)
+        execution = eng.core.worker.execution(run.id)
         assert execution is not None
-        await eng.store.runs.deliver(run.id, "message", b"{}", 1)
+        await eng.core.store.runs.deliver(run.id, "message", b"{}", 1)
         go.set()
         assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "done"}
-        assert await eng.store.runs.inbox(run.id) == []
+        assert await eng.core.store.runs.inbox(run.id) == []
 
 
 async def test_a_handler_of_which_one_branch_waits_and_another_works_is_not_set_aside_for_ever(store: Path) -> None:

@@ -40,7 +40,7 @@ async def test_a_delegation_that_an_old_owner_could_not_write_down_does_not_coun
         await asyncio.wait_for(tried.wait(), 20)
         sender = await first_of(eng, run.id, "crew/lead")
         assert await bodies(eng, sender, ChildCalled) == []
-        assert await eng.store.delegations.of_task(sender) == []
+        assert await eng.core.store.delegations.of_task(sender) == []
         await crash(eng)
 
 
@@ -50,7 +50,7 @@ async def test_a_delegation_is_on_disk_as_one_with_what_calls_for_it(
     async with engine(store, settings=PATIENT) as eng:
         eng.teams.add_team(team(member("lead", "helper"), member("helper")), {"lead": passes_on, "helper": shout})
         seen: list[tuple[int, int]] = []
-        tell = eng.worker.commits.on_commit
+        tell = eng.core.worker.commits.on_commit
 
         def look(*news: Any) -> None:
             ((called, counted),) = sql(
@@ -61,7 +61,7 @@ async def test_a_delegation_is_on_disk_as_one_with_what_calls_for_it(
             seen.append((called, counted))
             tell(*news)
 
-        monkeypatch.setattr(eng.worker.commits, "on_commit", look)
+        monkeypatch.setattr(eng.core.worker.commits, "on_commit", look)
         done = await finish(eng, "crew", {"text": "helper x"})
         assert done.output == {"text": "X"}, done.error
         assert set(seen) == {(0, 0), (1, 1), (2, 2)}
@@ -112,7 +112,7 @@ async def test_a_notice_that_was_lost_with_the_process_is_given_when_the_task_go
         told = [(one.form, one.recipient) for _, one in await eng.teams.conversation(run.id) if one.task == "T1.1"]
         assert told.count(("delegation", "helper")) == 1
         assert ("message", "lead") in told
-        (row,) = [one for one in await eng.store.delegations.of_task(run.id) if one.agent == "helper"]
+        (row,) = [one for one in await eng.core.store.delegations.of_task(run.id) if one.agent == "helper"]
         assert row.label == "T1.1"
 
 
@@ -195,7 +195,7 @@ async def test_nothing_overtakes_what_is_still_being_read(store: Path, monkeypat
         run = await submit(eng, "crew", {"text": "x"})
         await first_of(eng, run.id, "crew/helper")
         sender = await first_of(eng, run.id, "crew/lead")
-        read = eng.store.runs.inbox
+        read = eng.core.store.runs.inbox
 
         async def slowly(run: str, after: int = 0) -> Any:
             if run == sender:
@@ -203,7 +203,7 @@ async def test_nothing_overtakes_what_is_still_being_read(store: Path, monkeypat
                 await go_on.wait()
             return await read(run, after)
 
-        monkeypatch.setattr(eng.store.runs, "inbox", slowly)
+        monkeypatch.setattr(eng.core.store.runs, "inbox", slowly)
         await eng.runs.send(sender, "of the user", sealed=True)
         await asyncio.wait_for(sent.wait(), 20)
         go_on.set()

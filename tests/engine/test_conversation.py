@@ -466,8 +466,8 @@ async def test_a_message_that_is_passed_on_comes_once_when_the_process_dies_mean
             await asyncio.Event().wait()
 
         monkeypatch.setattr(eng.runs, "send", dies_then)
-        await eng.store.runs.deliver(run.id, "message", json_values.encode(Message("user", [TextPart("one")])), 1)
-        eng.worker.notify_run(run.id)
+        await eng.core.store.runs.deliver(run.id, "message", json_values.encode(Message("user", [TextPart("one")])), 1)
+        eng.core.worker.notify_run(run.id)
         await asyncio.wait_for(passed.wait(), 20)
         await crash(eng)
     async with engine(store, settings=PATIENT) as eng:

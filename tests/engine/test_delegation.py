@@ -154,7 +154,7 @@ async def test_a_team_in_which_something_is_wrong_is_not_half_there(store: Path)
 async def test_a_task_that_another_process_took_in_is_begun_by_the_one_with_the_code(store: Path) -> None:
     async with engine(store) as eng:
         chain()(eng)
-        await eng.worker.spawn(eng.agents.publish_cards())
+        await eng.core.worker.spawn(eng.agents.publish_cards())
     async with engine(store) as eng:  # knows the card, and no more
         run = await submit(eng, "crew", {"text": "middle expert x"})
     async with engine(store) as eng:
@@ -365,7 +365,7 @@ async def test_who_hears_of_the_end_from_whom_it_called_has_run_out_of_time_too(
         run = await eng.runs.submit(il.RunRequest("crew", input={"text": "middle x"}))
         await eng.runs.wait(run.id, settled=True, timeout=10)
         (lead,) = await of_agent(eng, run.id, "crew/lead")
-        execution = eng.worker.execution(lead.id)
+        execution = eng.core.worker.execution(lead.id)
         assert execution is not None
         assert execution._last_call is not None
         execution._last_call.cancel()  # its own clock is late
@@ -510,9 +510,9 @@ async def test_what_is_counted_is_forgotten_with_the_task(store: Path) -> None:
         chain()(eng)
         run = await finish(eng, "crew", {"text": "middle expert x"})
         ids = [one.id for one in await tree(eng, run.id)]
-        assert [len(await eng.store.delegations.of_task(one)) for one in ids] == [3, 0, 0, 0]
+        assert [len(await eng.core.store.delegations.of_task(one)) for one in ids] == [3, 0, 0, 0]
         await eng.runs.delete(run.id)
-        assert [len(await eng.store.delegations.of_task(one)) for one in ids] == [0, 0, 0, 0]
+        assert [len(await eng.core.store.delegations.of_task(one)) for one in ids] == [0, 0, 0, 0]
 
 
 # -- after a crash ------------------------------------------------------------------------------------------
@@ -618,7 +618,7 @@ async def test_a_crash_in_the_middle_of_a_delegation_counts_it_once(
         (child,) = await of_agent(eng, run.id, "crew/helper")
         assert (await authority_of(eng, child.id)).instance == 1
         (lead,) = await of_agent(eng, run.id, "crew/lead")
-        assert [row.run for row in await eng.store.delegations.of_task(run.id)] == [lead.id, child.id]
+        assert [row.run for row in await eng.core.store.delegations.of_task(run.id)] == [lead.id, child.id]
         assert await eng.runs.verify(lead.id) is None
         assert len([event for event in await log(eng, lead.id) if isinstance(event.body, ChildCalled)]) == 1
 

@@ -165,7 +165,7 @@ async def test_a_child_exists_only_after_the_record_of_calling_it_is_committed(s
 @pytest.mark.parametrize("clients", [1, 8])
 async def test_a_short_run_is_two_commits_and_clients_share_them(store: Path, clients: int) -> None:
     async with engine(store, quick) as eng:
-        sqlite = eng.store
+        sqlite = eng.core.store
         assert isinstance(sqlite, SqlStore)
         await finish(eng, "quick", {"n": 0})
         before = sqlite.batches
@@ -262,8 +262,8 @@ async def test_when_every_hint_is_lost_everything_still_happens(store: Path) -> 
         return il.Engine(store, agents=agents, bus=DeafBus(), settings=QUICK)
 
     async with deaf(asker, quick) as working, deaf() as watching:
-        working.store.on_change = lambda: None  # not even the file tells
-        watching.store.on_change = lambda: None
+        working.core.store.on_change = lambda: None  # not even the file tells
+        watching.core.store.on_change = lambda: None
         run = await watching.runs.submit(il.RunRequest("asker"))
         asked = await question(watching, run.id)
         await watching.questions.answer(asked.id, {"approved": True})
@@ -326,7 +326,7 @@ async def test_an_acknowledged_cancel_survives_a_crash(store: Path) -> None:
     async for event in first.runs.events(run.id):
         if event.kind == "thought":
             break
-    await first.store.runs.deliver(run.id, "cancel", b'{"by":"me","reason":"x"}', 1)
+    await first.core.store.runs.deliver(run.id, "cancel", b'{"by":"me","reason":"x"}', 1)
     await crash(first)
     async with engine(store, endless) as eng:
         assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.CANCELLED

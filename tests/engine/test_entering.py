@@ -79,7 +79,7 @@ async def test_a_run_is_on_disk_when_its_agent_is_called(store: Path, how: str) 
 
 
 def fails_to_write(eng: il.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer: Any = eng.store.database.writer  # type: ignore[attr-defined]
+    writer: Any = eng.core.store.database.writer  # type: ignore[attr-defined]
     transaction = writer._transaction
 
     def refuse(sealed: Any, calls: Any, results: Any) -> None:
@@ -91,11 +91,11 @@ def fails_to_write(eng: il.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cannot_keep_up(eng: il.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eng.store.runs, "backlog", lambda: 1_000_000)
+    monkeypatch.setattr(eng.core.store.runs, "backlog", lambda: 1_000_000)
 
 
 def is_closed(eng: il.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eng.store.database.writer, "_closing", True)  # type: ignore[attr-defined]
+    monkeypatch.setattr(eng.core.store.database.writer, "_closing", True)  # type: ignore[attr-defined]
 
 
 def stops(eng: il.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ async def test_a_submission_that_is_refused_has_called_no_agent_and_left_nothing
             why(eng, patch)
             with pytest.raises(error):
                 await submit(eng, "pay", {"what": "refused"}, **options)
-        assert (eng.worker.running, eng.worker.limits.reserved) == (0, 0)
+        assert (eng.core.worker.running, eng.core.worker.limits.reserved) == (0, 0)
         assert await eng.runs.search(RunFilter()) == []
         run = await finish(eng, "pay", {"what": "taken"}, **options)  # the key and the thread are free
         assert run.status is il.Status.SUCCEEDED
@@ -130,8 +130,8 @@ async def test_with_a_full_disk_agents_are_called_for_the_runs_that_were_accepte
     paying = Paying(store)
     async with engine(store, *paying.agents(), settings=PATIENT) as eng:
         await finish(eng, "pay", {"what": "before"})
-        assert isinstance(eng.store, SQLiteStore)
-        await eng.store.database.write(
+        assert isinstance(eng.core.store, SQLiteStore)
+        await eng.core.store.database.write(
             lambda conn: conn.execute("PRAGMA max_page_count=1").fetchall()
         )  # what it has, no more
         accepted = ["before"]
@@ -163,7 +163,7 @@ async def test_a_caller_that_goes_away_while_its_run_is_written_down_leaves_a_wh
         for run in runs:
             assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
         assert len(paying.calls) == len(runs)
-        assert (eng.worker.running, eng.worker.limits.reserved) == (0, 0)
+        assert (eng.core.worker.running, eng.core.worker.limits.reserved) == (0, 0)
 
 
 async def test_the_view_of_a_submission_is_what_is_on_disk(store: Path) -> None:

@@ -441,8 +441,8 @@ def test_a_cancellation_that_nobody_asked_for_writes_nothing_when_the_process_en
 
 def _forget(eng: il.Engine | None) -> None:
     """What the system does with a process that has ended: its locks are gone."""
-    if eng is not None and isinstance(eng.store, SQLiteStore):
-        eng.store.liveness.release_all()
+    if eng is not None and isinstance(eng.core.store, SQLiteStore):
+        eng.core.store.liveness.release_all()
 
 
 async def test_runs_that_are_abandoned_are_handed_back_and_blame_nobody(store: Path | str) -> None:
@@ -451,7 +451,7 @@ async def test_runs_that_are_abandoned_are_handed_back_and_blame_nobody(store: P
     run = await _begin(eng)
     await eng.abandon()
     async with engine(store) as other:
-        row = await other.store.runs.get(run)
+        row = await other.core.store.runs.get(run)
         assert row is not None
         assert (row.status, row.worker, row.crashes) == (il.Status.RUNNING, None, 0)
-    await eng.store.close()
+    await eng.core.store.close()

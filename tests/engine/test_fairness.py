@@ -48,10 +48,10 @@ async def test_who_comes_when_a_slot_gets_free_does_not_overtake_who_waits_for_i
     async with engine(store, work, settings=ONE) as eng:
         first = await submit(eng, "work", {"who": "first"}, caller=caller("x"))
         second = await submit(eng, "work", {"who": "second"}, caller=caller("y"))
-        while not eng.worker.limits.starved:  # it has been seen that one waits
+        while not eng.core.worker.limits.starved:  # it has been seen that one waits
             await asyncio.sleep(0)
         gate.set()
-        while eng.worker.running:
+        while eng.core.worker.running:
             await asyncio.sleep(0)
         third = await submit(eng, "work", {"who": "third"}, caller=caller("z"))  # the slot is free, and not taken yet
         runs += [first, second, third]

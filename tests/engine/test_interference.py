@@ -77,16 +77,18 @@ async def test_a_submission_that_is_tried_again_still_gets_its_thread(store: Pat
 
     async with engine(store, counting) as eng:
         await eng.threads.create("t")
-        real, neighbours = eng.store.runs.submit, list[asyncio.Future[Any]]()
+        real, neighbours = eng.core.store.runs.submit, list[asyncio.Future[Any]]()
 
         def beside(*given: Any) -> Any:
             submitting = real(*given)
-            assert isinstance(eng.store, SqlStore)
+            assert isinstance(eng.core.store, SqlStore)
             # In the same transaction, and behind it.
-            neighbours.append(eng.store.database.write(lambda conn: conn.execute("INSERT INTO nowhere VALUES (1)")))
+            neighbours.append(
+                eng.core.store.database.write(lambda conn: conn.execute("INSERT INTO nowhere VALUES (1)"))
+            )
             return submitting
 
-        eng.store.runs.submit = beside  # type: ignore[method-assign]
+        eng.core.store.runs.submit = beside  # type: ignore[method-assign]
         assert (await finish(eng, "counting", thread="t")).status is il.Status.SUCCEEDED
         assert (await eng.threads.get("t")).values == {"n": 1}
         (neighbour,) = neighbours
@@ -218,7 +220,7 @@ async def test_an_unreadable_run_does_not_stop_the_others(store: Path) -> None:
 )
 async def test_a_store_that_fails_once_does_not_stop_the_engine(store: Path, name: str) -> None:
     async with engine(store, asker) as eng:
-        port, method = operator.attrgetter(name.partition(".")[0])(eng.store), name.partition(".")[2]
+        port, method = operator.attrgetter(name.partition(".")[0])(eng.core.store), name.partition(".")[2]
         real, failed = getattr(port, method), []
 
         async def once(*args: Any, **kwargs: Any) -> Any:
@@ -284,13 +286,13 @@ async def test_a_caller_that_goes_away_while_submitting_takes_no_slot_with_it(st
         return "x"
 
     async with engine(store, plain) as eng:
-        real, entered = eng.store.runs.submit, asyncio.Event()
+        real, entered = eng.core.store.runs.submit, asyncio.Event()
 
         def noted(*given: Any) -> Any:
             entered.set()
             return real(*given)
 
-        eng.store.runs.submit = noted  # type: ignore[method-assign]
+        eng.core.store.runs.submit = noted  # type: ignore[method-assign]
         for n in range(5):
             entered.clear()
             task = asyncio.create_task(submit(eng, "plain", thread=f"t{n}", create_thread=True))
@@ -298,7 +300,7 @@ async def test_a_caller_that_goes_away_while_submitting_takes_no_slot_with_it(st
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         await until(lambda: sql(store, "SELECT DISTINCT status FROM runs") == [("succeeded",)])
-        await until(lambda: eng.worker.running == 0)
+        await until(lambda: eng.core.worker.running == 0)
 
 
 async def test_a_run_of_a_worker_that_left_no_trace_is_found(store: Path) -> None:
@@ -412,7 +414,7 @@ async def test_a_question_that_expired_just_before_a_crash_has_expired(store: Pa
 
     first = engine(store, agent, settings=PATIENT)
     await first.start()
-    real = first.store.questions.close
+    real = first.core.store.questions.close
 
     async def and_then_nothing(*args: Any) -> bool:
         await real(*args)
@@ -420,7 +422,7 @@ async def test_a_question_that_expired_just_before_a_crash_has_expired(store: Pa
         await asyncio.Event().wait()
         return True
 
-    first.store.questions.close = and_then_nothing  # type: ignore[method-assign]
+    first.core.store.questions.close = and_then_nothing  # type: ignore[method-assign]
     run = await submit(first, "agent")
     await closed.wait()
     await crash(first)
@@ -448,7 +450,7 @@ async def test_a_step_that_is_said_again_twice_keeps_its_output(store: Path) -> 
         runs = sql(store, "SELECT id FROM runs")
         run = runs[0][0] if runs else (await submit(eng, "agent")).id
         await question(eng, run)
-        await until(lambda eng=eng, run=run: (e := eng.worker.execution(run)) and e.blocked and e.log.settled)
+        await until(lambda eng=eng, run=run: (e := eng.core.worker.execution(run)) and e.blocked and e.log.settled)
         await crash(eng)
         path |= change
     async with engine(store, agent) as eng:
@@ -472,7 +474,7 @@ async def test_text_that_changed_before_a_record_is_in_the_log_while_the_run_wai
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         asked = await question(eng, run.id)
-        await until(lambda: eng.worker.execution(run.id) is None)
+        await until(lambda: eng.core.worker.execution(run.id) is None)
         said["text"] = "He"
         await eng.questions.answer(asked.id, {"approved": True})
         await question(eng, run.id)
@@ -575,7 +577,7 @@ async def test_an_agent_that_works_beside_a_wait_is_not_parked(store: Path) -> N
 
     async with engine(store, agent, settings=PATIENT) as eng:
         run = await submit(eng, "agent")
-        execution = eng.worker.execution(run.id)
+        execution = eng.core.worker.execution(run.id)
         assert execution is not None
         await until(lambda: execution.blocked)
         beat.set()
@@ -616,7 +618,7 @@ async def test_a_child_that_was_rolled_back_is_not_run_again(store: Path) -> Non
     async with engine(store, asker, parent) as eng:
         run = await submit(eng, "parent")
         asked = await question(eng, run.id)
-        await until(lambda: not eng.worker._executions)
+        await until(lambda: not eng.core.worker._executions)
         await eng.runs.cancel(asked.run, rollback=True)
         assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "child gone"}
         with pytest.raises(RunNotFound):
@@ -632,9 +634,9 @@ async def test_children_of_a_cancelled_run_are_cancelled_in_the_same_transaction
     await first.start()
     run = await submit(first, "parent")
     asked = await question(first, run.id)
-    await until(lambda: not first.worker._executions)
-    first.worker.notify_run = lambda *news: None  # type: ignore[method-assign, assignment]
-    first.worker.claims.wake = lambda: None  # type: ignore[method-assign]
+    await until(lambda: not first.core.worker._executions)
+    first.core.worker.notify_run = lambda *news: None  # type: ignore[method-assign, assignment]
+    first.core.worker.claims.wake = lambda: None  # type: ignore[method-assign]
     await first.runs.cancel(run.id)
     await first.runs.wait(run.id, timeout=10)
     await crash(first)
@@ -682,14 +684,14 @@ async def test_a_message_is_not_overlooked_when_a_pull_was_given_up(store: Path)
         return (await ctx.receive()).text
 
     async with engine(store, echo, parent, settings=PATIENT) as eng:
-        real = eng.store.runs.inbox
+        real = eng.core.store.runs.inbox
 
         async def slow(*where: Any) -> Any:
             found = await real(*where)
             await asyncio.sleep(0.15)
             return found
 
-        eng.store.runs.inbox = slow  # type: ignore[method-assign]
+        eng.core.store.runs.inbox = slow  # type: ignore[method-assign]
         run = await submit(eng, "parent")
         await asyncio.sleep(0.08)
         await eng.runs.send(run.id, "hello")
@@ -699,7 +701,7 @@ async def test_a_message_is_not_overlooked_when_a_pull_was_given_up(store: Path)
 async def test_a_worker_process_that_died_in_its_sleep_is_replaced(store: Path) -> None:
     async with engine(store, burn) as eng:
         await finish(eng, "burn", {"seconds": 0.001})
-        (idle,) = eng.worker.processes._free
+        (idle,) = eng.core.worker.processes._free
         os.kill(idle.process.pid, signal.SIGKILL)
         await idle.process.wait()
         assert (await finish(eng, "burn", {"seconds": 0.001})).status is il.Status.SUCCEEDED
@@ -753,7 +755,7 @@ async def test_waiting_in_vain_leaves_nothing_behind(store: Path) -> None:
         for _ in range(50):
             with pytest.raises(TimeoutError):
                 await eng.runs.wait(run.id, timeout=0.001)
-        live = eng.worker.log_of(run.id)
+        live = eng.core.worker.log_of(run.id)
         assert live is not None
         assert len(live._readers) < 5
 
@@ -785,7 +787,7 @@ async def test_a_thread_that_is_still_needed_does_not_keep_others_from_expiring(
         await eng.threads.create("needed")
         await submit(eng, "echo", {"text": "x"}, thread="needed", delay=3600)
         await eng.threads.create("unused")
-        sqlite = eng.store
+        sqlite = eng.core.store
         assert isinstance(sqlite, SqlStore)
         async with asyncio.timeout(10):
             while await sqlite.threads.get("unused") is not None:
@@ -811,7 +813,7 @@ async def test_a_rollback_that_comes_too_late_to_be_read_still_forgets_the_run(s
         for _ in range(5):
             going = threading.Event()
             run = await submit(eng, "quick")
-            execution = eng.worker.execution(run.id)
+            execution = eng.core.worker.execution(run.id)
             assert execution is not None
             execution._pull_all = asyncio.Event().wait  # type: ignore[assignment]  # it never comes to read its mail
             await eng.runs.cancel(run.id, rollback=True)
@@ -836,7 +838,7 @@ async def test_a_log_that_is_refused_while_fragments_wait_is_given_up_without_an
         await asyncio.Event().wait()
 
     async with engine(store, talks, settings=PATIENT) as eng:
-        writer = eng.store.database.writer  # type: ignore[attr-defined]
+        writer = eng.core.store.database.writer  # type: ignore[attr-defined]
         write = writer._transaction
 
         def refused(sealed: list[Any], calls: list[Any], results: list[Any]) -> None:
@@ -850,7 +852,7 @@ async def test_a_log_that_is_refused_while_fragments_wait_is_given_up_without_an
         run = await submit(eng, "talks")
         accepted.set()
         await asyncio.wait_for(more.wait(), 20)
-        written = eng.worker.log_of(run.id)
+        written = eng.core.worker.log_of(run.id)
         assert written is not None
         refuse.set()
         with pytest.raises((StoreError, Fenced)):

@@ -34,13 +34,13 @@ def counting(calls: list[str]) -> il.Agent[..., Any]:
 @pytest.mark.parametrize("key", [None, "once"])
 async def test_a_short_run_is_two_commits_with_and_without_a_key(store: Path, key: str | None) -> None:
     async with engine(store, counting([])) as eng:
-        assert isinstance(eng.store, SqlStore)
-        before = eng.store.batches
+        assert isinstance(eng.core.store, SqlStore)
+        before = eng.core.store.batches
         run = await eng.runs.submit(asked(key=key))
         assert run.run.status is il.Status.PENDING  # as it is on disk
-        assert eng.store.batches == before + 1
+        assert eng.core.store.batches == before + 1
         assert (await eng.runs.wait(run.id)).status is il.Status.SUCCEEDED
-        assert eng.store.batches == before + 2
+        assert eng.core.store.batches == before + 2
 
 
 async def test_a_key_that_comes_again_gives_the_run_that_it_made(store: Path) -> None:
@@ -86,7 +86,7 @@ async def test_a_key_that_two_engines_use_in_the_same_moment_is_one_run_and_one_
             assert (await one.runs.wait(both[0].id, timeout=20)).output == {"text": text}
         assert sorted(calls, key=int) == [str(n) for n in range(20)]
         assert len(await one.runs.search(RunFilter(agent="count", limit=100))) == 20
-        assert (one.worker.running, other.worker.running) == (0, 0)
+        assert (one.core.worker.running, other.core.worker.running) == (0, 0)
 
 
 async def test_a_child_that_is_submitted_twice_is_one_run(store: Path) -> None:

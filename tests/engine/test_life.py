@@ -65,13 +65,13 @@ async def test_an_engine_stops_whatever_fails_on_the_way(
         await entered.wait()
         with pytest.raises(OSError, match="it broke"):
             await eng.stop()
-    for task in [*eng.worker._loops, *eng.worker._jobs]:  # what the broken step would have ended
+    for task in [*eng.core.worker._loops, *eng.core.worker._jobs]:  # what the broken step would have ended
         task.cancel()
     assert not eng.running
     await eng.stop()  # once is enough
     go.set()
     async with engine(store, agent, settings=PATIENT) as other:
-        row = await other.store.runs.get(run.id)
+        row = await other.core.store.runs.get(run.id)
         assert row is not None
         assert row.crashes == 0
         assert (await other.runs.wait(run.id, timeout=20)).output == {"text": "done"}
@@ -118,14 +118,14 @@ async def test_an_engine_that_cannot_start_closes_what_it_opened(
     go.set()
     eng = engine(store, agent)
     closed = 0
-    close = eng.store.close
+    close = eng.core.store.close
 
     async def counted() -> None:
         nonlocal closed
         closed += 1
         await close()
 
-    monkeypatch.setattr(eng.store, "close", counted)
+    monkeypatch.setattr(eng.core.store, "close", counted)
     before = asyncio.all_tasks()
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, broken)

@@ -74,13 +74,13 @@ async def test_runs_that_wait_for_an_agent_at_its_limit_hold_up_nobody_else(stor
 
     async with engine(store, busy.agent, quick, settings=RARELY) as eng:
         runs = [await submit(eng, "busy") for _ in range(30)]
-        claim = eng.store.claims.claim
+        claim = eng.core.store.claims.claim
 
         async def listed(worker: str, queues: list[str], *args: Any, **options: Any) -> Any:
             asked.append(queues)
             return await claim(worker, queues, *args, **options)
 
-        eng.store.claims.claim = listed  # type: ignore[method-assign]
+        eng.core.store.claims.claim = listed  # type: ignore[method-assign]
         for _ in range(5):
             assert (await finish(eng, "quick", delay=0.01)).output == {"text": "done"}
         assert asked

@@ -95,11 +95,11 @@ async def test_the_time_in_the_queue_begins_when_a_delay_is_over(store: Path) ->
     async with engine(store, quick) as eng:
         await finish(eng, "quick")
         await finish(eng, "quick", delay=0.3)
-        numbers = eng.worker.meters.agents.of("quick")
+        numbers = eng.core.worker.meters.agents.of("quick")
         assert numbers.queued.count == 2
         assert numbers.queued.total < 0.3
         assert numbers.finished == {il.Status.SUCCEEDED: 2}
-        assert eng.worker.meters.callers.of("owner").ran.count == 2
+        assert eng.core.worker.meters.callers.of("owner").ran.count == 2
 
 
 async def test_the_time_in_the_queue_begins_when_the_thread_is_free(store: Path) -> None:
@@ -117,7 +117,7 @@ async def test_the_time_in_the_queue_begins_when_the_thread_is_free(store: Path)
         asyncio.get_running_loop().call_later(0.3, go.set)
         await eng.runs.wait(first.id, timeout=20)
         assert (await eng.runs.wait(second.id, timeout=20)).status is il.Status.SUCCEEDED
-        queued = eng.worker.meters.agents.of("turn").queued
+        queued = eng.core.worker.meters.agents.of("turn").queued
         assert queued.count == 2
         assert queued.total < 0.3
 
@@ -136,7 +136,7 @@ async def test_a_run_that_finds_no_free_slot_is_counted_with_the_time_that_it_wa
         asyncio.get_running_loop().call_later(0.2, go.set)
         for run in (first, second):
             await eng.runs.wait(run.id, timeout=20)
-        assert 0.19 < eng.worker.meters.agents.of("busy").queued.total < 10
+        assert 0.19 < eng.core.worker.meters.agents.of("busy").queued.total < 10
 
 
 async def test_a_run_whose_worker_died_is_counted_with_the_time_that_it_stood_still(store: Path) -> None:
@@ -158,7 +158,7 @@ async def test_a_run_whose_worker_died_is_counted_with_the_time_that_it_stood_st
     await crash(first)
     async with engine(store, stays) as second:
         await second.runs.wait(run.id, timeout=20)
-        meters = second.worker.meters
+        meters = second.core.worker.meters
         assert meters.taken_over == 1
         assert meters.agents.of("stays").stood_still.count == 1
         assert meters.callers.of("laptop").stood_still.total > 0

@@ -96,7 +96,7 @@ async def test_a_handler_in_memory_sees_to_the_remote_side_itself(store: Path, e
         else:
             run = (await submit(eng, "far")).id
         async with asyncio.timeout(20):
-            while (execution := eng.worker.execution(run)) is None or not execution.blocked:
+            while (execution := eng.core.worker.execution(run)) is None or not execution.blocked:
                 await asyncio.sleep(0)
         await eng.runs.cancel(run)
         assert (await eng.runs.wait(run, timeout=20)).status is il.Status.CANCELLED
@@ -460,12 +460,12 @@ async def test_an_answer_that_was_on_its_way_when_its_question_was_withdrawn_is_
     await eng.start()
     run = await submit(eng, "far")
     asked = await question(eng, run.id)
-    await eng.store.questions.answer(asked.id, "ours", "ada", 1)  # its worker has not heard of it yet
+    await eng.core.store.questions.answer(asked.id, "ours", "ada", 1)  # its worker has not heard of it yet
     answered.set()
     async with asyncio.timeout(20):
         async for event in eng.runs.events(run.id):
             if event.kind == "thought":
-                eng.worker.notify_run(run.id, owner=eng.worker.id)
+                eng.core.worker.notify_run(run.id, owner=eng.core.worker.id)
             elif event.kind == "warning":
                 break
     await crash(eng)
@@ -508,7 +508,7 @@ async def asked_of(eng: il.Engine) -> str:
 async def listens(eng: il.Engine, run: str) -> None:
     """Until it is decided that it stays."""
     async with asyncio.timeout(20):
-        while eng.worker.execution(run) not in eng.worker.listeners:
+        while eng.core.worker.execution(run) not in eng.core.worker.listeners:
             await asyncio.sleep(0)
 
 
@@ -524,7 +524,7 @@ async def test_of_runs_that_wait_for_what_may_be_answered_there_those_with_the_n
         third = await asked_of(eng)
         await listens(eng, third)
         await parked(eng, first)
-        row = await eng.store.runs.get(first)
+        row = await eng.core.store.runs.get(first)
         assert row is not None
         assert row.wake_at is not None, "it will look"
         answered.set()
@@ -533,7 +533,7 @@ async def test_of_runs_that_wait_for_what_may_be_answered_there_those_with_the_n
         assert not (await eng.runs.get(first)).status.final
         await eng.questions.answer((await question(eng, first)).id, "here")
         assert (await eng.runs.wait(first, timeout=20)).output is not None
-        assert len(eng.worker.listeners) == 0
+        assert len(eng.core.worker.listeners) == 0
 
 
 async def test_a_run_that_listens_is_answered_here_and_cancelled_here_like_any_other(store: Path) -> None:
@@ -546,4 +546,4 @@ async def test_a_run_that_listens_is_answered_here_and_cancelled_here_like_any_o
         assert (await eng.runs.wait(one, timeout=20)).output == {"said": "here"}
         await eng.runs.cancel(two)
         assert (await eng.runs.wait(two, timeout=20)).status is il.Status.CANCELLED
-        assert len(eng.worker.listeners) == 0
+        assert len(eng.core.worker.listeners) == 0

@@ -89,7 +89,7 @@ async def test_a_child_has_the_origin_of_its_own_code(store: Path) -> None:
     async with project(store, "shop", boss, echo("file:agents.py")) as eng:
         run = await finish(eng, "boss")
         assert run.output == {"text": "file:agents.py 0.1.0"}
-        (child,) = await eng.store.runs.search(RunFilter(parent=run.id))
+        (child,) = await eng.core.store.runs.search(RunFilter(parent=run.id))
         assert (child.origin, (await eng.runs.row(run.id)).origin) == ("shop file:agents.py", "shop file:boss.py")
 
 
@@ -97,7 +97,7 @@ async def test_all_runs_of_a_team_have_the_origin_of_the_team(store: Path) -> No
     async with engine(store, settings=PATIENT) as eng:
         chain()(eng)
         run = await finish(eng, "crew", {"text": "middle expert x"})
-        rows = await eng.store.runs.search(RunFilter(root=run.id, sealed=True))
+        rows = await eng.core.store.runs.search(RunFilter(root=run.id, sealed=True))
         assert len(rows) > 2
         assert {row.origin for row in rows} == {" team:crew"}
 
@@ -170,7 +170,7 @@ async def test_a_worker_says_which_queues_it_serves_also_when_they_change(store:
     async with project(store, "shop", echo("file:a.py")) as eng:
 
         async def served() -> list[str]:
-            (row,) = await eng.store.claims.workers()
+            (row,) = await eng.core.store.claims.workers()
             return row.queues
 
         assert await served() == ["shop file:a.py echo@0.1.0"]
@@ -184,7 +184,7 @@ async def test_a_limit_by_name_counts_the_runs_of_the_agents_of_that_name(store:
     settings = il.Settings(agents={"mailer": 1}, park_after=60, sweep_every=0.05, stall_warning=0)
     agents = [mailer("file:a.py", version="1"), mailer("file:b.py", version="2")]
     async with il.Engine(store, agents=agents, settings=settings, project="shop") as eng:
-        limits = {id(eng.worker.limits.of_agent(agent)) for agent in agents}
+        limits = {id(eng.core.worker.limits.of_agent(agent)) for agent in agents}
         assert len(limits) == 1
 
 
@@ -259,7 +259,7 @@ async def test_without_a_project_a_store_stays_without_one(store: Path) -> None:
     async with project(store, "", echo("file:agents.py")) as eng:
         run = await finish(eng, "echo")
         assert (await eng.runs.row(run.id)).origin == " file:agents.py"
-        assert await eng.store.claims.project() is None
+        assert await eng.core.store.claims.project() is None
 
 
 # -- moving -------------------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ async def test_all_runs_of_an_origin_are_moved_and_what_cannot_be_moved_is_said(
         moved = await mover.move_all(queues)
         assert sorted(one.run for one in moved) == sorted(runs)
         assert {(one.origin, one.problem) for one in moved} == {("shop file:new.py", "")}
-        (left, other) = await eng.store.claims.open_queues()
+        (left, other) = await eng.core.store.claims.open_queues()
         assert (left.queue, left.runs, other.queue) == (
             "shop file:new.py mailer@0.1.0", 3, "shop file:other.py mailer@0.1.0",
         )  # fmt: skip

@@ -203,7 +203,7 @@ async def test_a_run_is_parked_only_while_all_its_tasks_wait_in_its_context(stor
         run = await submit(eng, "agent")
         asked = await question(eng, run.id)
         await working.wait()
-        execution = eng.worker.execution(run.id)
+        execution = eng.core.worker.execution(run.id)
         assert execution is not None
         execution._active_at -= 3600
         for _ in range(3):  # as if it had waited for long
@@ -235,7 +235,7 @@ async def test_a_handler_that_does_not_leave_is_bounded_by_the_grace(store: Path
     async with engine(store, agent, settings=settings) as eng:
         asked = await _asked_and_parked(eng)
         assert (await _answered(eng, asked)).output == {"text": "done"}
-        assert eng.worker.abandoned == 1
+        assert eng.core.worker.abandoned == 1
     assert entries == 2
 
 
@@ -354,7 +354,7 @@ async def test_parking_does_not_look_like_cancellation_beside_tasks_of_a_group(s
         for one in await eng.questions.open():
             await eng.questions.answer(one.id, {"approved": True})
         assert (await eng.runs.wait(asked.run, timeout=20)).output == {"text": "done"}
-        assert eng.worker.abandoned == 0
+        assert eng.core.worker.abandoned == 0
     assert caught == []
 
 
@@ -373,7 +373,7 @@ async def test_a_cancel_is_one_also_for_what_is_about_to_be_suspended(store: Pat
     async with engine(store, agent, settings=PATIENT) as eng:
         run = await submit(eng, "agent")
         await question(eng, run.id)
-        execution = eng.worker.execution(run.id)
+        execution = eng.core.worker.execution(run.id)
         assert execution is not None
         execution.leave("park")
         execution.leave("cancel")

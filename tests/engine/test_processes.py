@@ -58,7 +58,7 @@ async def test_a_run_submitted_here_is_run_by_the_process_that_has_the_agent(sto
         run = await finish(eng, "quick", {"n": 5})
         assert run.output == {"value": 5}
         (started,) = await bodies(eng, run.id, RunStarted)
-        assert started.worker != eng.worker.id
+        assert started.worker != eng.core.worker.id
 
 
 async def test_a_process_checks_input_by_the_card_also_without_the_code(store: Path) -> None:
@@ -122,8 +122,8 @@ async def test_a_stopped_process_is_not_dead_and_keeps_its_runs(store: Path) -> 
         first.send_signal(signal.SIGSTOP)
         try:
             for _ in range(5):
-                assert await eng.store.claims.bury() == []
-            row = await eng.store.runs.get(run.id)
+                assert await eng.core.store.claims.bury() == []
+            row = await eng.core.store.runs.get(run.id)
             assert row is not None
             assert row.crashes == 0
         finally:

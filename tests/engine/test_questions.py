@@ -256,7 +256,7 @@ async def test_only_the_named_answerer_may_answer(store: Path) -> None:
         from interlingua.model import json_values
         from interlingua.store.sql.store import SqlStore
 
-        sqlite = eng.store
+        sqlite = eng.core.store
         assert isinstance(sqlite, SqlStore)
         only = json_values.encode(msgspec.structs.replace(asked, answerer="overseer"))
         await sqlite.database.write(lambda c: c.execute("UPDATE questions SET question=? WHERE id=?", (only, asked.id)))
@@ -369,10 +369,10 @@ async def test_an_answer_that_was_just_taken_in_is_seen_before_the_run_is_parked
     async with engine(store, agent, settings=PATIENT) as eng:
         run = await submit(eng, "agent")
         asked = await question(eng, run.id)
-        execution = eng.worker.execution(run.id)
+        execution = eng.core.worker.execution(run.id)
         assert execution is not None
-        await eng.store.questions.answer(asked.id, {"approved": True}, "me", 1)
-        (item,) = await eng.store.runs.inbox(run.id)
+        await eng.core.store.questions.answer(asked.id, {"approved": True}, "me", 1)
+        (item,) = await eng.core.store.runs.inbox(run.id)
         execution._seen.add(item.id)
         execution._take_in(item)
         execution.park_if_idle()  # the time to park has come in this very turn of the loop
@@ -385,10 +385,10 @@ async def test_a_run_is_not_parked_between_its_answer_and_the_agent_that_gets_it
     async with engine(store, mailer, settings=settings) as eng:
         run = await submit(eng, "mailer", {"subject": "Hi"})
         asked = await question(eng, run.id)
-        await eng.store.questions.answer(asked.id, {"approved": True}, "ada", 1)
-        execution = eng.worker.execution(run.id)
+        await eng.core.store.questions.answer(asked.id, {"approved": True}, "ada", 1)
+        execution = eng.core.worker.execution(run.id)
         assert execution is not None
-        for item in await eng.store.runs.inbox(run.id):
+        for item in await eng.core.store.runs.inbox(run.id):
             execution._take_in(item)
         for _ in range(3):  # the timer may be due at any moment, more than once before the agent has its turn
             execution.park_if_idle()

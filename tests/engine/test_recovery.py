@@ -313,7 +313,7 @@ async def test_a_run_goes_on_after_its_process_died(store: Path) -> None:
         assert done.output == {"text": "before 1 after"}
         assert output_of(await log(eng, run.id)) == done.output
         assert await eng.runs.verify(run.id) is None
-        assert eng.worker.meters.taken_over == 1
+        assert eng.core.worker.meters.taken_over == 1
     assert (entries, steps) == (2, 1)
 
 
@@ -437,13 +437,13 @@ async def test_a_parked_run_holds_no_memory_and_outlives_restarts(store: Path) -
         run = await submit(eng, "agent")
         asked = await question(eng, run.id)
         async with asyncio.timeout(5):
-            while eng.worker.execution(run.id) is not None:
+            while eng.core.worker.execution(run.id) is not None:
                 await asyncio.sleep(0)
-        assert eng.worker.running == 0
+        assert eng.core.worker.running == 0
     for _ in range(3):
         async with engine(store, agent) as eng:
             assert (await eng.runs.get(run.id)).status is il.Status.WAITING
-            assert eng.worker.running == 0
+            assert eng.core.worker.running == 0
     async with engine(store, agent) as eng:
         await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "True"}
@@ -480,7 +480,7 @@ async def test_a_long_sleep_holds_no_memory_and_survives_a_restart(store: Path) 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         async with asyncio.timeout(5):
-            while eng.worker.execution(run.id) is not None:
+            while eng.core.worker.execution(run.id) is not None:
                 await asyncio.sleep(0)
     async with engine(store, agent) as eng:
         assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "woken"}
@@ -505,8 +505,8 @@ async def test_an_old_owner_cannot_write(store: Path) -> None:
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await reached.wait()
-        await eng.worker.execution(run.id).log.flush()  # type: ignore[union-attr]
-        sqlite = eng.store
+        await eng.core.worker.execution(run.id).log.flush()  # type: ignore[union-attr]
+        sqlite = eng.core.store
         assert isinstance(sqlite, SqlStore)
         await sqlite.claims.enter(WorkerRow("other", "elsewhere", 1, 0, []))
         await sqlite.database.write(
@@ -515,7 +515,7 @@ async def test_an_old_owner_cannot_write(store: Path) -> None:
         before = await sqlite.runs.event_rows(run.id, 0, 100)
         go.set()
         async with asyncio.timeout(5):
-            while eng.worker.execution(run.id) is not None:
+            while eng.core.worker.execution(run.id) is not None:
                 await asyncio.sleep(0.001)
         assert await sqlite.runs.event_rows(run.id, 0, 100) == before
         row = await sqlite.runs.get(run.id)
@@ -563,7 +563,9 @@ async def test_a_run_that_only_waits_outlives_any_number_of_crashes(store: Path,
         if not run_id:
             run_id = (await submit(eng, "agent")).id
         async with asyncio.timeout(10):
-            while not ((execution := eng.worker.execution(run_id)) and execution.blocked and execution.log.settled):
+            while not (
+                (execution := eng.core.worker.execution(run_id)) and execution.blocked and execution.log.settled
+            ):
                 await asyncio.sleep(0.001)
         await crash(eng)
     async with engine(store, agent, settings=PATIENT) as eng:

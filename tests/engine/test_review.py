@@ -86,7 +86,7 @@ async def test_waiting_leaves_nothing_behind(store: Path) -> None:
     async with engine(store, holder, settings=PATIENT) as eng:
         run = await submit(eng, "holder")
         await question(eng, run.id)
-        log = eng.worker.log_of(run.id)
+        log = eng.core.worker.log_of(run.id)
         assert log is not None
         before = len(log._readers)
         for _ in range(20):
@@ -114,10 +114,10 @@ async def test_a_reader_misses_no_end_that_is_written_while_it_looks_into_the_st
     async with engine(store, holder, settings=PATIENT) as eng:
         run = await submit(eng, "holder")
         asked = await question(eng, run.id)
-        reader, look = eng.runs.reader(run.id), eng.store.runs.events
+        reader, look = eng.runs.reader(run.id), eng.core.store.runs.events
         while await reader.read(0.01):
             pass
-        log = eng.worker.log_of(run.id)
+        log = eng.core.worker.log_of(run.id)
         assert log is not None
         log.recent.clear()  # as of a run that was taken up just now
 
@@ -128,7 +128,7 @@ async def test_a_reader_misses_no_end_that_is_written_while_it_looks_into_the_st
                 await until(lambda: log.finished is not None)
             return found
 
-        eng.store.runs.events = slow  # type: ignore[method-assign]
+        eng.core.store.runs.events = slow  # type: ignore[method-assign]
         async with asyncio.timeout(10):
             last = await reader.read()
         assert isinstance(last[-1].body, RunFinished)
@@ -139,7 +139,7 @@ async def test_the_log_of_a_run_that_could_not_end_otherwise_knows_what_came_bef
         thread = await eng.threads.create()
         run = await submit(eng, "holder", thread=thread.id)
         asked = await question(eng, run.id)
-        sqlite = eng.store
+        sqlite = eng.core.store
         assert isinstance(sqlite, SqlStore)
         await sqlite.database.write(
             lambda c: c.execute("UPDATE threads SET version=version+1 WHERE id=?", (thread.id,))
@@ -147,7 +147,7 @@ async def test_the_log_of_a_run_that_could_not_end_otherwise_knows_what_came_bef
         await eng.questions.answer(asked.id, {"approved": True})
         done = await eng.runs.wait(run.id, timeout=10)
         assert done.status is il.Status.FAILED
-        log = eng.worker.log_of(run.id)
+        log = eng.core.worker.log_of(run.id)
         assert log is not None
         assert [event.seq for event in log.since(0) or []] == list(range(1, done.seq + 1))
 
@@ -206,7 +206,7 @@ async def test_a_rollback_that_nobody_read_in_time_gives_the_thread_back_as_it_w
         thread = await eng.threads.create()
         await finish(eng, "keeper", {"text": "a"}, thread=thread.id)
         late = await submit(eng, "gated", {"text": "b"}, thread=thread.id)
-        execution = eng.worker.execution(late.id)
+        execution = eng.core.worker.execution(late.id)
         assert execution is not None
         await until(lambda: execution._entered)
         execution._pull_all = asyncio.Event().wait  # type: ignore[assignment]  # it never comes to read its mail
@@ -244,7 +244,7 @@ async def test_a_rollback_forgets_what_the_run_had_called_too(store: Path, stubb
         await until(lambda: sql(store, "SELECT count(*) FROM runs WHERE id=?", run.id) == [(0,)])
         go.set()
         await until(lambda: sql(store, "SELECT count(*) FROM runs") == [(0,)])
-        await until(lambda: eng.worker.log_of(below) is None)
+        await until(lambda: eng.core.worker.log_of(below) is None)
         with pytest.raises(RunNotFound):
             await eng.runs.get(below)
 
@@ -261,7 +261,7 @@ async def test_a_child_that_had_ended_is_gone_from_memory_with_its_parent(store:
         await question(eng, run.id)
         (below,) = await eng.runs.search(RunFilter(parent=run.id))
         await eng.runs.cancel(run.id, rollback=True)
-        await until(lambda: eng.worker.log_of(run.id) is None)
+        await until(lambda: eng.core.worker.log_of(run.id) is None)
         with pytest.raises(RunNotFound):
             await eng.runs.get(below.id)
 

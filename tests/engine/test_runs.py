@@ -98,7 +98,7 @@ async def test_seqs_start_at_one_and_have_no_gap_and_the_chain_verifies(store: P
 async def test_a_changed_event_breaks_the_chain_and_an_erased_body_does_not(store: Path) -> None:
     async with engine(store, echo) as eng:
         run = await finish(eng, "echo", {"text": "a b"})
-        sqlite = eng.store
+        sqlite = eng.core.store
         assert isinstance(sqlite, SqlStore)
         await eng.runs.erase(run.id, 3)
         assert await eng.runs.verify(run.id) is None
@@ -306,7 +306,7 @@ async def test_an_agent_that_ignores_cancellation_is_left_behind(store: Path) ->
                 await eng.runs.cancel(run.id)
         assert (await eng.runs.get(run.id)).status is il.Status.CANCELLED
         assert (await finish(eng, "upper", {"text": "others go on"})).output == {"text": "OTHERS GO ON"}
-        assert eng.worker.abandoned == 1
+        assert eng.core.worker.abandoned == 1
     released.append(True)
 
 
@@ -432,7 +432,7 @@ async def test_deleting_leaves_a_tombstone_and_a_running_run_cannot_be_deleted(s
         await eng.runs.delete(run.id)
         with pytest.raises(RunNotFound):
             await eng.runs.get(run.id)
-        sqlite = eng.store
+        sqlite = eng.core.store
         assert isinstance(sqlite, SqlStore)
         stone = await sqlite.database.read(lambda c: c.execute("SELECT run, seq, head FROM tombstones").fetchone())
         assert (stone[0], stone[1], stone[2].hex()) == (run.id, run.seq, run.head)
@@ -472,7 +472,7 @@ async def test_finished_runs_are_deleted_after_their_time_when_that_is_asked_for
         async with asyncio.timeout(10):
             while await eng.runs.search(RunFilter()):
                 await asyncio.sleep(0.01)
-        eng.worker.forget(run.id)
+        eng.core.worker.forget(run.id)
         with pytest.raises(RunNotFound):
             await eng.runs.get(run.id)
 
@@ -486,7 +486,7 @@ async def test_the_store_is_in_wal_mode_and_waits_for_the_disk(tmp_path: Path) -
     store = tmp_path / "store.db"
     async with engine(store, upper) as eng:
         await finish(eng, "upper", {"text": "x"})
-        sqlite = eng.store
+        sqlite = eng.core.store
         assert isinstance(sqlite, SQLiteStore)
         pragmas = await sqlite.database.write(
             lambda c: (c.execute("PRAGMA journal_mode").fetchone()[0], c.execute("PRAGMA synchronous").fetchone()[0])

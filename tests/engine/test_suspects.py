@@ -57,7 +57,7 @@ class Scene:
 
 
 async def crashes(eng: il.Engine, run: str) -> int:
-    row = await eng.store.runs.get(run)
+    row = await eng.core.store.runs.get(run)
     assert row is not None
     return row.crashes
 

@@ -268,7 +268,7 @@ async def test_a_state_that_changed_under_a_run_fails_it_instead_of_being_overwr
         thread = await eng.threads.create()
         run = await submit(eng, "holder", thread=thread.id)
         asked = await question(eng, run.id)
-        sqlite = eng.store
+        sqlite = eng.core.store
         assert isinstance(sqlite, SqlStore)
         await sqlite.database.write(
             lambda c: c.execute("UPDATE threads SET version=version+1 WHERE id=?", (thread.id,))

@@ -40,13 +40,13 @@ async def heard(eng: il.Engine) -> list[str]:
 
 async def test_a_short_run_on_a_thread_that_is_idle_is_two_commits(store: Path) -> None:
     async with engine(store, saying) as eng:
-        assert isinstance(eng.store, SqlStore)
+        assert isinstance(eng.core.store, SqlStore)
         await eng.threads.create("t")
         for text in ("one", "two"):
-            before = eng.store.batches
+            before = eng.core.store.batches
             run = await eng.runs.submit(asked(text, "saying"))
             assert (await eng.runs.wait(run.id)).status is il.Status.SUCCEEDED
-            assert eng.store.batches == before + 2
+            assert eng.core.store.batches == before + 2
         thread = await eng.threads.get("t")
         assert (thread.version, thread.active) == (2, None)
         assert [message.parts[0].text for message in await eng.threads.messages("t")] == ["one", "one", "two", "two"]  # type: ignore[union-attr]
@@ -96,7 +96,7 @@ async def test_a_thread_that_another_process_takes_in_the_same_moment_is_waited_
         with pytest.raises(ThreadBusy):
             await other.runs.submit(asked("third", when_busy="reject"))
         assert second.run.status is il.Status.PENDING
-        assert other.worker.running == 0
+        assert other.core.worker.running == 0
         waiting.set()
         assert (await one.runs.wait(first.id)).status is il.Status.SUCCEEDED
         assert (await other.runs.wait(second.id)).status is il.Status.SUCCEEDED
@@ -111,7 +111,7 @@ async def test_what_another_process_has_left_on_a_thread_in_the_same_moment_is_n
             assert (await eng.runs.wait(run.id)).status is il.Status.SUCCEEDED
         assert await heard(other) == ["first", "second"]
         await settle()
-        assert other.worker.running == 0
+        assert other.core.worker.running == 0
 
 
 async def test_a_run_that_was_taken_back_is_not_built_on(store: Path) -> None:

@@ -78,7 +78,7 @@ class Fleet:
 
 
 async def answer_some(eng: il.Engine, choose: random.Random, share: float) -> None:
-    for record in await eng.store.questions.search(QuestionFilter(limit=1000)):
+    for record in await eng.core.store.questions.search(QuestionFilter(limit=1000)):
         if choose.random() < share:
             await eng.questions.answer(record.question.id, {"approved": True})
 
@@ -103,7 +103,7 @@ async def deploys(tmp_path: Path, store: Path | str, *, rounds: int, runs: int, 
             requests = [il.RunRequest("payer", input={"n": n}) for n in range(runs)]
             ids = [(await eng.runs.submit(request)).id for request in requests]
             async with asyncio.timeout(60):
-                while len(await eng.store.questions.search(QuestionFilter(limit=1000))) < runs:
+                while len(await eng.core.store.questions.search(QuestionFilter(limit=1000))) < runs:
                     await eng.runs.next_hint(ids[0])
             for _ in range(rounds):
                 await fleet.start(fleet.release(choose.choice([GOOD, TYPO, TYPO, OTHER_STEPS])))

@@ -80,12 +80,12 @@ async def kill_often(store: Path | str, kills: int, seed: int) -> None:
                 await answer_some(eng, chance, 0.3)  # also what was asked by the code that is gone
                 await files.start(source, 1)
             async with asyncio.timeout(120):
-                while await eng.store.claims.open_queues():
+                while await eng.core.store.claims.open_queues():
                     await answer_some(eng, chance, 1.0)
                     await asyncio.sleep(0.05)
         finally:
             await files.end()
-        rows = {row.id: row for row in await eng.store.runs.search(RunFilter(limit=10_000))}
+        rows = {row.id: row for row in await eng.core.store.runs.search(RunFilter(limit=10_000))}
         assert files.runs.keys() <= rows.keys()
         for run, row in rows.items():
             source = row.origin.partition(" ")[2]
@@ -131,14 +131,14 @@ async def projects(stores: dict[str, Path | str], kills: int, seed: int) -> None
                 await files[source].start(source, 1)
             async with asyncio.timeout(120):
                 for source in SOURCES:
-                    while await looking[source].store.claims.open_queues():
+                    while await looking[source].core.store.claims.open_queues():
                         await answer_some(looking[source], chance, 1.0)
                         await asyncio.sleep(0.05)
         finally:
             for each in files.values():
                 await each.end()
         for source, eng in looking.items():
-            rows = await eng.store.runs.search(RunFilter(limit=10_000))
+            rows = await eng.core.store.runs.search(RunFilter(limit=10_000))
             assert files[source].runs.keys() <= {row.id for row in rows}
             assert not files[source].runs.keys() & {
                 run for name in SOURCES if name != source for run in files[name].runs

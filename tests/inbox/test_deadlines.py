@@ -87,7 +87,7 @@ async def test_an_answer_after_the_deadline_is_refused_also_where_nobody_runs_th
     other = engine(store)
     await other.start()
     with pytest.raises(AlreadyAnswered, match="expired"):
-        await other.store.questions.answer(asked.id, {"approved": True}, "me", asked.deadline)
+        await other.core.store.questions.answer(asked.id, {"approved": True}, "me", asked.deadline)
     assert (await other.questions.get(asked.id)).state == "expired"
     assert await other.questions.open() == []
     await other.stop()

@@ -36,7 +36,7 @@ async def up(
     keys: dict[str, tuple[str, str]] = {}
     for name in names:
         secret, record = make_key(name, ["*"], time.time_ns() // 1000)
-        await StoredKeys(kept).put(record)
+        await StoredKeys(kept.keys).put(record)
         keys[name] = (secret, f"key:{record.id}")
     await kept.close()
     async with asyncio.timeout(90), serving(store, [agent], ServeSettings(port=0, engine=settings)) as server:

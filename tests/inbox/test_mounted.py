@@ -91,12 +91,12 @@ async def closed(eng: il.Engine, id_: str) -> QuestionRecord:
 
 async def set_aside(eng: il.Engine, run: str) -> None:
     async with asyncio.timeout(20):
-        while eng.worker.execution(run) is not None:
+        while eng.core.worker.execution(run) is not None:
             await eng.runs.next_hint(run)
 
 
 async def names(eng: il.Engine, record: QuestionRecord) -> list[str]:
-    rows = [await eng.store.runs.get(run) for run in record.runs]
+    rows = [await eng.core.store.runs.get(run) for run in record.runs]
     return [row.agent for row in rows if row is not None]
 
 
@@ -209,7 +209,7 @@ async def test_a_deadline_of_ours_ends_the_run_there_too(store: Path, tmp_path: 
 async def stays(eng: il.Engine, run: str) -> None:
     """Until it is decided that a waiting run is not set aside."""
     async with asyncio.timeout(20):
-        while eng.worker.execution(run) not in eng.worker.listeners:
+        while eng.core.worker.execution(run) not in eng.core.worker.listeners:
             await asyncio.sleep(0)
 
 
@@ -239,7 +239,7 @@ async def test_a_run_that_was_set_aside_looks_again_whether_its_question_is_stil
         run = await submit(eng, "front", {"text": "it"})
         there, here = await asked(other.engine), await asked(eng)
         await set_aside(eng, here.question.run)
-        row = await eng.store.runs.get(here.question.run)
+        row = await eng.core.store.runs.get(here.question.run)
         assert row is not None
         assert row.wake_at is not None, "it will look again"
         await other.engine.questions.answer(there.question.id, {"approved": True}, door="test")

@@ -110,7 +110,7 @@ async def test_a_caller_is_given_its_own_and_one_that_sees_all_is_given_all(stor
 
 async def test_every_change_of_any_question_can_be_followed(store: Path) -> None:
     async with engine(store, asker) as eng:
-        begin = await eng.store.questions.last_change()
+        begin = await eng.core.store.questions.last_change()
         first, second = await submit(eng, "asker"), await submit(eng, "asker")
         one, two = await question(eng, first.id), await question(eng, second.id)
 
@@ -120,24 +120,24 @@ async def test_every_change_of_any_question_can_be_followed(store: Path) -> None
             return [(record.question.id, record.state) for record in found]
 
         assert sorted(await since(begin)) == sorted([(one.id, "open"), (two.id, "open")])
-        here = await eng.store.questions.last_change()
+        here = await eng.core.store.questions.last_change()
         await eng.questions.answer(one.id, {"approved": True})
         await eng.runs.cancel(second.id)
         await eng.runs.wait(second.id, timeout=20)
         assert await since(here) == [(one.id, "answered"), (two.id, "withdrawn")]
-        assert await since(await eng.store.questions.last_change()) == []
+        assert await since(await eng.core.store.questions.last_change()) == []
 
 
 async def test_open_questions_are_counted_by_the_agent_that_asks(store: Path) -> None:
     async with engine(store, asker, middle) as eng:
-        assert await eng.store.questions.count_open() == []
+        assert await eng.core.store.questions.count_open() == []
         for agent in ("asker", "middle"):
             await question(eng, (await submit(eng, agent)).id)
-        ((agent, count, oldest),) = await eng.store.questions.count_open()
+        ((agent, count, oldest),) = await eng.core.store.questions.count_open()
         first = (await eng.questions.open())[0]
         assert (agent, count, oldest) == ("asker", 2, first.asked_at)
         await eng.questions.answer(first.id, {"approved": True})
-        ((_, count, oldest),) = await eng.store.questions.count_open()
+        ((_, count, oldest),) = await eng.core.store.questions.count_open()
         assert (count, oldest > first.asked_at) == (1, True)
 
 

@@ -805,7 +805,7 @@ async def test_the_tree_tells_who_delegated_why_what_was_refused_and_how_it_was_
     async with engine(store) as eng:
         staff(eng, judge(hesitating()), lead=busy_lead)
         run = await finish(eng, "crew", {"text": "sales"})
-        root = (await collect(eng.store, run.id)).tree()
+        root = (await collect(eng.runs, run.id)).tree()
     assert (root.participant, root.agent, root.delegated_by) == ("orchestrator", "crew", None)
     (lead,) = root.children
     assert (lead.task, lead.participant, lead.delegated_by, lead.asked) == ("T1", "lead", "orchestrator", "sales")
@@ -833,6 +833,6 @@ async def test_the_tree_tells_how_the_user_judged(store: Path) -> None:
         asked = await question(eng, run.id)
         await eng.questions.answer(asked.id, {"decision": "approve", "result_hash": asked.payload["result_hash"]})
         await eng.runs.wait(run.id, timeout=20)
-        root = (await collect(eng.store, run.id)).tree()
+        root = (await collect(eng.runs, run.id)).tree()
     (review,) = root.children[0].children[0].reviews
     assert (review.by, review.decision, review.result_hash) == ("owner", "approve", asked.payload["result_hash"])

@@ -127,13 +127,13 @@ async def test_a_short_run_asks_once_and_is_written_down_twice(
 
         monkeypatch.setattr(calls.Client, "send_now", noted)
         sealed: list[int] = []
-        seal = eng.store.runs.append
+        seal = eng.core.store.runs.append
 
         def counted(log: Any) -> None:
             sealed.append(1)
             seal(log)
 
-        monkeypatch.setattr(eng.store.runs, "append", counted)
+        monkeypatch.setattr(eng.core.store.runs, "append", counted)
         run = await finish(eng, "quick", {"text": "short"})
         assert run.output == {"text": "short"}
         assert len(asked) == 1

@@ -92,7 +92,7 @@ async def test_a_run_whose_code_has_gone_is_alive_with_a_message(
     at = tmp_path / "there.db"
     worker = engine(at, listener)
     await worker.start()
-    await worker.elsewhere.start(looks=False)
+    await worker.cluster.remote_agents.start(looks=False)
     async with serving(at, [], ServeSettings(port=0, engine=QUICK)) as server:
         there = server.engine
         agents = await load_all(parse(f"{protocol}+{server.address}/{protocol}"))
@@ -102,7 +102,7 @@ async def test_a_run_whose_code_has_gone_is_alive_with_a_message(
                 while not (found := await there.runs.search(RunFilter(agent="listener"))):
                     await there.runs.next_hint("")
             await parked(worker, found[0].id)
-            await worker.elsewhere.stop()
+            await worker.cluster.remote_agents.stop()
             await worker.stop()
             await there.runs.send(found[0].id, "hello")
             if protocol != "mcp":  # its runs have no place for that beside their output; its tools do

@@ -60,5 +60,5 @@ async def test_a_dump_of_a_database_in_use_is_restored_as_a_whole_store(tmp_path
         await store.close()
     async with il.Engine(f"{restored}?schema=backup", agents=[work]) as engine:  # what was under way then is ended now
         async with asyncio.timeout(60):
-            while (await counts(engine.store)).runs.keys() != {"succeeded"}:  # type: ignore[arg-type]
+            while (await counts(engine.core.store)).runs.keys() != {"succeeded"}:  # type: ignore[arg-type]
                 await asyncio.sleep(0.05)

@@ -153,7 +153,7 @@ async def test_a_step_that_must_be_taken_alone_waits_for_older_processes_to_end(
     more = [ahead(store, "an older process would forget more")]
     async with il.Engine(store, agents=[talk]) as engine:
         (alive,) = migrate(store, dry=True, more=more).alive
-        assert alive.id == engine.worker.id
+        assert alive.id == engine.core.worker.id
         with pytest.raises(Conflict, match=rf"an older process would forget more.*pid {alive.pid}"):
             migrate(store, more=more)
         assert migrate(store, dry=True, more=more).found == more[0].number - 1

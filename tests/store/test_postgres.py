@@ -67,21 +67,21 @@ async def test_a_worker_that_was_stopped_for_longer_than_its_lease_loses_its_run
         async for seen in eng.runs.events(run.id):
             if seen.kind == "thought":
                 break
-        before = await eng.store.runs.get(run.id)
+        before = await eng.core.store.runs.get(run.id)
         assert before is not None
         first.send_signal(signal.SIGSTOP)
         async with asyncio.timeout(20):  # this engine has not its code: nobody takes the run, but it is taken away
-            while (taken := await eng.store.runs.get(run.id)) is None or taken.worker is not None:
+            while (taken := await eng.core.store.runs.get(run.id)) is None or taken.worker is not None:
                 await asyncio.sleep(0.01)
         assert (taken.epoch, taken.crashes) == (before.epoch + 1, 1)
         written = len(await log(eng, run.id))
-        assert [w.id for w in await eng.store.claims.workers()] == [eng.worker.id]
+        assert [w.id for w in await eng.core.store.claims.workers()] == [eng.core.worker.id]
         first.send_signal(signal.SIGCONT)
         async with asyncio.timeout(20):
-            while len(await eng.store.claims.workers()) < 2:
+            while len(await eng.core.store.claims.workers()) < 2:
                 await asyncio.sleep(0.01)
             # It enters again, and takes the run up again as anybody might: after all that was written before.
-            while (taken := await eng.store.runs.get(run.id)) is None or taken.worker != before.worker:
+            while (taken := await eng.core.store.runs.get(run.id)) is None or taken.worker != before.worker:
                 await asyncio.sleep(0.01)
         assert taken.epoch == before.epoch + 2
         events = await log(eng, run.id)

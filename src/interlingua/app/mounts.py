@@ -91,7 +91,7 @@ class Supervised:
 
     async def remember(self, before: Supervised | None = None) -> None:
         """Offer the agents that it had when it was seen last. `before`: instead of those of another entry for it."""
-        found = await self._engine.store.documents.get(_SPACE, self.entry.remembered_as)
+        found = await self._engine.documents.get(_SPACE, self.entry.remembered_as)
         try:
             cards = msgspec.json.decode(found.body, type=list[AgentCard]) if found is not None else []
         except msgspec.DecodeError:
@@ -197,7 +197,7 @@ class Supervised:
             await self._let_go(before)
             cards = msgspec.json.encode([agent.card for agent in found.values()])
             with contextlib.suppress(StoreError):  # they are wanted only after a restart
-                await self._engine.store.documents.write([Put(_SPACE, self.entry.remembered_as, cards)])
+                await self._engine.documents.write([Put(_SPACE, self.entry.remembered_as, cards)])
         if was != "up":
             self.since = now()
             names = ", ".join(agent.card.key for agent in self.agents) or "none"

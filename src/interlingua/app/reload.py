@@ -88,7 +88,7 @@ class Reloader:
         so that those that can be there are."""
         engine = self._place.engine
         if fresh:
-            engine.worker.processes.renew()
+            engine.renew_processes()
         leaving = [agent for source in gone for agent in source.agents]
         try:
             old = [agent for source, _ in fresh for agent in source.agents]

@@ -54,7 +54,7 @@ class Watch:
         self._known: dict[str, int] = {}  # what is open, and how many reminders of it were sent
 
     async def run(self) -> None:
-        cursor = await self._engine.store.questions.last_change()
+        cursor = await self._engine.questions.last_change()
         for record in await self._records(state="open", after=None):
             await self._tell("open", record)
             self._known[record.question.id] = record.reminded

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from ..app.paths import Place
     from ..app.targets import Target
     from ..engine.agents.agent import Agent
+    from ..engine.ports import QueueCount
     from ..engine.services.move import Moved, Mover
-    from ..store.rows import QueueCount
 
 
 async def move(run: str | None, origin: str | None, to: str, yes: bool, json: bool, store: Path | None) -> int:

@@ -199,7 +199,7 @@ async def _output_at(engine: Engine, run: str, seq: int) -> Any:
     deltas: list[tuple[int, Any]] = []
     after = 0
     while after < seq:
-        page = await engine.store.runs.events(run, after, min(_PAGE, seq - after))
+        page = await engine.runs.page(run, after, min(_PAGE, seq - after))
         if not page:
             break
         for event in page:

@@ -18,9 +18,11 @@ from ..runtime.closing import Step, close_all
 from ..store.ports import Store
 from .agents import mount_path
 from .agents.catalog import AgentCatalog
+from .cluster.cluster import Cluster
 from .cluster.membership import Replicas
 from .cluster.remote_agents import Elsewhere
 from .handler.workspace import Workspaces
+from .observe.engine_metrics import EngineMetrics
 from .observe.loop_watchdog import StallWatch
 from .runs.admission import Admission
 from .runs.blocked_report import BlockedReport
@@ -30,6 +32,7 @@ from .services import store_owner
 from .services.callbacks import Callbacks
 from .services.files import FileService
 from .services.instances import InstanceService
+from .services.links import LinkService
 from .services.questions import QuestionService
 from .services.reminders import Reminders
 from .services.team_tasks import TeamService
@@ -72,6 +75,9 @@ class Core:
         self.runs = RunService(store, bus, settings, self.questions, self.blocked_report, self.admission)
         self.callbacks.runs = self.runs
         self.teams = TeamService(store, self.directory, self.runs)
+        self.cluster = Cluster(store, self.replicas, self.elsewhere)
+        self.links = LinkService(store.documents)
+        self.metrics = EngineMetrics(store, bus)
         self.workspaces = Workspaces()
         self.files = FileService()
         self.store_listeners: list[Callable[[], None]] = []  # called when others wrote to the store, or may have
@@ -102,7 +108,7 @@ class Core:
         self.agents.server_id = await mount_path.server_id(self.store)
         worker = self.worker = Worker(self, self.store, self.bus, self.agents, self.settings)
         worker.foreign = self.store_listeners
-        self.gate.worker = worker
+        self.gate.worker = self.cluster.worker = self.metrics.worker = worker
         self.runs.attach(worker)
         self.store.on_change = worker.store_changed
         self.store.claims.on_lost = worker.on_lease_lost

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,6 @@ from ..store.open import open_store
 from ..store.ports import Store
 from .agents.agent import Agent
 from .assembly import Core
-from .runs.worker import Worker
 from .settings import Settings
 
 T = TypeVar("T")
@@ -31,14 +31,16 @@ class Engine:
         settings: Settings | None = None,
         project: str = "",
         root: Path | None = None,
+        wait_for_store: bool = True,
     ) -> None:
         """`project`: the id of the project that the agents belong to; the store must belong to it, or to none yet.
         `root`: its folder, for a message that says which project a store belongs to.
 
-        An engine without a project is for stores without one. Without agents, it opens any store.
+        An engine without a project is for stores without one. Without agents, it opens any store. `wait_for_store`:
+        where its database server is away, the start waits for it.
         """
         opened = open_store(store) if isinstance(store, str | Path) else store
-        opened.waits_for_server = True
+        opened.waits_for_server = wait_for_store
         self.core = core = Core(
             self, opened, open_bus(bus) if bus is None or isinstance(bus, str | BusSettings) else bus,
             settings or Settings(), project, root,
@@ -54,9 +56,11 @@ class Engine:
         self.reminders = core.reminders
         self.workspaces = core.workspaces
         self.files = core.files
-        self.replicas = core.replicas
-        self.elsewhere = core.elsewhere
-        self.blocked_report = core.blocked_report
+        self.cluster = core.cluster
+        self.links = core.links
+        self.documents = core.store.documents
+        self.keys = core.store.keys
+        self.metrics = core.metrics
         for agent in agents:
             self.teams.add(agent)
 
@@ -81,6 +85,19 @@ class Engine:
         """Returns all runs at once, and writes nothing more of them: for a process that is about to end."""
         await self.core.abandon()
 
+    @contextlib.asynccontextmanager
+    async def only_store_open(self) -> AsyncIterator[None]:
+        """Opens the store, and nothing else, for what must be known before the start."""
+        await self.core.store.open()
+        try:
+            yield
+        finally:
+            await self.core.store.close()
+
+    def renew_processes(self) -> None:
+        """Runs agents that have processes of their own in new ones from now on: their files have changed."""
+        self.core.worker.processes.renew()
+
     @property
     def running(self) -> bool:
         """Whether it takes runs; false from the moment that it begins to stop."""
@@ -101,17 +118,3 @@ class Engine:
         """Calls a function when other processes wrote to the store, or may have. Returns a function that ends that."""
         self.core.store_listeners.append(listener)
         return lambda: self.core.store_listeners.remove(listener)
-
-    # -- what is still reached around the services --------------------------------------------------------
-
-    @property
-    def store(self) -> Store:
-        return self.core.store
-
-    @property
-    def worker(self) -> Worker:
-        return self.core.worker
-
-    @property
-    def bus(self) -> Bus:
-        return self.core.bus

@@ -148,5 +148,5 @@ async def question_of_type(eng: il.Engine, run: str, type_: str) -> Any:
 async def parked(eng: il.Engine, run: str) -> None:
     """Wait until no process owns the run."""
     async with asyncio.timeout(20):
-        while (row := await eng.store.runs.get(run)) is None or row.worker is not None:
+        while (row := await eng.core.store.runs.get(run)) is None or row.worker is not None:
             await eng.runs.next_hint(run)

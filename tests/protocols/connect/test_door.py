@@ -1477,7 +1477,7 @@ async def _keys(store: Path, *names: str, scopes: tuple[str, ...] = ()) -> list[
     secrets = []
     for name in names:
         secret, record = make_key(name, scopes, int(time.time() * 1e6))
-        await StoredKeys(opened).put(record)
+        await StoredKeys(opened.keys).put(record)
         secrets.append(secret)
     await opened.close()
     return secrets

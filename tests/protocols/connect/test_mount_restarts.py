@@ -32,7 +32,7 @@ async def only_remote_run_is_cancelled(server: Server) -> bool:
 async def test_a_run_that_waits_is_parked_and_goes_on_with_its_answer(tmp_path: Path, store: Path) -> None:
     async with door(tmp_path) as server, local(store, server.address + "/connect") as eng:
         run, asked = await asked_and_parked(eng)
-        assert eng.worker.execution(run) is None
+        assert eng.core.worker.execution(run) is None
         await eng.questions.answer(asked.id, {"approved": True})
         await eng.questions.answer((await question_of_type(eng, run, "ask_text")).id, {"text": "bye"})
         assert (await eng.runs.wait(run, timeout=20)).output == {"text": "hello True bye"}

@@ -331,11 +331,11 @@ async def test_a_thread_stays_with_its_session_though_nobody_answers(store: Path
         peer = await mount.host.peer()
         peer.able.load = True
         await eng.threads.create("t")
-        await eng.store.documents.link("editor:far", "t", "other")
+        await eng.core.store.documents.link("editor:far", "t", "other")
         ended = await finish(eng, "far", {"text": "hi"}, thread="t")
         assert ended.error is not None
         assert (ended.error.code, ended.error.transient) == ("unavailable", True)
-        assert await eng.store.documents.linked("editor:far", "t") == "other"
+        assert await eng.core.store.documents.linked("editor:far", "t") == "other"
 
 
 async def test_what_a_server_refuses_is_not_tried_again(store: Path) -> None:

@@ -415,7 +415,7 @@ async def keys(store: Path, *names: str) -> list[str]:
     secrets = []
     for name in names:
         secret, record = make_key(name, ["*"], 0)
-        await StoredKeys(kept).put(record)
+        await StoredKeys(kept.keys).put(record)
         secrets.append(secret)
     await kept.close()
     return secrets

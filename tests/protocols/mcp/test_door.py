@@ -913,7 +913,7 @@ async def test_bad_params_of_templates_are_named_and_change_nothing(
         error = (await client.call(method, params))["error"]
         assert error["code"] == INVALID_PARAMS
         assert told in json.dumps(error)
-        assert await engine.store.instances.list() == []
+        assert await engine.core.store.instances.list() == []
 
 
 async def test_an_agent_that_was_created_elsewhere_under_a_name_that_is_taken_has_another(store: Path) -> None:

@@ -77,7 +77,7 @@ async def test_a_refusal_for_want_of_room_has_the_id(store: Path) -> None:
 async def test_a_refusal_of_who_shows_no_key_has_the_id(store: Path) -> None:
     kept = open_store(store)
     await kept.open()
-    await StoredKeys(kept).put(make_key("ann", ["*"], 0)[1])
+    await StoredKeys(kept.keys).put(make_key("ann", ["*"], 0)[1])
     await kept.close()
     async with up(store) as (server, _), clients(server) as client:
         answer = await client.post(LISTING)

@@ -111,7 +111,7 @@ async def test_an_agent_of_our_own_server_gets_its_config(store: Path, tmp_path:
             assert (await run(eng, "styled", {"text": "hi"})).output == {"text": "hi in a dry tone"}
             warm = await run(eng, "styled", {"text": "hi"}, {"tone": "warm"})
             assert warm.output == {"text": "hi in a warm tone"}, warm.error
-        assert await server.engine.store.instances.list(caller=None, limit=10, offset=0) == []
+        assert await server.engine.core.store.instances.list(caller=None, limit=10, offset=0) == []
 
 
 async def test_a_run_with_a_config_is_found_again_after_a_crash_here(store: Path, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ async def test_errors_of_methods_are_answers(store: Path) -> None:
 async def test_a_session_is_not_there_for_others(store: Path) -> None:
     kept = open_store(store)
     await kept.open()
-    keys = StoredKeys(kept)
+    keys = StoredKeys(kept.keys)
     secrets = []
     for name in ("ann", "bob"):
         secret, record = make_key(name, ["*"], 0)

@@ -113,7 +113,7 @@ async def pair(client: Client, server: Server) -> tuple[Answer, str]:
     path, _, session = first.data.partition("?session_id=")
     assert path == "/mcp/messages/"
     replica, _, secret = session.partition(".")
-    assert replica == server.engine.replicas.id
+    assert replica == server.engine.cluster.membership.id
     assert len(secret) == 32
     assert int(secret, 16)
     return stream, server.address + first.data

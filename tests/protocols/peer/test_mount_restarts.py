@@ -161,7 +161,7 @@ async def test_a_node_that_has_forgotten_everything_fails_the_run_as_transient_a
         again.forget()
         # The same link leads to a node that has never heard of us.
         async with il.Engine(tmp_path / "fresh.db", settings=SETTINGS) as fresh:
-            await fresh.store.documents.write([Put("peer:Remote/facts", "token", token.encode())])
+            await fresh.core.store.documents.write([Put("peer:Remote/facts", "token", token.encode())])
         there = await again.start()
         assert there.node.token == token
         ended = await eng.runs.wait(run.id, timeout=20)

@@ -9,7 +9,7 @@ from typing import Any
 from ...model.card import AgentCard
 from ...model.errors import AgentNotFound, Unavailable
 from ...store.ports import Store
-from ...store.rows import StoredCard
+from ...store.rows import ProjectRow, StoredCard
 from . import mount_path
 from .agent import Agent, Registry
 from .mount_path import MEMBER_OF
@@ -54,6 +54,10 @@ class AgentCatalog(Registry):
         """Returns the newest card in the store of this name and version, also of a member of a team."""
         stored = await self._store.cards.get(name, version, origin)
         return stored.card if stored is not None else None
+
+    async def store_owner(self) -> ProjectRow | None:
+        """Returns the project that the store belongs to; None where it belongs to none yet."""
+        return await self._store.claims.project()
 
     async def find_stored(self, name: str, version: str | None) -> StoredCard:
         """Returns the card of an agent whose code is not here, with its origin."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...bus.port import Bus
 from ...model import json_values
@@ -15,9 +15,10 @@ from ...model.run import Run
 from ...model.status import Status
 from ...store import integrity
 from ...store.ports import Store
-from ...store.rows import PAGE_BYTES, EventRow, RunRow
+from ...store.rows import PAGE_BYTES, EventRow, QueueCount, RunRow, Tombstone
 from ..cluster.log_sources import Sources
 from ..cluster.no_cluster import NoCluster
+from ..kept_output import kept_output
 from ..log.log_reader import LogReader
 from ..log.log_source import LogSources, next_hint
 from ..log.run_log import LiveLog
@@ -80,6 +81,11 @@ class RunQueries:
         self._questions = questions
 
     # -- one run ------------------------------------------------------------------------------------------
+
+    def ended_here(self, run: str) -> bool:
+        """Returns whether a run has ended in this process, a moment ago."""
+        log = self.worker.log_of(run)
+        return log is not None and log.finished is not None
 
     async def exists(self, run: str) -> bool:
         return self.worker.log_of(run) is not None or await self.store.runs.get(run) is not None
@@ -150,6 +156,14 @@ class RunQueries:
         """Returns the rows of the runs that fit, the newest first."""
         return await self.store.runs.search(where)
 
+    async def open_queues(self) -> list[QueueCount]:
+        """Returns the queues with unfinished runs."""
+        return await self.store.claims.open_queues()
+
+    async def open_runs(self, queue: str) -> list[str]:
+        """Returns the ids of the unfinished runs of a queue."""
+        return await self.store.claims.open_runs(queue)
+
     # -- logs ---------------------------------------------------------------------------------------------
 
     def committed_events(self, run: str) -> list[Event] | None:
@@ -162,9 +176,17 @@ class RunQueries:
         """Returns the committed events after `after`, at most `limit`, as the store has them: nothing is composed."""
         return await self.store.runs.events(run, after, limit, most_bytes)
 
-    async def event_rows(self, run: str, after: int, limit: int) -> list[EventRow]:
+    async def event_rows(self, run: str, after: int, limit: int, most_bytes: int = PAGE_BYTES) -> list[EventRow]:
         """Returns events as they were written, with their hashes; erased bodies are None."""
-        return await self.store.runs.event_rows(run, after, limit)
+        return await self.store.runs.event_rows(run, after, limit, most_bytes)
+
+    async def tombstone(self, run: str) -> Tombstone | None:
+        """Returns the last hash of a run that was deleted; None where there was none."""
+        return await self.store.runs.tombstone(run)
+
+    async def kept_output(self, restarted: Event) -> Any:
+        """Returns the output as it is behind a `RunRestarted`; ABSENT where nothing is left."""
+        return await kept_output(self.store, restarted)
 
     async def events(
         self, run: str, *, after: int = 0, follow: bool = True, sealed: bool = False

@@ -82,6 +82,22 @@ class Callbacks:
         assert self.runs is not None
         return self.runs
 
+    async def search(self, *, failing: bool = False, newest: bool = False, limit: int = 100) -> list[CallbackRow]:
+        """Returns callbacks in the store: `failing` ones only, or all."""
+        return await self._store.callbacks.search(failing=failing, newest=newest, limit=limit)
+
+    async def counts(self) -> dict[str, int]:
+        """Returns how many callbacks there are in each state."""
+        return await self._store.callbacks.counts()
+
+    async def next_due(self) -> int | None:
+        """Returns when the next callback is due."""
+        return await self._store.callbacks.next_due()
+
+    async def retry(self, ids: list[int] | None) -> list[int]:
+        """Sends callbacks that were given up again: these, or all. Returns the ids of those that are."""
+        return await self._store.callbacks.retry(ids, now())
+
     def check(self, url: str, path: str) -> None:
         """Raise InvalidRequest for an address to which nothing would ever be sent."""
         check_id(url, "the address for callbacks", path, most=_LONGEST_URL)

@@ -39,9 +39,15 @@ class InstanceService:
         return await self._store.instances.get(instance)
 
     async def search(
-        self, *, caller: str | None = None, agent: str | None = None, limit: int = 100, offset: int = 0
+        self,
+        *,
+        caller: str | None = None,
+        agent: str | None = None,
+        version: str | None = None,
+        limit: int = 100,
+        offset: int = 0,
     ) -> list[Instance]:
-        return await self._store.instances.list(caller=caller, agent=agent, limit=limit, offset=offset)
+        return await self._store.instances.list(caller=caller, agent=agent, version=version, limit=limit, offset=offset)
 
     async def delete(self, instance: str) -> None:
         await self._store.instances.delete(instance)

@@ -74,7 +74,7 @@ class Mover:
 
     async def open_queues(self, origin: str) -> list[QueueCount]:
         """The queues with unfinished runs of an origin. `origin`: PROJECT SOURCE, or the source alone."""
-        queues = await self._engine.store.claims.open_queues()
+        queues = await self._engine.runs.open_queues()
         found = [one for one in queues if origin in (one.origin, Origin.parse(one.origin).source)]
         if not found:
             known = ", ".join(sorted({one.origin.strip() for one in queues})) or "none"
@@ -86,7 +86,7 @@ class Mover:
         return [
             await self._one(run, one.agent, one.version, one.origin, by)
             for one in queues
-            for run in await self._engine.store.claims.open_runs(one.queue)
+            for run in await self._engine.runs.open_runs(one.queue)
         ]
 
     async def _one(self, run: str, agent: str, version: str, origin: str, by: Caller) -> Moved:

@@ -169,7 +169,7 @@ class Desk:
             raise InvalidRequest(
                 f"/metadata/thread has up to {MAX_NAME} characters that can be printed", path="/metadata/thread"
             )
-        found = await self.engine.store.threads.get(named)
+        found = await self.engine.threads.find(named)
         if found is not None:
             if not scopes.sees(caller, found.caller):
                 raise ThreadNotFound(f"there is no thread {named}")

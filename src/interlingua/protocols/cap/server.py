@@ -156,7 +156,7 @@ class CapDoor:
         try:
             run = await self.engine.runs.get(part.run)
         except RunNotFound:  # of an overseen agent: nobody sees what it does
-            row = await self.engine.store.runs.get(part.run)
+            row = await self.engine.runs.find_row(part.run)
             if row is None:
                 raise
             run = self.engine.runs.view(row, None)

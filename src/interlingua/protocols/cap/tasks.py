@@ -96,11 +96,11 @@ class TaskBook:
     async def name(self, caller: Caller, task: str, run: str) -> None:
         """From now on this run is what the caller calls by that id."""
         foreign = _own(caller, task)
-        if await self.engine.store.documents.link(LINK, foreign, run) != run:  # of a run that was deleted
-            await self.engine.store.documents.unlink(LINK, foreign)
-            await self.engine.store.documents.link(LINK, foreign, run)
+        if await self.engine.links.add(LINK, foreign, run) != run:  # of a run that was deleted
+            await self.engine.links.remove(LINK, foreign)
+            await self.engine.links.add(LINK, foreign, run)
         for whole, _ in translate.readings(task)[1:]:
-            await self.engine.store.documents.link(BESIDE, _own(caller, whole), run)
+            await self.engine.links.add(BESIDE, _own(caller, whole), run)
 
     async def find(self, task: str, caller: Caller, action: scopes.Action = "read") -> Found:
         missing = TaskNotFound(f"there is no task {task[:80]}")
@@ -125,10 +125,9 @@ class TaskBook:
         return found
 
     async def _root(self, task: str, caller: Caller) -> tuple[str, str, str]:
-        store = self.engine.store
         readings = translate.readings(task)[:_DEEPEST] if len(task) <= _LONGEST else []
         for name, below in readings:
-            linked = await store.documents.linked(LINK, _own(caller, name))
+            linked = await self.engine.links.find(LINK, _own(caller, name))
             if linked is not None:
                 return linked, name, below
         if is_task(task):
@@ -137,13 +136,12 @@ class TaskBook:
             if parts:
                 return parts[0].root, whole, f".{rest}" if rest else ""
         for name, below in readings:
-            if await store.runs.get(name) is not None:
+            if await self.engine.runs.exists(name):
                 return name, name, below
         return task, task, ""
 
     async def _stored_card(self, run: Run) -> AgentCard | None:
-        stored = await self.engine.store.cards.get(run.agent, run.version)
-        return stored.card if stored is not None else None
+        return await self.engine.agents.find_card(run.agent, run.version)
 
     async def view(self, run: Run, name: str, caller: Caller) -> View:
         agent = self.engine.agents.find(run.agent, run.version)
@@ -152,7 +150,7 @@ class TaskBook:
             run.request is not None and run.request.authority is not None
         )
         # Where another task has the name of a part, names of parts begin with the id of the run, which is no task's.
-        beside = team and await self.engine.store.documents.linked(BESIDE, _own(caller, name)) is not None
+        beside = team and await self.engine.links.find(BESIDE, _own(caller, name)) is not None
         return View(
             name, self.id_of(run.agent), await self.label(run.id) if team else "",
             parts_of=run.id if beside else "", team=team, caller=caller.id,
@@ -205,7 +203,7 @@ class TaskBook:
         return [(await self._asker(found, question), question) for question in mine]
 
     async def _asker(self, found: Found, question: Question) -> str:
-        row = await self.engine.store.runs.get(question.run)
+        row = await self.engine.runs.find_row(question.run)
         path = [*row.path.strip("/").split("/"), row.id] if row is not None else []
         by_run = {part.run: part.agent for part in found.parts}
         return next((by_run[run] for run in reversed(path) if run in by_run), found.view.agent)
@@ -221,7 +219,7 @@ async def tree(book: TaskBook, found: Found) -> list[dict[str, Any]]:
     below: dict[str, list[dict[str, Any]]] = {}
     top = found.view.label + found.view.below
     for part in found.parts:
-        row = await book.engine.store.runs.get(part.run)
+        row = await book.engine.runs.find_row(part.run)
         told: dict[str, Any] = {"task_id": found.view.name(part.label), "agent": part.agent}
         if row is not None:
             told["status"] = row.status.value

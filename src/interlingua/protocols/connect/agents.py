@@ -79,14 +79,14 @@ class Agents(Operations):
 
     async def configurations(self, request: Request, caller: Caller) -> Response:
         card = self._card(request.path_params["agent_id"], caller)
-        found = await self.engine.store.instances.list(
+        found = await self.engine.instances.search(
             agent=card.name, version=card.version, limit=reading.number(request, "limit", 10, 1, 1000),
             offset=reading.number(request, "offset", 0), **reading.own(caller),
         )  # fmt: skip
         return json_response([translate.instance(instance) for instance in found])
 
     async def _instance(self, wanted: str, caller: Caller) -> Instance:
-        found = await self.engine.store.instances.get(wanted)
+        found = await self.engine.instances.find(wanted)
         if found is None or not scopes.sees(caller, found.caller):
             raise NotFound(f"there is no configured instance {wanted}")
         return found
@@ -101,5 +101,5 @@ class Agents(Operations):
     async def delete_configuration(self, request: Request, caller: Caller) -> Response:
         found = await self._instance(request.path_params["config_id"], caller)
         scopes.require(caller, "config", f"{found.agent}@{found.version}")
-        await self.engine.store.instances.delete(found.id)
+        await self.engine.instances.delete(found.id)
         return Response(status_code=204)

@@ -71,7 +71,7 @@ class Runs(Agents, Threads):
         if thread is not None:
             if not able["threads"]:
                 raise InvalidRequest(f"agent {card.name} does not support threads", path="/agent_id")
-            found = await self.engine.store.threads.get(thread)
+            found = await self.engine.threads.find(thread)
             if found is not None and scopes.sees(caller, found.caller):
                 await self.engine.threads.check_state(found, card)
             elif found is None and body.if_not_exists == "create":
@@ -97,11 +97,7 @@ class Runs(Agents, Threads):
         kept = None
         if keep:
             # The same key finds the same thread, and nobody can guess its id and make it first.
-            kept = (
-                await self.engine.store.documents.link("connect kept", f"{caller.id} {key}", new_id())
-                if key
-                else new_id()
-            )
+            kept = await self.engine.links.add("connect kept", f"{caller.id} {key}", new_id()) if key else new_id()
         asked = stated(body, card, config, caller, watched=watched)
         asked.thread = thread or kept
         asked.create_thread = keep or (thread is not None and body.if_not_exists == "create")
@@ -117,7 +113,7 @@ class Runs(Agents, Threads):
         """Refuse to take a thread from another run for whoever may not cancel runs, or delete them (a rollback)."""
         if strategy not in ("interrupt", "rollback"):
             return
-        active = await self.engine.store.runs.get(thread.active) if thread is not None and thread.active else None
+        active = await self.engine.runs.find_row(thread.active) if thread is not None and thread.active else None
         for agent in {card.key, f"{active.agent}@{active.version}" if active is not None else card.key}:
             scopes.require(caller, "cancel", agent)
             if strategy == "rollback":
@@ -133,7 +129,7 @@ class Runs(Agents, Threads):
         except (AgentNotFound, Unavailable):
             if body.agent_id is None:
                 raise
-            found = await self.engine.store.instances.get(body.agent_id)
+            found = await self.engine.instances.find(body.agent_id)
             if found is None or not scopes.sees(caller, found.caller):
                 raise
             agent = self.engine.agents.find(found.agent, found.version)
@@ -369,7 +365,7 @@ class Runs(Agents, Threads):
                 await self.engine.runs.cancel(run.id, by=caller, rollback=rollback)
         if rollback:
             # The cancel may come too late for the run to see it; then it ends as it would have, and is deleted here.
-            gone = self.engine.worker.spawn(self._gone(run.id))
+            gone = self.engine.spawn(self._gone(run.id))
             if wait or run.status.final:
                 await asyncio.shield(gone)
         elif wait:
@@ -397,8 +393,8 @@ class Runs(Agents, Threads):
             self._watchers[run] -= 1
             if not self._watchers[run]:
                 del self._watchers[run]
-                log = self.engine.worker.log_of(run) if self.engine.running else None
-                if not watch.answered and (log is None or log.finished is None):
+                ended = self.engine.running and self.engine.runs.ended_here(run)
+                if not watch.answered and not ended:
                     loop, grace = asyncio.get_running_loop(), self.settings.disconnect_grace
                     timer = loop.call_later(grace, self._unwatched, run)
                     self._left[run] = timer.when(), now()
@@ -410,9 +406,8 @@ class Runs(Agents, Threads):
         del self._left[run]
         if self.stopping or not self.engine.running:
             return  # it is the server that left, and the run is handed on
-        log = self.engine.worker.log_of(run)
-        if log is None or log.finished is None:
-            self.engine.worker.spawn(self._cancel_unwatched(run, since))
+        if not self.engine.runs.ended_here(run):
+            self.engine.spawn(self._cancel_unwatched(run, since))
 
     async def _cancel_unwatched(self, run: str, since: int) -> None:
         """At an interrupt a stream ends by itself: a run that asks, or has asked since, needs nobody who watches."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...engine.engine import Engine
-from ...engine.kept_output import kept_output
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, Joiner
 from ...model.errors import NotFound, RunCancelled, RunNotFound
@@ -181,7 +180,7 @@ async def follow(
     told_at = 0.0
     # What the reader has is put together first, uncomposed: a composed event could begin before its place.
     cursor = 0
-    while cursor < seen[0] and (batch := await engine.store.runs.events(run, cursor, seen[0] - cursor, _PAGE_BYTES)):
+    while cursor < seen[0] and (batch := await engine.runs.page(run, cursor, seen[0] - cursor, _PAGE_BYTES)):
         for event in batch:
             if event.seq <= seen[0]:
                 await _fed(engine, projection, event)
@@ -233,7 +232,7 @@ async def follow(
 
 
 async def _fed(engine: Engine, projection: Projection, event: Event) -> list[Update]:
-    output = await kept_output(engine.store, event) if isinstance(event.body, RunRestarted) else ABSENT
+    output = await engine.runs.kept_output(event) if isinstance(event.body, RunRestarted) else ABSENT
     return projection.feed(event, output)
 
 

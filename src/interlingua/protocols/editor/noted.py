@@ -170,7 +170,7 @@ async def _shown(editor: EditorConnection, session: Session, run: str, after: in
     found = editor.engine.agents.find(view.agent, view.version)
     turn.projection = Projection(run, found.card if found is not None else None, editor.dialect)
     asked: dict[str, Question] = {}
-    while page := await editor.engine.store.runs.events(run, turn.cursor, 500):
+    while page := await editor.engine.runs.page(run, turn.cursor, 500):
         for event in page:
             if after is not None and event.seq > after:
                 break

@@ -139,7 +139,7 @@ class Running:
     async def _check_thread(self, thread: str) -> None:
         """A thread that is somebody else's is not there: its state would be told. One that holds the state of another
         agent is not for this one: it would be overwritten."""
-        found = await self.engine.store.threads.get(thread)
+        found = await self.engine.threads.find(thread)
         if found is None:
             return
         if not scopes.sees(self.connection.caller, found.caller):
@@ -215,7 +215,7 @@ class Running:
         """What another process told is joined here, and not told again. Gives the last event of it. From the store,
         where each event is by itself: a reader that is behind is given several as one."""
         cursor = 0
-        while page := await self.engine.store.runs.events(self.run, cursor, 500):
+        while page := await self.engine.runs.page(self.run, cursor, 500):
             for event in page:
                 body = event.body
                 if event.seq > self._after or isinstance(body, RunFinished):

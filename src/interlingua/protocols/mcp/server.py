@@ -288,7 +288,7 @@ class McpConnection:
     async def _instances(self) -> list[Instance]:
         own = None if scopes.sees(self.caller, "*") else self.caller.id
         found: list[Instance] = []
-        while more := await self.engine.store.instances.list(caller=own, limit=1000, offset=len(found)):
+        while more := await self.engine.instances.search(caller=own, limit=1000, offset=len(found)):
             found += more
             if len(more) < 1000:
                 break
@@ -424,7 +424,7 @@ class McpConnection:
         if known.made is None:
             raise RpcError(INVALID_PARAMS, f"{name} was not created here, and cannot be destroyed")
         scopes.require(self.caller, "config", known.card.key)
-        await self.engine.store.instances.delete(known.made.id)
+        await self.engine.instances.delete(known.made.id)
         self.door._changed()
         return {}
 

@@ -96,10 +96,10 @@ class Working:
 
     async def start(self) -> None:
         """Go on with what was not told to its end."""
-        for run, upto in await self._node.engine.store.documents.followed(self._cursors):
+        for run, upto in await self._node.engine.documents.followed(self._cursors):
             self._tell(run, upto)
         box = self._node.journal.box_in
-        for letter in await self._node.engine.store.documents.letters(box, states=["accepted"], limit=10_000):
+        for letter in await self._node.engine.documents.letters(box, states=["accepted"], limit=10_000):
             frame = msgspec.json.decode(letter.body)
             peer = self._node.peers.with_id(letter.owner)
             if peer is None:
@@ -115,7 +115,7 @@ class Working:
     async def _take_up_tasks(self) -> None:
         """Tasks that were written down, and not yet begun, before the end of the process before this one."""
         node = self._node
-        for document in await node.engine.store.documents.search(
+        for document in await node.engine.documents.search(
             node.journal.tasks_space, states=["submitted"], limit=10_000
         ):
             task = node.journal.read_task(document)
@@ -343,7 +343,7 @@ class Working:
             while True:
                 await asyncio.sleep(_AGAIN)
                 with contextlib.suppress(StoreError):
-                    left = dict(await self._node.engine.store.documents.followed(self._cursors))
+                    left = dict(await self._node.engine.documents.followed(self._cursors))
                     break
             if run not in left:
                 return
@@ -380,7 +380,7 @@ class Working:
         await telling.load(upto)
         after = 0
         while after < upto:  # once more through the projection, and not to anybody
-            events = await engine.store.runs.events(run, after, _PAGE)
+            events = await engine.runs.page(run, after, _PAGE)
             for event in events:
                 if event.seq <= upto:
                     telling.projection.feed(event)
