@@ -30,11 +30,12 @@ def _new_file() -> bytes:
         return path.read_bytes()
 
 
-async def _open(store: SQLiteStore) -> None:
+async def _open(store: SQLiteStore, *, read_only: bool = False) -> None:
     # Whatever is there already, or cannot be written, is for the store to find.
-    with contextlib.suppress(OSError):
-        _put_if_there_is_none(store.path)
-    await built(store)
+    if not read_only:
+        with contextlib.suppress(OSError):
+            _put_if_there_is_none(store.path)
+    await built(store, read_only=read_only)
 
 
 def _put_if_there_is_none(path: Path) -> None:

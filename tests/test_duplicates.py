@@ -134,6 +134,12 @@ def test_a_test_on_whose_lines_hardly_anything_is_noticed_stays() -> None:
     assert verdict.noticed == 1
 
 
+def test_a_test_whose_breakages_were_not_all_tried_stays() -> None:
+    outcomes = [Outcome(_at(line), "one that stays") for line in (1, 2, 3)]
+    (verdict,) = verdicts({"a": [_at(line) for line in (1, 2, 3, 4)]}, outcomes)
+    assert not verdict.may_go
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_test_that_others_imply_may_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "shop"

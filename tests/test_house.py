@@ -24,7 +24,7 @@ def tangled(x):
     """Counts."""
     if x and x > 1:
         return [y for y in x if y]
-    return engine.core.store
+    return engine.store
 '''
 RIGHT = '''"""The other side."""
 from typing import TYPE_CHECKING
@@ -61,7 +61,7 @@ def test_the_figures_of_a_package(root: Path) -> None:
     figures = json.loads((root / "tools" / "house.json").read_text())["figures"]
     assert figures["methods of the largest class"] == 3  # inherited ones count, a method that replaces one does not
     assert figures["modules in the largest import cycle"] == 2  # a typing import counts
-    assert figures["protocols that use engine.core.store or engine.core.worker"] == 1
+    assert figures["protocols that use engine.store or engine.worker"] == 1
     assert figures["files with unclear names"] == 1
     assert figures["docstrings that open with a question word"] == 1
 
@@ -70,10 +70,10 @@ def test_a_figure_that_got_worse_is_refused_and_says_where(root: Path) -> None:
     house(root, "--record")
     assert house(root, "--check").returncode == 0
     left = root / "src" / "interlingua" / "protocols" / "left.py"
-    left.write_text(left.read_text() + "\n\ndef again():\n    '''How it goes.'''\n    return engine.core.worker\n")
+    left.write_text(left.read_text() + "\n\ndef again():\n    '''How it goes.'''\n    return engine.worker\n")
     refused = house(root, "--check")
     assert refused.returncode == 1
-    assert "uses of engine.core.store or engine.core.worker outside the engine: 2, recorded: 1" in refused.stderr
+    assert "uses of engine.store or engine.worker outside the engine: 2, recorded: 1" in refused.stderr
     assert "interlingua.protocols.left.again: How it goes." in refused.stderr
 
 

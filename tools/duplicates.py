@@ -35,7 +35,7 @@ from tests.requirements.manifest import load_all, load_mutants  # noqa: E402
 PARALLEL = 2
 EACH = 8  # breakages for a candidate, on the lines that the fewest tests execute
 LEAST = 3  # noticed breakages without which a candidate is not judged
-PATIENCE = 30.0  # seconds for one test; one that takes longer has failed
+PATIENCE = 20.0  # seconds for one test; one that takes longer has failed
 
 Place = tuple[str, int]  # a file below the project, and a line
 
@@ -248,8 +248,10 @@ class Verdict:
 def verdicts(tried: Mapping[str, list[Breakage]], outcomes: Iterable[Outcome]) -> list[Verdict]:
     """Let candidates go, one after another: each only where those that are left notice all that it does.
 
-    First those that notice the least by themselves. `tried`: the breakages that were chosen for each candidate."""
+    First those that notice the least by themselves. `tried`: the breakages that were chosen for each candidate; one of
+    which some were not tried stays."""
     outcomes = list(outcomes)
+    done = {outcome.breakage for outcome in outcomes}
     left = set(tried)
     alone = {test: sum(outcome.noticed == {test} for outcome in outcomes) for test in left}
     made = []
@@ -259,7 +261,7 @@ def verdicts(tried: Mapping[str, list[Breakage]], outcomes: Iterable[Outcome]) -
             outcome.breakage: outcome.stays or min(outcome.noticed & left - {test}, default="") for outcome in own
         }
         needed = tuple(str(breakage) for breakage, other in others.items() if not other)
-        may_go = not needed and len(own) >= LEAST
+        may_go = not needed and len(own) >= LEAST and done.issuperset(tried[test])
         if may_go:
             left.discard(test)
         made.append(Verdict(test, may_go, len(own), needed or tuple(sorted(set(others.values())))))
@@ -351,12 +353,14 @@ def try_out(tree: Tree, breakage: Breakage, executing: set[str], candidates: set
         return Outcome(breakage, None, frozenset(recorded.failed if recorded is not None else asked))
 
 
-def _each(work: list[Breakage], trees: list[Tree], do: Callable[[Tree, Breakage], Outcome]) -> Iterator[Outcome]:
+def _each(
+    work: list[Breakage], trees: list[Tree], do: Callable[[Tree, Breakage], Outcome | None]
+) -> Iterator[Outcome | None]:
     free: queue.SimpleQueue[Tree] = queue.SimpleQueue()
     for tree in trees:
         free.put(tree)
 
-    def one(breakage: Breakage) -> Outcome:
+    def one(breakage: Breakage) -> Outcome | None:
         tree = free.get()
         try:
             return do(tree, breakage)
@@ -378,13 +382,20 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
     )
     parser.add_argument("--parallel", type=int, default=PARALLEL, help="copies in which tests are run at the same time")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for the tests of one breakage")
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds for one test")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=float("inf"),
+        help="after so long no other breakage is tried; who needs one stays",
+    )
     parser.add_argument("--to", type=Path, help="a file for the verdicts, as JSON lines")
     options = parser.parse_args(argv)
 
     with tempfile.TemporaryDirectory(prefix="duplicates-") as folder:
         first = copy_of(root, Path(folder) / "0")
         copies = [first, *(copy_of(first, Path(folder) / str(number)) for number in range(1, options.parallel))]
-        trees = [Tree(copy, [f"--timeout={PATIENCE:g}"]) for copy in copies]
+        trees = [Tree(copy, [f"--timeout={options.patience:g}"]) for copy in copies]
         recorded = trees[0].run(options.tests, traces=options.breaks, timeout=options.timeout * 10)
         if recorded is None or not recorded.passed:
             print("the tests do not run on code that is not broken", file=sys.stderr)
@@ -403,13 +414,18 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
         work = list(dict.fromkeys(breakage for some in tried.values() for breakage in some))
         print(f"{len(candidates)} candidates of {len(recorded.passed)} tests, {len(work)} breakages", flush=True)
 
-        def do(tree: Tree, breakage: Breakage) -> Outcome:
+        begun = time.monotonic()
+
+        def do(tree: Tree, breakage: Breakage) -> Outcome | None:
+            if time.monotonic() - begun > options.seconds:
+                return None
             executing = {test for test, places in lines.items() if (breakage.file, breakage.line) in places}
             return try_out(tree, breakage, executing, candidates, options.timeout)
 
         outcomes = []
-        begun = time.monotonic()
         for number, outcome in enumerate(_each(work, trees, do), 1):
+            if outcome is None:
+                continue
             outcomes.append(outcome)
             who = outcome.stays or ", ".join(sorted(outcome.noticed)) or "nobody"
             took = time.monotonic() - begun

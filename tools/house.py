@@ -225,7 +225,7 @@ def private_imports(code: Code) -> list[str]:
 
 
 def behind_the_facade(code: Code, part: str | None) -> list[str]:
-    """Lists the uses of `engine.store`, `engine.worker` and `engine.core` outside the engine, in one package or in all."""
+    """Lists the uses of `engine.store`, `.worker` and `.core` outside the engine, in one package or in all."""
     found = []
     for module in code.modules.values():
         if module.part != "engine" and part in (None, module.part):

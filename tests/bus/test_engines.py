@@ -283,7 +283,7 @@ async def test_whoever_watches_questions_hears_of_those_that_are_asked_and_answe
     async with engine(store, nats_url, ask) as owner, engine(store, nats_url) as eng, engine(store, nats_url) as other:
         async with asyncio.timeout(SOON):
             hint = eng.runs.next_hint("questions")
-            while not all(one.bus.wanted("questions") for one in (owner, other)):  # type: ignore[attr-defined]
+            while not all(one.core.bus.wanted("questions") for one in (owner, other)):  # type: ignore[attr-defined]
                 await asyncio.sleep(0.01)
             run = await submit(other, "ask")
             await hint
@@ -323,9 +323,9 @@ async def test_a_run_that_has_ended_is_read_without_listening_to_it(store: Path,
     async with engine(store, nats_url, talk) as one, engine(store, nats_url) as two:
         run = await submit(one, "talk", n=3)
         await one.runs.wait(run)
-        sent = two.bus.health.sent  # type: ignore[attr-defined]
+        sent = two.core.bus.health.sent  # type: ignore[attr-defined]
         assert spoken(await events(two, run)) == words(3)
-        assert two.bus.health.sent == sent  # type: ignore[attr-defined]
+        assert two.core.bus.health.sent == sent  # type: ignore[attr-defined]
 
 
 # -- a bus that is not to be relied on ---------------------------------------------------------------------
@@ -341,7 +341,7 @@ class Unreliable(NatsBus):
         self._late: list[tuple[str, bytes]] = []
         self.spoilt = 0
 
-    def _on_news(self, run: str, data: bytes) -> None:
+    def _receive(self, run: str, data: bytes) -> None:
         chance = self._chance.random()
         if chance < self._share:
             self.spoilt += 1
@@ -350,12 +350,12 @@ class Unreliable(NatsBus):
             self.spoilt += 1
             self._late.append((run, data))  # told later, and after others
             return
-        super()._on_news(run, data)
+        super()._receive(run, data)
         if chance > 0.8:
             self.spoilt += 1
-            super()._on_news(run, data)
+            super()._receive(run, data)
         while self._late and self._chance.random() < 0.4:
-            super()._on_news(*self._late.pop(self._chance.randrange(len(self._late))))
+            super()._receive(*self._late.pop(self._chance.randrange(len(self._late))))
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ class Deaf(NatsBus):
     def __init__(self, url: str) -> None:
         super().__init__(BusSettings(url=url, hand_out="off"))
 
-    def _say(self, subject: str, payload: bytes, **more: Any) -> bool:
+    def _send(self, subject: str, payload: bytes, **more: Any) -> bool:
         return True
 
 
@@ -413,10 +413,10 @@ async def test_what_is_missing_on_the_bus_is_read_from_the_store(
     class Holed(NatsBus):
         told = 0
 
-        def _on_news(self, run: str, data: bytes) -> None:
+        def _receive(self, run: str, data: bytes) -> None:
             self.told += data.count(b"delta") > 0
             if self.told != 20:  # by then nobody has to be told any more that somebody listens
-                super()._on_news(run, data)
+                super()._receive(run, data)
 
     bus = Holed(BusSettings(url=nats_url))
     async with working(store, nats_url), engine(store, bus) as eng:
@@ -572,7 +572,7 @@ async def test_a_run_is_entered_once_however_often_it_is_offered(store: Path, na
         async with asyncio.timeout(SOON):
             runs = [await submit(giving, "once") for _ in range(30)]
             for number, run in enumerate(runs):
-                giving.bus.hand_out("once@0.1.0", run, 100 + number)  # type: ignore[attr-defined]
+                giving.core.bus.hand_out("once@0.1.0", run, 100 + number)  # type: ignore[attr-defined]
             for run in runs:
                 await giving.runs.wait(run)
         assert sorted(entered) == sorted(runs)
@@ -645,7 +645,7 @@ async def test_whoever_waits_for_what_others_write_hears_when_the_bus_may_have_m
 async def test_everyone_knows_who_is_there_with_which_agents(store: Path, nats_url: str) -> None:
     async with engine(store, nats_url, ask) as one, engine(store, nats_url, listen, forever) as two:
         async with asyncio.timeout(SOON):
-            while not (present := two.bus.present()):  # type: ignore[attr-defined]
+            while not (present := two.core.bus.present()):  # type: ignore[attr-defined]
                 await asyncio.sleep(0.01)
         assert [(about.worker, about.queues, about.pid) for about in present] == [
             (one.core.worker.id, [one.agents.queue(ask)], os.getpid())

@@ -76,13 +76,13 @@ async def test_a_run_is_listened_to_only_while_somebody_reads_it(
     monkeypatch.setattr("interlingua.bus.nats.subscriptions.LINGER", 0.0)
     async with opened(nats_url) as reader:
         ends = [reader.follow("run", Heard()), reader.subscribe("run", Heard())]
-        assert "run" in reader._here
+        assert "run" in reader._read_here
         ends[0]()
         reader.tick()
-        assert "run" in reader._here
+        assert "run" in reader._read_here
         ends[1]()
         reader.tick()
-        assert "run" not in reader._here
+        assert "run" not in reader._read_here
 
 
 async def test_each_reader_of_a_run_is_told_and_nobody_else(nats_url: str) -> None:
@@ -93,7 +93,7 @@ async def test_each_reader_of_a_run_is_told_and_nobody_else(nats_url: str) -> No
         one.follow("run", first)
         two.follow("run", second)
         two.follow("other", second)
-        await ear.heard.until(lambda: len(set(owner._elsewhere.readers("run"))) == 2)
+        await ear.heard.until(lambda: len(set(owner._read_elsewhere.readers("run"))) == 2)
         await ear.heard.until(lambda: ("watched", "other") in ear.heard.items)
         owner.publish_events("run", 1, 1, b"row")
         owner.publish_events("other", 1, 1, b"row")
@@ -219,7 +219,7 @@ async def test_work_offered_before_anybody_has_the_agent_waits_for_one(nats_url:
         await until_ready(giving)
         giving.hand_out("echo@1", "run", 0)
         giving.hand_out("echo@1", "run", 0)  # the same again is the same
-        await giving.outgoing.emptied()
+        await giving.send_queue.emptied()
         async with opened(nats_url) as taking:
             ear = TestEar("w")
             taking.attach(ear)
@@ -325,7 +325,7 @@ async def test_a_server_that_was_killed_is_found_again_and_everyone_looks_for_wh
             for _ in range(100_000):  # none of this waits, and nothing of it is kept
                 one.publish("run")
                 one.publish_events("run", 1, 1, b"x" * 1000)
-            assert len(one.outgoing) == 0
+            assert len(one.send_queue) == 0
             assert one.health.dropped >= 100_000
             heard.items.clear()
             ear.heard.items.clear()
@@ -364,8 +364,8 @@ async def test_a_server_that_does_not_read_holds_up_nobody_and_fills_no_memory(
                 await asyncio.sleep(0)
                 slowest = max(slowest, loop.time() - before)
             assert one.health.dropped > 0
-            assert len(one.outgoing) <= subject_bus._MAX_ITEMS
-            assert one.outgoing._bytes <= subject_bus._MAX_BYTES
+            assert len(one.send_queue) <= subject_bus._MAX_ITEMS
+            assert one.send_queue._bytes <= subject_bus._MAX_BYTES
             assert slowest < 2.0
             os.kill(server.pid, signal.SIGCONT)
             await missed.heard.until(lambda: ("missed",) in missed.heard.items, 30)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import interlingua as il
+from interlingua.engine.execution.execution import Execution
+from interlingua.engine.execution.inbox import Inbox
 from interlingua.model.events import Body
 
 QUICK = il.Settings(
@@ -60,7 +62,7 @@ async def crash(eng: il.Engine) -> None:
     eng.core._opened.clear()
     worker = eng.core.worker
     for execution in worker._executions.values():
-        execution.over = True
+        execution.waits.over = True
         if execution.task is not None:
             execution.task.cancel()
     tasks = [*worker._loops, *worker._jobs]
@@ -70,6 +72,18 @@ async def crash(eng: il.Engine) -> None:
     eng.core.watchdog.close()
     await worker.processes.close()
     await eng.core.store.close()
+
+
+class _Unread(Inbox):
+    __slots__ = ()
+
+    async def _pull_all(self) -> None:
+        await asyncio.Event().wait()
+
+
+def never_reads_its_inbox(execution: Execution) -> None:
+    """Let a run take in nothing more of what is put into its inbox."""
+    execution.inbox.__class__ = _Unread
 
 
 async def settle() -> None:

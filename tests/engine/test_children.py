@@ -235,7 +235,7 @@ async def test_a_child_that_its_parent_does_not_wait_for_is_cancelled_with_it(st
     @il.agent
     async def impatient(ctx: il.Context[None, None]) -> str:
         calling = asyncio.ensure_future(ctx.call(careful, text="x"))
-        while not ctx._run.replay.relayed:
+        while not ctx._run.data.replay.relayed:
             await asyncio.sleep(0.001)
         calling.cancel()
         return "done"

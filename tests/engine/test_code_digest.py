@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pydantic
 import pytest
 
 import interlingua as il
 from interlingua.app.files import agents_of_file, forget_modules
 from interlingua.engine.agents.code_digest import code_digest, files_digest
+from interlingua.engine.agents.codec import Codec
 from interlingua.engine.agents.imported_files import imports_of
 
 _AGENTS = "import interlingua as il\n\n@il.agent\nasync def digested(n: int) -> int:\n    return n\n"
@@ -80,3 +85,19 @@ def test_of_a_folder_every_file_counts_that_is_not_hidden(tmp_path: Path) -> Non
     assert files_digest(tmp_path / "team") == before
     put(tmp_path / "team" / "prompts" / "a.md", "Be kind.")
     assert files_digest(tmp_path / "team") != before
+
+
+@pytest.mark.parametrize("base", ["dataclass", "struct", "pydantic"])
+def test_a_default_that_is_a_set_does_not_tell_processes_apart(base: str) -> None:
+    """A set of texts lists its members in another order in each process."""
+
+    def schema(*members: int) -> Any:
+        names: dict[str, Any] = {"dataclass": object, "struct": msgspec.Struct, "pydantic": pydantic.BaseModel}
+        fields = {"__annotations__": {"tags": frozenset[int]}, "tags": frozenset(members), "__module__": __name__}
+        options: dict[str, Any] = {"frozen": True} if base == "struct" else {}
+        made: Any = types.new_class("Tagged", (names[base],), options, lambda body: body.update(fields))
+        return Codec(dataclasses.dataclass(made) if base == "dataclass" else made, what="the value").schema
+
+    assert list(frozenset([0, 8])) != list(frozenset([8, 0]))
+    assert schema(0, 8) == schema(8, 0)
+    assert schema(0, 8)["properties"]["tags"]["default"] == [0, 8]

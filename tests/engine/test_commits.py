@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.engine.runs.execution import Execution
+from interlingua.engine.teams.delegation import Delegation
 from interlingua.model.errors import ChildFailed, ThreadConflict
 from interlingua.model.events import KINDS, ChildCalled, ChildEnded, MessageReceived, Said
 
@@ -84,14 +84,14 @@ async def test_a_notice_that_was_lost_with_the_process_is_given_when_the_task_go
         return str((await ctx.call(target, rest))["text"])
 
     made = team(member("lead", "helper"), member("helper"))
-    tell = Execution._tell_notice
+    tell = Delegation._tell_notice
 
-    def unless_helper(self: Execution, place: str, granted: Any, *rest: Any) -> None:
+    def unless_helper(self: Delegation, place: str, granted: Any, *rest: Any) -> None:
         if granted.agent != "helper":
             tell(self, place, granted, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Execution, "_tell_notice", unless_helper)
+        patch.setattr(Delegation, "_tell_notice", unless_helper)
         async with engine(store, settings=PATIENT) as eng:
             eng.teams.add_team(made, {"lead": passes_on, "helper": helper})
             run = await submit(eng, "crew", {"text": "helper x"})

@@ -121,8 +121,7 @@ async def test_an_agent_of_a_process_that_dies_is_unavailable(store: Path) -> No
     await worker.cluster.remote_agents.start(looks=False)
     async with doors(store) as eng:
         assert available(eng, "talk")
-        assert worker.cluster.remote_agents._loop is not None
-        worker.cluster.remote_agents._loop.cancel()
+        await worker.cluster.remote_agents.jobs.close()
         await crash(worker)
         await until(eng, lambda: not available(eng, "talk"))
 

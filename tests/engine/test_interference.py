@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.engine.handler import operations
+from interlingua.engine.handler import steps
 from interlingua.model.content import Message, TextPart
 from interlingua.model.errors import InterlinguaError, KeyReused, RunNotFound, StoreError
 from interlingua.model.events import OutputDelta, RunCreated
@@ -29,7 +29,20 @@ from interlingua.store.sqlite import connection as sqlite_connection
 from interlingua.store.sqlite.worker_locks import Locks
 
 from ..databases import sql
-from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, log, question, settle, submit
+from .common import (
+    PATIENT,
+    QUICK,
+    bodies,
+    crash,
+    engine,
+    finish,
+    kinds,
+    log,
+    never_reads_its_inbox,
+    question,
+    settle,
+    submit,
+)
 from .test_misbehaviour import burn
 from .test_recovery import output_of
 
@@ -450,7 +463,9 @@ async def test_a_step_that_is_said_again_twice_keeps_its_output(store: Path) -> 
         runs = sql(store, "SELECT id FROM runs")
         run = runs[0][0] if runs else (await submit(eng, "agent")).id
         await question(eng, run)
-        await until(lambda eng=eng, run=run: (e := eng.core.worker.execution(run)) and e.blocked and e.log.settled)
+        await until(
+            lambda eng=eng, run=run: (e := eng.core.worker.execution(run)) and e.waits.blocked and e.log.settled
+        )
         await crash(eng)
         path |= change
     async with engine(store, agent) as eng:
@@ -579,15 +594,15 @@ async def test_an_agent_that_works_beside_a_wait_is_not_parked(store: Path) -> N
         run = await submit(eng, "agent")
         execution = eng.core.worker.execution(run.id)
         assert execution is not None
-        await until(lambda: execution.blocked)
+        await until(lambda: execution.waits.blocked)
         beat.set()
         async for event in eng.runs.events(run.id):
             if event.kind == "delta":
                 break
-        execution.park_if_idle()  # as if it had waited long enough: but it has just said something
+        execution.parking.park_if_idle()  # as if it had waited long enough: but it has just said something
         assert execution.leaving is None
-        execution._active_at -= 3600
-        execution.park_if_idle()  # and now it has been silent for an hour, but may still do something
+        execution.clock.active_at -= 3600
+        execution.parking.park_if_idle()  # and now it has been silent for an hour, but may still do something
         assert execution.leaving is None
 
 
@@ -742,10 +757,10 @@ async def test_functions_of_steps_are_not_kept(store: Path) -> None:
         return str(await ctx.step("s", lambda: 1 if ctx.run_id else 0))
 
     async with engine(store, agent, settings=msgspec.structs.replace(QUICK, keep_finished=0)) as eng:
-        before = len(operations._codecs)
+        before = len(steps._codecs)
         for _ in range(20):
             await finish(eng, "agent")
-        assert len(operations._codecs) - before <= 2
+        assert len(steps._codecs) - before <= 2
 
 
 async def test_waiting_in_vain_leaves_nothing_behind(store: Path) -> None:
@@ -815,7 +830,7 @@ async def test_a_rollback_that_comes_too_late_to_be_read_still_forgets_the_run(s
             run = await submit(eng, "quick")
             execution = eng.core.worker.execution(run.id)
             assert execution is not None
-            execution._pull_all = asyncio.Event().wait  # type: ignore[assignment]  # it never comes to read its mail
+            never_reads_its_inbox(execution)
             await eng.runs.cancel(run.id, rollback=True)
             going.set()
             await until(lambda run=run: sql(store, "SELECT count(*) FROM runs WHERE id=?", run.id) == [(0,)])

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
-from interlingua.engine.runs.parking import Listeners
+from interlingua.engine.execution.parking import Listeners
 
 
 class Waiting:
     """A run that is set aside when it may not stay."""
 
     def __init__(self, listeners: Listeners, id_: str, asked_at: int) -> None:
-        self.log = SimpleNamespace(row=SimpleNamespace(id=id_))
+        self.run = id_
         self.listeners, self.asked_at = listeners, asked_at
         self.aside = False
 

@@ -96,7 +96,7 @@ async def test_a_handler_in_memory_sees_to_the_remote_side_itself(store: Path, e
         else:
             run = (await submit(eng, "far")).id
         async with asyncio.timeout(20):
-            while (execution := eng.core.worker.execution(run)) is None or not execution.blocked:
+            while (execution := eng.core.worker.execution(run)) is None or not execution.waits.blocked:
                 await asyncio.sleep(0)
         await eng.runs.cancel(run)
         assert (await eng.runs.wait(run, timeout=20)).status is il.Status.CANCELLED
@@ -508,7 +508,7 @@ async def asked_of(eng: il.Engine) -> str:
 async def listens(eng: il.Engine, run: str) -> None:
     """Until it is decided that it stays."""
     async with asyncio.timeout(20):
-        while eng.core.worker.execution(run) not in eng.core.worker.listeners:
+        while (here := eng.core.worker.execution(run)) is None or here.parking not in eng.core.worker.listeners:
             await asyncio.sleep(0)
 
 

@@ -205,9 +205,9 @@ async def test_a_run_is_parked_only_while_all_its_tasks_wait_in_its_context(stor
         await working.wait()
         execution = eng.core.worker.execution(run.id)
         assert execution is not None
-        execution._active_at -= 3600
+        execution.clock.active_at -= 3600
         for _ in range(3):  # as if it had waited for long
-            execution.park_if_idle()
+            execution.parking.park_if_idle()
             assert execution.leaving is None
         go_on.set()
         await parked(eng, run.id)

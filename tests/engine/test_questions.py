@@ -373,9 +373,8 @@ async def test_an_answer_that_was_just_taken_in_is_seen_before_the_run_is_parked
         assert execution is not None
         await eng.core.store.questions.answer(asked.id, {"approved": True}, "me", 1)
         (item,) = await eng.core.store.runs.inbox(run.id)
-        execution._seen.add(item.id)
-        execution._take_in(item)
-        execution.park_if_idle()  # the time to park has come in this very turn of the loop
+        execution.inbox.take_in(item)
+        execution.parking.park_if_idle()  # the time to park has come in this very turn of the loop
         assert execution.leaving is None
         assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "True"}
 
@@ -389,8 +388,8 @@ async def test_a_run_is_not_parked_between_its_answer_and_the_agent_that_gets_it
         execution = eng.core.worker.execution(run.id)
         assert execution is not None
         for item in await eng.core.store.runs.inbox(run.id):
-            execution._take_in(item)
+            execution.inbox.take_in(item)
         for _ in range(3):  # the timer may be due at any moment, more than once before the agent has its turn
-            execution.park_if_idle()
+            execution.parking.park_if_idle()
         assert execution.leaving is None
         assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "True None"}

@@ -351,7 +351,7 @@ async def test_three_crashes_without_a_new_record_end_the_run_for_good(store: Pa
         nonlocal entries
         entries += 1
         await ctx.thought("here")
-        await ctx._run.log.flush()
+        await ctx._run.data.log.flush()
         reached.set()
         await asyncio.Event().wait()
         return "never"
@@ -385,7 +385,7 @@ async def test_progress_forgives_earlier_crashes(store: Path) -> None:
         for n in range(mine):
             await ctx.step(f"step {n}", lambda: None)
         if mine < 6:
-            await ctx._run.log.flush()
+            await ctx._run.data.log.flush()
             reached.set()
             await asyncio.Event().wait()
         return "done"
@@ -563,9 +563,7 @@ async def test_a_run_that_only_waits_outlives_any_number_of_crashes(store: Path,
         if not run_id:
             run_id = (await submit(eng, "agent")).id
         async with asyncio.timeout(10):
-            while not (
-                (execution := eng.core.worker.execution(run_id)) and execution.blocked and execution.log.settled
-            ):
+            while not ((here := eng.core.worker.execution(run_id)) and here.waits.blocked and here.log.settled):
                 await asyncio.sleep(0.001)
         await crash(eng)
     async with engine(store, agent, settings=PATIENT) as eng:

@@ -15,7 +15,7 @@ from interlingua.model.events import RunFinished
 from interlingua.model.filters import RunFilter
 from interlingua.store.sql.store import SqlStore
 
-from .common import PATIENT, engine, finish, question, settle, submit
+from .common import PATIENT, engine, finish, never_reads_its_inbox, question, settle, submit
 from .test_interference import sql, until
 
 
@@ -208,8 +208,8 @@ async def test_a_rollback_that_nobody_read_in_time_gives_the_thread_back_as_it_w
         late = await submit(eng, "gated", {"text": "b"}, thread=thread.id)
         execution = eng.core.worker.execution(late.id)
         assert execution is not None
-        await until(lambda: execution._entered)
-        execution._pull_all = asyncio.Event().wait  # type: ignore[assignment]  # it never comes to read its mail
+        await until(lambda: execution.waits.entered)
+        never_reads_its_inbox(execution)
         new = await submit(eng, "keeper", {"text": "c"}, thread=thread.id, when_busy="rollback")
         go.set()
         await eng.runs.wait(new.id, timeout=10)

@@ -89,5 +89,5 @@ async def test_a_wait_goes_on_when_the_time_is_set_back(store: Path, clock: Cloc
 
 async def _waits(eng: il.Engine, run: str) -> None:
     async with asyncio.timeout(20):
-        while (execution := eng.core.worker.execution(run)) is None or not execution.blocked:
+        while (execution := eng.core.worker.execution(run)) is None or not execution.waits.blocked:
             await asyncio.sleep(0.01)

@@ -7,10 +7,12 @@ Three kills in the suite; `make faults` does thirty.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
 import shutil
+import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,12 +25,12 @@ import interlingua as il
 from interlingua.engine.log.record_keys import kind_of
 from interlingua.model.events import Recorded, RunFinished
 from interlingua.model.filters import RunFilter
+from interlingua.store.rows import SUSPECT
 from tests.faults.sales import LOG
 from tests.protocols.cap.test_sales_team import CALLS, EXAMPLE, TALK, calls_on_record
 from tests.protocols.cap.tool_common import Watched
 
 REPO = Path(__file__).parent.parent.parent
-RECORDS = {"Recorded", "QuestionAnswered", "MessageReceived", "ChildEnded"}
 
 Told = dict[str, Any]
 Moment = Callable[[Told], bool]
@@ -43,7 +45,6 @@ class Office:
         self.park_after = park_after
         self.kills = 0
         self.lives: list[tuple[list[str], int]] = []  # of each: the calls that were made, and how many were on record
-        self.idle = 0  # kills in a row without anything new on record
         shutil.copytree(EXAMPLE, self.folder)
 
     async def live(self, moment: Moment | None) -> bool:
@@ -60,10 +61,7 @@ class Office:
             while line := await process.stdout.readline():
                 told: Told = json.loads(line)
                 ended = ended or "ended" in told
-                if told.get("kind") in RECORDS:
-                    self.idle = 0
-                # The task is given up when it dies three times without getting anywhere: that is not what is tried.
-                if moment is not None and not killed and moment(told) and self.idle < 2:
+                if moment is not None and not killed and moment(told) and not self._suspects():
                     process.kill()
                     killed = True
             code = await process.wait()
@@ -71,9 +69,15 @@ class Office:
         assert ended or killed, f"the process ended by itself, with {code}"
         await no_strays(self.folder)
         self.kills += killed
-        self.idle += killed
         self.lives.append((self._calls()[before:], await self._recorded()))
         return ended
+
+    def _suspects(self) -> bool:
+        """Tells whether a run would be given up if the process died now, because it got nowhere in its last lives. That
+        is not what is tried: the kill waits until the run has made a record or waits for another one."""
+        with contextlib.closing(sqlite3.connect(self.store, timeout=30)) as conn:
+            found = conn.execute("SELECT 1 FROM runs WHERE crashes>=? LIMIT 1", (SUSPECT,)).fetchone()
+        return found is not None
 
     def _calls(self) -> list[str]:
         log = self.folder / LOG
@@ -161,7 +165,14 @@ async def work_through(office: Office, moments: list[Moment]) -> None:
 
 def at(kind: str, agent: str, **members: Any) -> Moment:
     wanted = {"kind": kind, "agent": f"sales-team/{agent}", **members}
-    return lambda told: all(told.get(name) == value for name, value in wanted.items())
+    reached = False
+
+    def moment(told: Told) -> bool:
+        nonlocal reached
+        reached = reached or all(told.get(name) == value for name, value in wanted.items())
+        return reached
+
+    return moment
 
 
 @pytest.mark.timeout(180)

@@ -209,7 +209,7 @@ async def test_a_deadline_of_ours_ends_the_run_there_too(store: Path, tmp_path: 
 async def stays(eng: il.Engine, run: str) -> None:
     """Until it is decided that a waiting run is not set aside."""
     async with asyncio.timeout(20):
-        while eng.core.worker.execution(run) not in eng.core.worker.listeners:
+        while (here := eng.core.worker.execution(run)) is None or here.parking not in eng.core.worker.listeners:
             await asyncio.sleep(0)
 
 

@@ -23,13 +23,13 @@ from interlingua.model.documents import Post, Tell
 from interlingua.model.errors import Conflict, InvalidRequest, RunNotFound, StoreError, Unavailable
 from interlingua.model.filters import RunFilter
 from interlingua.model.run import RunRequest
-from interlingua.store.changes import Submission
+from interlingua.store.changes import Submission, Submitted
 from interlingua.store.open import open_store, shown
 from interlingua.store.postgres.connection import PostgresConnection, is_away, place
 from interlingua.store.postgres.database import _START_PAUSE
 from interlingua.store.postgres.migration import migrate
 from interlingua.store.postgres.store import PostgresStore
-from interlingua.store.rows import WorkerRow
+from interlingua.store.rows import RunRow, WorkerRow
 from interlingua.store.sql.dialect import Connection
 from interlingua.store.sql.json_search import select_runs
 from interlingua.store.sqlite.store import SQLiteStore
@@ -294,6 +294,7 @@ class Proxy:
         self._port = port
         self.cut: str | None = None
         self.cuts = 0
+        self.away = False  # nobody gets through from now on
         self._open: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Proxy:
@@ -310,6 +311,9 @@ class Proxy:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.away:
+            writer.close()
+            return
         there, to_there = await asyncio.open_connection(self._parts.hostname, self._parts.port)
         self._open |= {writer, to_there}
         swallow = asyncio.Event()
@@ -328,7 +332,8 @@ class Proxy:
                 if self.cut is not None and b"COMMIT" in data:
                     cut, self.cut = self.cut, None
                     self.cuts += 1
-                    if cut == "before":
+                    self.away = cut.endswith(" for long")
+                    if cut.startswith("before"):
                         break
                     swallow.set()
                 to_there.write(data)
@@ -364,6 +369,57 @@ async def test_a_connection_that_breaks_at_a_commit_leaves_one_of_what_was_writt
         else:
             assert [e.seq for e in await store.runs.event_rows(r.id, 0, 100)] == [1, 2, 3, 4, 5, 6]
         await store.close()
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+async def test_a_server_that_goes_away_for_long_at_a_commit_refuses_no_run_that_was_written(url: str, cut: str) -> None:
+    async with Proxy(url) as proxy:
+        store = PostgresStore(f"{proxy.url}&patience=0.2")
+        await store.open()
+        one, other = row(), row()
+        entered: list[str] = []
+
+        def submitted(r: RunRow) -> asyncio.Task[Submitted]:
+            asked = Submission(r, RunRequest("a"), "d", [event(r.id, 1, "created")], "worker", now())
+            return asyncio.ensure_future(store.runs.submit(asked, lambda done: entered.append(done.row.id)))
+
+        proxy.cut = f"{cut} for long"
+        submitting = submitted(one)
+        async with asyncio.timeout(20):
+            while not proxy.away:
+                await asyncio.sleep(0.01)
+            refused = submitted(other)  # it gets its answer when patience is at an end, as the first would
+            with pytest.raises(StoreError):
+                await refused
+        assert not submitting.done(), "nobody knows yet"
+        assert entered == []
+        proxy.away = False
+        async with asyncio.timeout(20):
+            if cut == "before":
+                with pytest.raises(StoreError):
+                    await submitting
+            else:
+                assert (await submitting).row.id == one.id
+        assert entered == [found.id for found in await store.runs.search(RunFilter())] == [one.id] * (cut == "after")
+        assert (await submitted(other)).row.id == other.id
+        await store.close()
+
+
+async def test_what_is_in_doubt_when_the_store_is_closed_is_told_as_unknown(url: str) -> None:
+    async with Proxy(url) as proxy:
+        store = PostgresStore(f"{proxy.url}&patience=0.2")
+        await store.open()
+        proxy.cut = "after for long"
+        writing = asyncio.ensure_future(store.documents.link("k", "a", "1"))
+        async with asyncio.timeout(20):
+            while not proxy.away:
+                await asyncio.sleep(0.01)
+            with pytest.raises(StoreError):
+                await store.documents.link("k", "b", "1")
+        assert not writing.done()
+        await store.close()
+        with pytest.raises(StoreError, match="nobody knows whether this was written"):
+            await writing
 
 
 async def test_what_cannot_be_written_in_time_is_refused_as_transient_and_later_all_is_well(

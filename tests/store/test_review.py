@@ -162,11 +162,16 @@ async def test_receivers_that_nobody_hears_of_any_more_are_forgotten(made: SqlSt
     await made.close()
 
 
-async def test_a_store_from_before_the_first_release_is_refused_and_not_changed(sqlite: SQLiteStore) -> None:
+@pytest.mark.parametrize("marked", [False, True])
+async def test_a_store_from_before_the_first_release_is_refused_and_not_changed(
+    sqlite: SQLiteStore, marked: bool
+) -> None:
     with sqlite3.connect(sqlite.path) as conn:
-        for table in ("runs", "events", "checkpoints"):
+        for table in ("runs",) if marked else ("runs", "events", "checkpoints"):
             conn.execute(f"CREATE TABLE {table} (id TEXT)")
-        conn.execute("PRAGMA user_version=10")
+        if marked:
+            conn.execute(f"PRAGMA application_id={0x494C4753}")
+        conn.execute(f"PRAGMA user_version={1 if marked else 10}")
     conn.close()
     before = sqlite.path.read_bytes()
     with pytest.raises(Conflict, match="early version"):
@@ -174,9 +179,18 @@ async def test_a_store_from_before_the_first_release_is_refused_and_not_changed(
     assert sqlite.path.read_bytes() == before
 
 
-async def test_a_sqlite_file_of_another_program_is_refused_and_not_changed(sqlite: SQLiteStore) -> None:
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        "CREATE TABLE songs (id TEXT)",
+        "CREATE VIEW songs AS SELECT 1",
+        "PRAGMA application_id=12345",
+        "PRAGMA user_version=7",
+    ],
+)
+async def test_a_sqlite_file_of_another_program_is_refused_and_not_changed(sqlite: SQLiteStore, theirs: str) -> None:
     with sqlite3.connect(sqlite.path) as conn:
-        conn.execute("CREATE TABLE songs (id TEXT)")
+        conn.execute(theirs)
     conn.close()
     sqlite.path.chmod(0o644)
     before = sqlite.path.read_bytes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +15,6 @@ from interlingua.model.filters import RunFilter, ThreadFilter
 from interlingua.model.run import Thread
 from interlingua.model.status import Status
 from interlingua.store.postgres.connection import PostgresConnection
-from interlingua.store.schema import steps
 from interlingua.store.sql.dialect import Connection, Cursor
 from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite.store import SQLiteStore
@@ -183,43 +181,3 @@ async def test_terms_follow_what_runs_and_threads_become_and_go_with_them(sqlite
     await sqlite.runs.delete(one.id, now())
     assert (terms(one.id), terms("t"), terms("u")) == (0, 0, 6)
     await sqlite.close()
-
-
-async def test_a_store_from_before_finds_its_runs_and_threads_by_metadata(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    store = SQLiteStore(path)
-    await store.open()
-    many = json.dumps({f"m{n}": n for n in range(40)}).encode()
-    for metadata in (b"{}", b'{"env":"prod"}', many):
-        one = row(metadata=metadata, wake_at=None)
-        await append(store, one, 1, event(one.id, 1), insert=True)
-    thread = Thread("t", "idle", now(), now(), "ann", metadata={"env": "prod"}, values={"stage": "new"})
-    await store.threads.create(thread, if_exists="raise")
-    await store.close()
-    _as_before(path)
-
-    store = SQLiteStore(path)
-    await store.open()
-    for caller in (None, "ann"):
-        assert [
-            one.id for one in await store.threads.search(ThreadFilter(metadata={"env": "prod"}, caller=caller))
-        ] == ["t"]
-        assert [one.id for one in await store.threads.search(ThreadFilter(values={"stage": "new"}, caller=caller))] == [
-            "t"
-        ]
-    for wanted in ({"env": "prod"}, {"m39": 39}):
-        assert len(await store.runs.search(RunFilter(metadata=wanted))) == 1
-    await store.close()
-
-
-def _as_before(path: Path) -> None:
-    """Make a store one of the first schema."""
-    first, *others = (step.sql for step in steps("sqlite"))
-    sql(path, "DROP TABLE terms")
-    created = {name for other in others for name in re.findall(r"CREATE INDEX (\w+)", other)}
-    for name in created:
-        sql(path, f"DROP INDEX {name}")
-    for statement in first.split(";\n"):
-        if "runs_marked " in statement or "runs_open " in statement:
-            sql(path, statement)
-    sql(path, "PRAGMA user_version=1")

@@ -1,1 +1,1 @@
-"""How news travels. `base` is the port, `local` serves one machine and `nats` many; `opening` finds the one meant."""
+"""The bus: hints that the store has changed. `port` is the port, `local` serves one process, `nats` several."""

@@ -1,4 +1,4 @@
-"""The bus of one process. Between the processes of one machine the SQLite file itself tells that it changed."""
+"""The bus within one process. Processes that share a SQLite file notice changes in the file itself."""
 
 from __future__ import annotations
 

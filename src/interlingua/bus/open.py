@@ -1,4 +1,4 @@
-"""Finding the bus that an address names. Nothing is connected before the bus is opened."""
+"""Creates the bus for an address. The bus connects when it is opened."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .port import Bus, BusSettings
 
 
 def open_bus(bus: str | BusSettings | None) -> Bus:
-    """The bus at an address (`nats://…`, `tls://…`), or the one of this process where there is none."""
+    """Returns the bus at an address (`nats://…`, `tls://…`); without an address, the bus of this process."""
     settings = BusSettings(url=bus) if bus is None or isinstance(bus, str) else bus
     if settings.url is None:
         return LocalBus()

@@ -1,7 +1,7 @@
-"""The port to the bus. The store is truth; what travels here is a hint that there is something to read.
+"""The port to the bus. The store is the truth; a message on the bus is only a hint to read it.
 
-A bus may lose everything, tell it twice or in another order: readers and workers then find out by looking, later.
-`Bus` is all that one process needs; `RemoteBus` is what a bus can do besides that reaches other processes.
+A bus may lose, repeat or reorder messages: readers and workers then find the changes later, by polling the store.
+`Bus` is enough for one process; `RemoteBus` adds the operations of a bus that reaches other processes.
 """
 
 from __future__ import annotations
@@ -19,62 +19,62 @@ class Bus(Protocol):
     async def close(self) -> None: ...
 
     def publish(self, topic: str) -> None:
-        """Tell whoever listens to a topic (a run id, or WORK) that something changed."""
+        """Notifies the subscribers of a topic (a run id, or WORK) of a change."""
 
     def subscribe(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back, on the event loop, after each change of a topic. Returns what ends it."""
+        """Calls back, on the event loop, after each change of a topic. Returns the function that unsubscribes."""
 
     def publish_all(self) -> None:
-        """Something changed and nobody can say what (another process wrote to the file)."""
+        """Notifies all subscribers, after a change of unknown content (another process wrote to the file)."""
 
 
-WORK = "work"  # there may be runs to claim, or inboxes to read
-QUESTIONS = "questions"  # one was asked, answered or withdrawn
+WORK = "work"  # the topic of runs to claim and inboxes to read
+QUESTIONS = "questions"  # the topic of questions asked, answered or withdrawn
 
 
 class News(msgspec.Struct, array_like=True, gc=False):
-    """What a run's owner has committed, as it travels: events `first` to `last` of the log."""
+    """Committed events of a run, from its owner: `first` to `last` of the log."""
 
     sent: int  # microseconds since 1970, by the sender's clock
     first: int
     last: int
-    rows: bytes = b""  # the events, in the engine's words; empty: look in the store
+    rows: bytes = b""  # the events, encoded by the engine; empty: read the store
 
 
 ANYTHING = News(0, 0, -1)
-"""Something may have been missed: look in the store."""
+"""Messages may have been lost: read the store."""
 
 
 class Presence(msgspec.Struct, omit_defaults=True):
-    """Who is there, and which queues it serves, as it said a moment ago."""
+    """The announcement of a worker: its process and the queues that it serves."""
 
     worker: str
     host: str
     pid: int
     queues: list[str]  # of runs: origin, agent and version
     running: int = 0
-    room: int = 0  # slots that are free
+    room: int = 0  # free slots
     started_at: int = 0
     sent: int = 0
-    asks: bool = False  # it has just come, and wants to know who else is there
-    leaves: bool = False
+    asks: bool = False  # it has just connected and asks the others to announce themselves
+    leaves: bool = False  # it is shutting down
 
 
 class Health(msgspec.Struct):
-    """How a bus is doing, for metrics. Counters are since it was opened."""
+    """The state of a bus, for metrics. Counters start when it is opened."""
 
     connected: bool = False
     connects: int = 0
     sent: int = 0
     received: int = 0
-    dropped: int = 0  # on the way out: not connected, or too much at once
-    overflowed: int = 0  # on the way in: read too slowly
-    lag: float = 0.0  # seconds from publishing to receipt, smoothed; of two clocks, where that is two machines
-    work_lag: float = 0.0  # the same, of work that is handed out: how long it lay there
+    dropped: int = 0  # outgoing messages: not connected, or the queue was full
+    overflowed: int = 0  # incoming messages: read too slowly
+    lag: float = 0.0  # seconds from publishing to receipt, smoothed; between two machines their clocks may differ
+    work_lag: float = 0.0  # seconds that offers of work waited, smoothed
 
 
 class Ear(Protocol):
-    """Who a remote bus serves: the worker of this process. Everything is called on the event loop."""
+    """The listener of a remote bus: the worker of this process. All methods are called on the event loop."""
 
     @property
     def worker(self) -> str: ...
@@ -82,20 +82,22 @@ class Ear(Protocol):
     def presence(self) -> Presence: ...
 
     def missed(self) -> None:
-        """Anything may have been missed: look everywhere, and call `publish_all`."""
+        """Messages may have been lost: check everything, and call `publish_all`."""
 
     def told(self, run: str) -> None:
-        """Another process put something into the inbox of a run that may be here."""
+        """Another process put an item into the inbox of a run that may be here."""
 
     def watched(self, run: str) -> None:
-        """Another process has begun to read a run that may be here."""
+        """Another process has started to read a run that may be here."""
 
     async def room(self, queue: str) -> None:
-        """Return when there is a free slot for a run of this queue."""
+        """Waits for a free slot for a run of this queue."""
 
     async def offered(self, queue: str, run: str, *, again: bool) -> bool:
-        """A run is due; `again`: that was said before, to somebody. Returns when the store has decided whose it is;
-        false: there is no free slot here."""
+        """Claims a run that is due. `again`: the offer was delivered before, perhaps to another worker.
+
+        Returns once the store has decided who owns the run; False if no slot is free here.
+        """
 
 
 @runtime_checkable
@@ -107,39 +109,39 @@ class RemoteBus(Bus, Protocol):
     def attach(self, ear: Ear) -> None: ...
 
     def detach(self) -> None:
-        """Nothing is called any more, and no work taken. What is to be told still goes out."""
+        """Stops all callbacks and offers. Messages that wait to be sent still go out."""
 
     # committed events
     def wanted(self, run: str) -> bool:
-        """Whether another process reads this run now. Where not, nothing of it needs to be sent."""
+        """True if another process reads this run now. If not, its events need not be sent."""
 
     def publish_events(self, run: str, first: int, last: int, rows: bytes) -> None:
-        """As `publish`, with what was committed. Called only after the commit. Without rows: how far the log is."""
+        """Publishes committed events, after the commit. Without rows: only the length of the log."""
 
     def follow(self, run: str, callback: Callable[[News], None]) -> Callable[[], None]:
-        """Call back with what the owner of a run sends, wherever that is. Returns what ends it."""
+        """Calls back with the messages of a run's owner in any process. Returns the function that ends it."""
 
     # inboxes
     def tell(self, worker: str | None, run: str) -> None:
-        """There is something in the inbox of a run that this worker owns; None: whoever owns it."""
+        """Notifies the owner of a run of a new item in its inbox; None: the owner is unknown."""
 
     # work
     def hand_out(self, queue: str, run: str, entry: int) -> bool:
-        """Offer a run that is due to whoever serves its queue and has a free slot. False: this bus cannot do that now.
+        """Offers a due run to a worker that serves its queue and has a free slot. False: this bus cannot do that now.
 
-        The same entry (of a run that was entered so many times) is offered once, however often this is called.
+        Each entry of a run (`entry` counts them) is offered once, however often this is called.
         """
 
     def take(self, queues: list[str]) -> None:
-        """Take work of these queues from now on, and for no others."""
+        """Takes offers of these queues from now on, and of no others."""
 
     # presence
     def present(self) -> list[Presence]:
-        """Who is there, without this process."""
+        """The workers of the other processes."""
 
 
 class BusSettings(msgspec.Struct, kw_only=True, frozen=True):
-    """Where the bus is, and how to get in. Secrets stay out of messages."""
+    """The address of the bus, and the credentials for it. Messages never contain the secrets."""
 
     url: str | None = None
     prefix: str | None = None

@@ -9,6 +9,7 @@ import contextlib
 import gc
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from .cluster.cluster import Cluster
 from .cluster.membership import Replicas
 from .cluster.remote_agents import Elsewhere
 from .handler.workspace import Workspaces
+from .log.log_source import next_hint
 from .observe.engine_metrics import EngineMetrics
 from .observe.loop_watchdog import StallWatch
 from .runs.admission import Admission
@@ -38,8 +40,7 @@ from .services.reminders import Reminders
 from .services.team_tasks import TeamService
 from .services.threads import ThreadService
 from .settings import Settings
-from .teams.team_directory import TeamDirectory
-from .teams.team_gate import TeamGate
+from .teams.team_gate import Gatekeeper
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -58,8 +59,7 @@ class Core:
         self.bus = bus
         self.settings = settings
         self.agents = AgentCatalog(store, project, root)
-        self.directory = TeamDirectory(self.agents)
-        self.gate = TeamGate(store, self.directory)
+        self.gate = Gatekeeper(store, self.agents, partial(next_hint, bus, look_every=settings.sweep_every))
         self.threads = ThreadService(store, self.agents)
         self.questions = QuestionService(store, settings, self._answered)
         self.instances = InstanceService(store, self.agents)
@@ -74,7 +74,7 @@ class Core:
         )  # fmt: skip
         self.runs = RunService(store, bus, settings, self.questions, self.blocked_report, self.admission)
         self.callbacks.runs = self.runs
-        self.teams = TeamService(store, self.directory, self.runs)
+        self.teams = TeamService(store, self.gate, self.runs)
         self.cluster = Cluster(store, self.replicas, self.elsewhere)
         self.links = LinkService(store.documents)
         self.metrics = EngineMetrics(store, bus)
@@ -137,8 +137,8 @@ class Core:
         await close_all(steps)
 
     async def _close_tool_servers(self) -> None:
-        if self.directory.tool_servers is not None:
-            await self.directory.tool_servers.close()
+        if self.gate.tool_servers is not None:
+            await self.gate.tool_servers.close()
 
     async def abandon(self) -> None:
         """Returns all runs at once, and writes nothing more of them: for a process that is about to end."""
@@ -148,7 +148,7 @@ class Core:
     # -- news between objects -----------------------------------------------------------------------------
 
     def _begin_task(self, request: RunRequest, moment: int) -> RunRequest:
-        return self.directory.begin_task(request, moment)
+        return self.gate.begin_task(request, moment)
 
     def _answered(self, run: str, owner: str | None) -> None:
         """Notifies the owner of a run that an answer is there, and everybody that the questions changed."""

@@ -6,16 +6,16 @@ from typing import Any
 
 from ..model.delta import Joiner
 from ..model.events import Event, OutputDelta, RunRestarted
-from ..store.ports import Store
+from ..store.ports import RunStore
 
 _PAGE = 512
 
 
-async def kept_output(store: Store, restarted: Event) -> Any:
+async def kept_output(store: RunStore, restarted: Event) -> Any:
     """The output as it is behind a `RunRestarted`; ABSENT where nothing is left."""
     deltas: list[tuple[int, Any]] = []
     cursor = 0
-    while cursor < restarted.seq and (page := await store.runs.events(restarted.run, cursor, _PAGE)):
+    while cursor < restarted.seq and (page := await store.events(restarted.run, cursor, _PAGE)):
         for event in page:
             body = event.body
             if event.seq > restarted.seq:

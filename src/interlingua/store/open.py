@@ -1,47 +1,23 @@
-"""Which store an address means: a PostgreSQL database for `postgresql://…`, a SQLite file for anything else."""
+"""Opens the store at an address: PostgreSQL for `postgresql://…`, a SQLite file for anything else."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import extras
-from ..model.errors import InvalidRequest, StoreError
+from ..model.errors import StoreError
+from .address import CannotOpen, NoStore, is_postgres, shown, whole
 
 if TYPE_CHECKING:
     from .ports import Store
     from .schema import Plan
 
-# One slash is enough: a Path has made one of several.
-_POSTGRES = re.compile("(postgres(?:ql)?):/+")
-
-
-class CannotOpen(InvalidRequest):
-    """What is at a place is no store, and none can be made there."""
-
-    def __init__(self, where: str | Path, why: object) -> None:
-        super().__init__(f"the store {where} cannot be opened: {why}")
-        self.hint = "choose another one with --store or INTERLINGUA_STORE"
-
-
-def is_postgres(where: str | Path) -> bool:
-    return _POSTGRES.match(str(where)) is not None
-
-
-def shown(where: str | Path) -> str:
-    """An address as it may be seen: without its password."""
-    if not is_postgres(where):
-        return str(where)
-    return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1:***@", _whole(where))
-
-
-def _whole(where: str | Path) -> str:
-    return _POSTGRES.sub(r"\1://", str(where), count=1)
+__all__ = ["CannotOpen", "NoStore", "is_postgres", "migrate", "open_store", "shown"]
 
 
 def migrate(where: str | Path, *, dry: bool = False) -> Plan:
-    """Bring a store to the newest schema, as opening it does, and tell what was done; `dry`: what would be."""
+    """Migrates a store to the newest schema, as opening it does. Returns the steps; with `dry`, takes none of them."""
     if not is_postgres(where):
         import sqlite3
 
@@ -58,13 +34,13 @@ def migrate(where: str | Path, *, dry: bool = False) -> Plan:
     from .postgres.migration import migrate as migrate_postgres
 
     try:
-        return migrate_postgres(connection.place(_whole(where)), dry=dry)
+        return migrate_postgres(connection.place(whole(where)), dry=dry)
     except psycopg.Error as error:
         raise StoreError("the store cannot be opened", why=error) from error
 
 
 def open_store(where: str | Path) -> Store:
-    """The store at an address. It is opened by its `open`."""
+    """Returns the store at an address. Its `open` opens it."""
     if not is_postgres(where):
         from .sqlite.store import SQLiteStore
 
@@ -72,7 +48,7 @@ def open_store(where: str | Path) -> Store:
     _check_driver()
     from .postgres.store import PostgresStore
 
-    return PostgresStore(_whole(where))
+    return PostgresStore(whole(where))
 
 
 def _check_driver() -> None:

@@ -1,4 +1,4 @@
-"""Versions of a store's tables: which one a store has, which one this program knows, and the steps in between.
+"""Versions of a store's tables: that of a store, that of this program, and the steps in between.
 
 A step is a numbered `.sql` file. One that begins with `-- alone: WHY` may not be taken while older processes use the
 store: they would go on writing as before. Taking the steps is for the store of each kind.
@@ -25,7 +25,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is between a store and this program."""
+    """The steps from a store's version to this program's."""
 
     found: int  # the version of the store; 0: there is nothing yet
     known: int
@@ -53,6 +53,15 @@ def plan(where: str, found: int, known: list[Step], alive: Callable[[], list[Wor
     ahead = known[found:]
     alone = bool(found) and any(step.alone for step in ahead)
     return Plan(found, len(known), ahead, alive() if alone else [])
+
+
+def check_readable(where: str, plan: Plan) -> None:
+    """Raises where a store cannot be read as it is: only a process that may write can migrate it."""
+    if plan.ahead:
+        raise Conflict(
+            f"{where} has schema {plan.found}, and this program reads schema {plan.known}; run `interlingua store "
+            "migrate` first"
+        )
 
 
 def too_old(where: str, instead: str) -> Conflict:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import queue
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 from ..model.errors import InterlinguaError, StoreError
 from .changes import Appender, CommitThread, DeleteRun, Fenced, Sealed
 from .ports import settle
+from .sql.admission import AdmitRun, submit_certain
 from .sql.dialect import Call, Connection, LockList
 from .sql.log_side_effects import apply_change, rolled_back
 
@@ -29,6 +31,10 @@ Asked = tuple[Call, asyncio.Future[Any], Callable[[Any], None] | None, LockList,
 _MAX_LOGS = 2000  # per transaction
 _PATIENCE = 4  # turns of the loop in which nothing is added to a batch that waits for more
 _MOST_TURNS = 8  # that it waits at all
+
+
+class InDoubt(StoreError):
+    """The store went away while it committed. The writer tells who asked when it knows whether it was written."""
 
 
 class Batch:
@@ -164,14 +170,19 @@ class Writer:
                 self._guarded(sealed.log.committed, sealed)
             else:
                 self._guarded(sealed.log.refused, sealed, error)
-        for (_, future, then, _, _), (result, error) in zip(batch.calls, batch.results, strict=True):
-            if then is not None and error is None:
-                self._guarded(then, result)
-            settle(future, result, error)
+        self._answer(batch.calls, batch.results)
         if self.backlog():
             self._schedule()
         elif not self._kick_due:
             self._idle.set()
+
+    def _answer(self, calls: list[Asked], results: list[tuple[Any, BaseException | None]]) -> None:
+        for (_, future, then, _, _), (result, error) in zip(calls, results, strict=True):
+            if isinstance(error, InDoubt):
+                continue
+            if then is not None and error is None:
+                self._guarded(then, result)
+            settle(future, result, error)
 
     @staticmethod
     def _guarded(tell: Callable[..., None], *args: Any) -> None:
@@ -192,11 +203,11 @@ class Writer:
         calls: list[Asked],
         results: list[tuple[Any, BaseException | None]],
     ) -> None:
-        """Write all of it, or raise and have written nothing."""
+        """Write all of it, or raise and have written nothing; with InDoubt, that is known later."""
         raise NotImplementedError
 
     def _hopeless(self, error: Exception) -> bool:
-        """Whether every other write would meet the same: then trying them one by one only makes everybody wait."""
+        """Returns true if every other write would fail in the same way: then trying them one by one only takes time."""
         raise NotImplementedError
 
     def _tell(self, fn: Callable[..., None], *args: Any) -> None:
@@ -242,16 +253,25 @@ class Writer:
 
 
 def answered(conn: Connection, calls: list[Asked], results: list[tuple[Any, BaseException | None]]) -> None:
-    """Do what was asked for, one after the other."""
-    for fn, *_ in calls:
-        try:
-            results.append((fn(conn), None))
-        except InterlinguaError as error:  # refused before anything was written
-            results.append((None, error))
+    """Do what was asked for, one after the other; neighbours whose admission is certain together."""
+    for certain, some in itertools.groupby((fn for fn, *_ in calls), key=_is_certain):
+        if certain:
+            submissions = [fn.submission for fn in some if isinstance(fn, AdmitRun)]
+            results.extend((submitted, None) for submitted in submit_certain(conn, submissions))
+            continue
+        for fn in some:
+            try:
+                results.append((fn(conn), None))
+            except InterlinguaError as error:  # refused before anything was written
+                results.append((None, error))
+
+
+def _is_certain(call: Call) -> bool:
+    return isinstance(call, AdmitRun) and call.is_certain
 
 
 def write_changes(conn: Connection, batch: list[Sealed]) -> None:
-    """What logs change beside themselves, and what follows from their end."""
+    """Applies the changes of sealed logs, and the consequences of their ends."""
     thread_ends: list[CommitThread] = []
     for sealed in batch:
         for change in sealed.changes:

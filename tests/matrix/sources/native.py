@@ -74,7 +74,8 @@ class Line:
         parts = [part for message in ctx.messages for part in message.parts]
         self.files = [_file(part) for part in parts if isinstance(part, il.FilePart)]
         self.data = [part.data for part in parts if isinstance(part, il.DataPart)]
-        self.heard = {"metadata": ctx.metadata, **(ctx._run.request.trace or {})}  # of a trace, agents see only spans
+        trace = ctx._run.data.request.trace or {}  # agents see only spans of it
+        self.heard = {"metadata": ctx.metadata, **trace}
 
     async def say(self, text: str) -> None:
         self.said += text

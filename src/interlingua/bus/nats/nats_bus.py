@@ -1,8 +1,8 @@
-"""NATS as the carrier of the bus, by nats-py, over one connection per process. Nothing else imports that package.
+"""The bus over NATS: one connection per process, by nats-py. No other module imports that package.
 
-Connections are made and given up here and not by nats-py: that one stops for good after some errors of the server,
-sends what piled up while it was away, and has no jitter. Every connection is a new client; what was missed in between
-is looked up in the store. Nothing here waits for the network but tasks of its own.
+This module reconnects by itself, because nats-py stops for good after some server errors, sends messages that piled up
+while it was disconnected, and has no jitter. Every connection is a new client; messages that were lost in between are
+replaced by reads of the store. Only the tasks of this module wait for the network.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from .work_queue import end_all
 
 log = logging.getLogger("interlingua.bus")
 
-_CONNECT = 4  # seconds; nats-py wants it whole
-_PING = 5  # seconds; two that are not answered mean that the server is gone
+_CONNECT = 4  # seconds; nats-py requires an integer
+_PING = 5  # seconds; two unanswered pings mean that the server is gone
 _RETRY_FIRST, _RETRY_LAST = 0.1, 5.0
-_PENDING, _PENDING_BYTES = 65_536, 64 * 1024 * 1024  # that wait to be looked at, of one subject
+_PENDING, _PENDING_BYTES = 65_536, 64 * 1024 * 1024  # unread messages of one subject
 _TICK = 1.0
-_GOODBYE = 1.0  # seconds for what is still to be sent when the bus is closed
+_GOODBYE = 1.0  # seconds to send the remaining messages when the bus is closed
 
-_ACK_WAIT = 10.0  # seconds after which work that was pulled and not settled is offered to others
-_PULL = 20.0  # seconds that a request for work stays with the server
-_MAX_AGE = 3600.0  # of an offer: whoever looks for due runs has long found the run
+_ACK_WAIT = 10.0  # seconds after which a pulled but unsettled offer goes to another worker
+_PULL = 20.0  # seconds that a request for offers stays with the server
+_MAX_AGE = 3600.0  # of an offer: by then a worker has found the due run by polling
 _MAX_OFFERS = 100_000
 _DUPLICATES = 60.0
-_UNUSED = 7 * 86_400.0  # seconds after which a queue that nobody serves is dropped
+_UNUSED = 7 * 86_400.0  # seconds after which a queue without workers is dropped
 
 
 class _Client(Client):
     wants_tls = False
 
     def _connect_command(self) -> bytes:
-        # nats-py goes on in the clear where a server (or who sits in between) offers no TLS, password and all.
+        # nats-py would send the password in the clear if a server (or an attacker between) offers no TLS.
         if self.wants_tls and not self._server_info.get("tls_required"):
             raise ssl.SSLError("the server offers no TLS")
         return super()._connect_command()
@@ -68,12 +68,12 @@ class NatsBus(SubjectBus):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def open(self) -> None:
-        """Raises where the server will never let us in. One that is down is tried again, for ever."""
+        """Raises if the server refuses us for good. If it is down, the bus keeps trying to connect."""
         options = self._options()
         try:
             await self._connect(options)
         except (OSError, errors.Error, ValueError) as error:
-            reason = _final(error)
+            reason = _permanent_reason(error)
             if reason is not None:
                 raise Unavailable(
                     f"the bus at {self._address.shown} does not let us in: {reason}", transient=False
@@ -87,11 +87,11 @@ class NatsBus(SubjectBus):
         if self._client is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_GOODBYE):
-                    await self.outgoing.emptied()
+                    await self.send_queue.emptied()
         tasks, self._tasks = self._tasks, set()
-        await end_all(tasks, again=3 * _GOODBYE)  # they have something to tidy up
-        if self._client is not None:  # nobody has begun to look after it
-            await _shut(self._client)
+        await end_all(tasks, again=3 * _GOODBYE)  # the tasks clean up
+        if self._client is not None:  # no task serves it yet
+            await _close_client(self._client)
             self._client = None
         await super().close()
 
@@ -109,7 +109,7 @@ class NatsBus(SubjectBus):
             "name": "interlingua",
             "no_echo": True,
             "allow_reconnect": False,  # see above
-            "max_reconnect_attempts": 1,  # at 0, nats-py tries a server that is down for ever
+            "max_reconnect_attempts": 1,  # at 0, nats-py retries a dead server for ever
             "reconnect_time_wait": 0,
             "connect_timeout": _CONNECT,
             "ping_interval": _PING,
@@ -118,16 +118,16 @@ class NatsBus(SubjectBus):
         if settings.token is not None:
             options["token"] = settings.token
         if settings.credentials is not None:
-            with _file(settings.credentials):
+            with _readable(settings.credentials):
                 options["user_credentials"] = RawCredentials(settings.credentials.read_text())
         if settings.nkey is not None:
-            with _file(settings.nkey):
+            with _readable(settings.nkey):
                 options["nkeys_seed_str"] = settings.nkey.read_text().strip()
         if self._address.tls or settings.ca or settings.certificate:
-            with _file(settings.ca):
+            with _readable(settings.ca):
                 context = ssl.create_default_context(cafile=settings.ca)
             if settings.certificate is not None:
-                with _file(settings.certificate):
+                with _readable(settings.certificate):
                     context.load_cert_chain(settings.certificate, settings.key)
             options["tls"] = context
         return options
@@ -135,11 +135,11 @@ class NatsBus(SubjectBus):
     async def _connect(self, options: dict[str, Any]) -> None:
         client, lost = _Client(), asyncio.Event()
         client.wants_tls = self._address.tls
-        trouble: list[Exception] = []
+        errors_seen: list[Exception] = []
 
-        async def troubled(error: Exception) -> None:
-            trouble[:] = [error]
-            self._trouble(error)
+        async def on_error(error: Exception) -> None:
+            errors_seen[:] = [error]
+            self._handle_error(error)
 
         async def closed() -> None:
             lost.set()
@@ -147,25 +147,25 @@ class NatsBus(SubjectBus):
         self._subscriptions = {}
         try:
             async with asyncio.timeout(2 * _CONNECT * len(self._address.servers)):
-                await client.connect(**options, error_cb=troubled, closed_cb=closed)
+                await client.connect(**options, error_cb=on_error, closed_cb=closed)
                 for subject in list(self.handlers):
                     await self._subscribe(client, subject)
-                # The ping of nats-py's flush overtakes what was said before; that of the second one does not. And
-                # where the server's first words came in another order than usual, it never begins to say anything.
+                # The ping of nats-py's first flush overtakes earlier messages; that of the second does not. And if the
+                # server's first messages came in an unusual order, nats-py never starts to send.
                 await client.flush(_CONNECT)
                 await client.flush(_CONNECT)
                 if not client.is_connected:
                     raise errors.Error("the connection was not made")
-            # From here on, nothing is missed.
+            # From here on, no message is lost.
         except BaseException as error:
-            await _shut(client)
-            if isinstance(error, errors.NoServersError) and trouble:
-                raise trouble[0] from error
+            await _close_client(client)
+            if isinstance(error, errors.NoServersError) and errors_seen:
+                raise errors_seen[0] from error
             raise
         self._client, self._lost, self.max_payload = client, lost, client.max_payload
         self.connected()
         for subject in self.handlers.keys() - self._subscriptions.keys():
-            self._listen(subject, self.handlers[subject])  # began meanwhile
+            self._subscribe_to(subject, self.handlers[subject])  # added meanwhile
         if "down" in self._warned:
             self._warned.discard("down")
             log.info("the bus at %s is there again", self._address.shown)
@@ -174,7 +174,7 @@ class NatsBus(SubjectBus):
         handler = self.handlers.get(subject)
         if handler is not None and subject not in self._subscriptions:
             self._subscriptions[subject] = await client.subscribe(
-                subject, cb=_called(handler), pending_msgs_limit=_PENDING, pending_bytes_limit=_PENDING_BYTES
+                subject, cb=_callback(handler), pending_msgs_limit=_PENDING, pending_bytes_limit=_PENDING_BYTES
             )
 
     async def _stay_connected(self, options: dict[str, Any]) -> None:
@@ -186,7 +186,7 @@ class NatsBus(SubjectBus):
                     await self._connect(options)
                 except Exception as error:
                     self._warn_down(error)
-                    # Many processes have lost the same server: they must not come back all at once.
+                    # Many processes lost the same server: they must not reconnect all at once.
                     await asyncio.sleep(wait * random.uniform(0.5, 1.5))
                     wait = min(2 * wait, _RETRY_LAST)
                     continue
@@ -197,7 +197,7 @@ class NatsBus(SubjectBus):
             first = False
 
     async def _serve(self, client: _Client, *, missed: bool) -> None:
-        """Until the connection is lost."""
+        """Serves a connection until it is lost."""
         tasks = [asyncio.create_task(work) for work in (self._lost.wait(), self._write(client), self._prepare(client))]
         try:
             if missed:
@@ -206,26 +206,26 @@ class NatsBus(SubjectBus):
             for task in done:
                 task.result()
         except Exception as error:
-            self._trouble(error)
+            self._handle_error(error)
         finally:
             self._client = None
             self.disconnected()
             await end_all(tasks)
             await self.work.stop()
-            await _shut(client)
+            await _close_client(client)
         self._warn_down(ConnectionError("the connection was lost"))
 
     async def _write(self, client: _Client) -> None:
         while True:
-            item = await self.outgoing.get()
-            if item.what == "say":
+            item = await self.send_queue.get()
+            if item.action == "publish":
                 headers = None if item.id is None else {"Nats-Msg-Id": item.id}
                 try:
                     await client.publish(item.subject, item.payload, headers=headers)
                     self.health.sent += 1
                 except (errors.MaxPayloadError, errors.BadSubjectError):
                     self.health.dropped += 1
-            elif item.what == "listen":
+            elif item.action == "subscribe":
                 await self._subscribe(client, item.subject)
             elif item.subject not in self.handlers:
                 known = self._subscriptions.pop(item.subject, None)
@@ -238,7 +238,7 @@ class NatsBus(SubjectBus):
             self.tick()
 
     async def _prepare(self, client: _Client) -> None:
-        """Find or make the queue of work. Without it, workers look for due runs as they do anyway."""
+        """Finds or creates the work queue. Without it, workers find due runs by polling, as they always do."""
         if self._settings.hand_out == "off":
             return
         stream = client.jetstream(timeout=_CONNECT)
@@ -250,15 +250,15 @@ class NatsBus(SubjectBus):
         except Exception as error:
             self.warn_once(
                 "work",
-                f"the bus at {self._address.shown} hands out no work ({_said(error)}): is JetStream on? Workers look "
-                "for due runs by themselves",
+                f"the bus at {self._address.shown} hands out no work ({_text_of(error)}): is JetStream on? Workers "
+                "find due runs by polling",
             )
             return
         self.work.start(_Queues(stream, self.subjects.stream))
 
-    # -- trouble ------------------------------------------------------------------------------------------
+    # -- errors -------------------------------------------------------------------------------------------
 
-    def _trouble(self, error: Exception) -> None:
+    def _handle_error(self, error: Exception) -> None:
         if isinstance(error, errors.SlowConsumerError):
             self.overflowed(error.subject)
         elif isinstance(error, msgspec.MsgspecError | UnicodeDecodeError):
@@ -271,7 +271,7 @@ class NatsBus(SubjectBus):
     def _warn_down(self, error: BaseException) -> None:
         self.warn_once(
             "down",
-            f"the bus at {self._address.shown} cannot be reached ({_said(error)}); runs go on without it, and it is "
+            f"the bus at {self._address.shown} cannot be reached ({_text_of(error)}); runs go on without it, and it is "
             "tried again",
         )
 
@@ -339,36 +339,36 @@ class _Offer:
 
 
 @contextlib.contextmanager
-def _file(path: Path | None) -> Iterator[None]:
+def _readable(path: Path | None) -> Iterator[None]:
     try:
         yield
-    except (OSError, UnicodeDecodeError) as error:  # also an SSLError: it holds something else
+    except (OSError, UnicodeDecodeError) as error:  # also an SSLError: the file has other content
         raise InvalidRequest(f"the bus needs {path}, and that cannot be used: {error}") from error
 
 
-def _called(handler: Handler) -> Callable[[Msg], Coroutine[Any, Any, None]]:
+def _callback(handler: Handler) -> Callable[[Msg], Coroutine[Any, Any, None]]:
     async def call(message: Msg) -> None:
         handler(message.data, message.subject)
 
     return call
 
 
-def _said(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     return str(error).removeprefix("nats: ").strip("'\" ") or type(error).__name__
 
 
-def _final(error: BaseException) -> str | None:
-    """Why trying again will not help; None where it may."""
+def _permanent_reason(error: BaseException) -> str | None:
+    """The reason why retrying cannot help; None if it may."""
     if isinstance(error, ssl.SSLError | ValueError):
-        return _said(error)
-    text = _said(error).lower()
+        return _text_of(error)
+    text = _text_of(error).lower()
     if isinstance(error, errors.Error) and ("authorization" in text or "authentication" in text):
-        return f"{_said(error)}; check user and password, token, credentials or nkey"
+        return f"{_text_of(error)}; check user and password, token, credentials or nkey"
     return None
 
 
-async def _shut(client: _Client) -> None:
-    """Close a connection that may be half open, or whose server does not read any more."""
+async def _close_client(client: _Client) -> None:
+    """Closes a connection that may be half open, or whose server no longer reads."""
     with contextlib.suppress(Exception):
         async with asyncio.timeout(_GOODBYE):
             await client.close()

@@ -1,4 +1,4 @@
-"""What a bus still has to say: a queue with bounds, filled by callers that never wait and emptied by one task."""
+"""The send queue of a bus: bounded, filled by callers that never wait, emptied by one task."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import msgspec
 
 
 class Item(msgspec.Struct, array_like=True, gc=False):
-    what: Literal["say", "listen", "ignore"]
+    action: Literal["publish", "subscribe", "unsubscribe"]
     subject: str
     payload: bytes = b""
-    id: str | None = None  # the server forgets what comes again with the same
+    id: str | None = None  # the server drops later messages with the same id
 
 
-class Outgoing:
-    """Order is kept: whoever listens to a subject and then asks for an answer there hears it."""
+class SendQueue:
+    """Keeps the order: a process that subscribes and then asks for an answer receives it."""
 
     def __init__(self, max_items: int, max_bytes: int) -> None:
         self._max_items = max_items
         self._max_bytes = max_bytes
         self._items: deque[Item] = deque()
-        self._once: set[str] = set()  # subjects whose hint is in the queue: one more would say nothing new
+        self._once: set[str] = set()  # subjects with a hint in the queue: another one would add nothing
         self._bytes = 0
         self._ready = asyncio.Event()
         self._empty = asyncio.Event()
@@ -33,12 +33,12 @@ class Outgoing:
         return len(self._items)
 
     def put(self, item: Item, *, once: bool = False) -> bool:
-        """False where there is no room. What is only about listening always has room: others count on it."""
+        """Adds an item. False if the queue is full; subscriptions are always accepted, because callers rely on them."""
         if once:
             if item.subject in self._once:
                 return True
             self._once.add(item.subject)
-        if item.what == "say":
+        if item.action == "publish":
             if len(self._items) >= self._max_items or self._bytes + len(item.payload) > self._max_bytes:
                 self._once.discard(item.subject)
                 return False
@@ -62,8 +62,8 @@ class Outgoing:
         await self._empty.wait()
 
     def clear(self) -> int:
-        """Forget everything. Returns how much of it would have been said."""
-        said = sum(item.what == "say" for item in self._items)
+        """Drops everything. Returns the number of dropped messages."""
+        said = sum(item.action == "publish" for item in self._items)
         self._items.clear()
         self._once.clear()
         self._bytes = 0

@@ -1,7 +1,7 @@
-"""A bus of subjects, whatever carries them: what is said to other processes, and what is made of what they say.
+"""The bus on subjects, independent of the network: encodes messages to other processes and handles theirs.
 
-Knows no network: what is to be said waits in a queue that a carrier empties (`nats` does), and what comes in is given
-to the handler of its subject. Listeners in this process are served as by the local bus, at once.
+Outgoing messages wait in a queue that the carrier empties (see `nats_bus`); incoming ones go to the handler of their
+subject. Subscribers in this process are called at once, as by the local bus.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import msgspec
 from ..local import LocalBus
 from ..port import ANYTHING, WORK, Ear, Health, News, Presence
 from .address import Subjects, is_token
-from .send_queue import Item, Outgoing
-from .subscriptions import SAID_EVERY, Elsewhere, Here, Watch
+from .send_queue import Item, SendQueue
+from .subscriptions import ANNOUNCE_EVERY, LocalReaders, RemoteReaders, Watch
 from .work_queue import WorkQueue
 
 log = logging.getLogger("interlingua.bus")
 
-_MAX_ITEMS, _MAX_BYTES = 20_000, 16 * 1024 * 1024  # that wait to be sent
-_AROUND = 64  # bytes of a message around what it holds
+_MAX_ITEMS, _MAX_BYTES = 20_000, 16 * 1024 * 1024  # of messages that wait to be sent
+_OVERHEAD = 64  # bytes of a message around its rows
 _HEARTBEAT = 3.0
-_PRESENT = 10.0  # seconds for which somebody is there without saying so again
-_AT_ONCE = 1000  # runs in one message
+_PRESENT = 10.0  # seconds after its last heartbeat for which a worker counts as present
+_MAX_RUNS = 1000  # in one message
 _WORK, _MISSED = b"w", b"m"
 
-_out = msgspec.msgpack.Encoder()
-_news = msgspec.msgpack.Decoder(News)
-_watch = msgspec.msgpack.Decoder(Watch)
-_presence = msgspec.json.Decoder(Presence)
+_encoder = msgspec.msgpack.Encoder()
+_news_decoder = msgspec.msgpack.Decoder(News)
+_watch_decoder = msgspec.msgpack.Decoder(Watch)
+_presence_decoder = msgspec.json.Decoder(Presence)
 
 Handler = Callable[[bytes, str], None]
-"""Takes what was said, and on which subject."""
+"""Receives a message and its subject."""
 
 
 class SubjectBus(LocalBus):
@@ -44,7 +44,7 @@ class SubjectBus(LocalBus):
         super().__init__()
         self.subjects = Subjects(prefix)
         self.health = Health()
-        self.outgoing = Outgoing(_MAX_ITEMS, _MAX_BYTES)
+        self.send_queue = SendQueue(_MAX_ITEMS, _MAX_BYTES)
         self.max_payload = 1024 * 1024
         self.handlers: dict[str, Handler] = {
             self.subjects.changed: self._on_changed,
@@ -52,66 +52,66 @@ class SubjectBus(LocalBus):
             self.subjects.watch: self._on_watch,
             self.subjects.presence: self._on_presence,
         }
-        self._name = uuid4().hex  # for who has something to say of what is read here
-        self.handlers[self.subjects.all_read(self._name)] = self._on_told
+        self._reader_id = uuid4().hex  # names this process as a reader
+        self.handlers[self.subjects.all_read(self._reader_id)] = self._on_events
         self.work = WorkQueue(self.subjects, self.health)
         self._ear: Ear | None = None
-        self._here, self._elsewhere = Here(), Elsewhere()
-        self._fresh: list[str] = []  # runs that are read here from now on, to be said
+        self._read_here, self._read_elsewhere = LocalReaders(), RemoteReaders()
+        self._new_runs: list[str] = []  # runs that are newly read here, to be announced
         self._followers: dict[str, dict[object, Callable[[News], None]]] = {}
         self._present: dict[str, tuple[Presence, float]] = {}
-        self._missed_by_others = False
-        self._said = self._beaten = 0.0
+        self._others_missed = False
+        self._announced_at = self._heartbeat_at = 0.0
         self._warned: set[str] = set()
 
     # -- for the carrier ----------------------------------------------------------------------------------
 
     def connected(self) -> None:
-        """Every subject with a handler is listened to, and what is said is heard, from now on."""
+        """Called when all subjects with a handler are subscribed and messages arrive."""
         self.health.connected = True
         self.health.connects += 1
-        self._fresh = self._here.all()
+        self._new_runs = self._read_here.all()
         self._announce()
-        self._beat(asks=True)
+        self._send_heartbeat(asks=True)
 
     def disconnected(self) -> None:
         self.health.connected = False
-        self.health.dropped += self.outgoing.clear()
-        self._missed_by_others = True
+        self.health.dropped += self.send_queue.clear()
+        self._others_missed = True
 
     def tick(self) -> None:
         """Called about once a second."""
         now = asyncio.get_running_loop().time()
-        self._elsewhere.forget(now)
-        self._here.left(now)
+        self._read_elsewhere.drop_expired(now)
+        self._read_here.drop_idle(now)
         if not self.health.connected:
             return
-        if self._missed_by_others:
-            self._missed_by_others = not self._say(self.subjects.changed, _MISSED)
-        if now - self._said > SAID_EVERY:
-            self._said = now
-            runs = self._here.all()
-            for at in range(0, len(runs), _AT_ONCE):
-                self._say(self.subjects.watch, _out.encode(Watch(self._name, [], runs[at : at + _AT_ONCE])))
-        if now - self._beaten > _HEARTBEAT:
-            self._beat()
+        if self._others_missed:
+            self._others_missed = not self._send(self.subjects.changed, _MISSED)
+        if now - self._announced_at > ANNOUNCE_EVERY:
+            self._announced_at = now
+            runs = self._read_here.all()
+            for at in range(0, len(runs), _MAX_RUNS):
+                self._send(self.subjects.watch, _encoder.encode(Watch(self._reader_id, [], runs[at : at + _MAX_RUNS])))
+        if now - self._heartbeat_at > _HEARTBEAT:
+            self._send_heartbeat()
 
     def missed(self) -> None:
-        """Anything may have happened: readers and the worker look for themselves."""
+        """Makes readers and the worker read the store, because messages were lost."""
         for run in list(self._followers):
-            self._spread(run, ANYTHING)
+            self._notify_readers(run, ANYTHING)
         if self._ear is not None:
             self._ear.missed()
         else:
             self.publish_all()
 
     def overflowed(self, subject: str) -> None:
-        """Something that came in on a subject could not be kept."""
+        """Called when messages of a subject were dropped because they were read too slowly."""
         self.health.overflowed += 1
         about, _, run = subject.rpartition(".")
-        if run in self._here:
-            self._spread(run, ANYTHING)
-        elif f"{about}.*" not in self.handlers:  # else it is about a run that nobody reads here any more
+        if run in self._read_here:
+            self._notify_readers(run, ANYTHING)
+        elif f"{about}.*" not in self.handlers:  # else no one reads that run here any more
             self.missed()
 
     def warn_once(self, key: str, text: str) -> None:
@@ -119,99 +119,101 @@ class SubjectBus(LocalBus):
             self._warned.add(key)
             log.warning("%s", text)
 
-    # -- saying -------------------------------------------------------------------------------------------
+    # -- sending ------------------------------------------------------------------------------------------
 
-    def _say(self, subject: str, payload: bytes, *, id_: str | None = None, once: bool = False) -> bool:
-        if self.health.connected and self.outgoing.put(Item("say", subject, payload, id_), once=once):
+    def _send(self, subject: str, payload: bytes, *, id_: str | None = None, once: bool = False) -> bool:
+        if self.health.connected and self.send_queue.put(Item("publish", subject, payload, id_), once=once):
             return True
         self.health.dropped += 1
-        self._missed_by_others = True
+        self._others_missed = True
         return False
 
-    def _listen(self, subject: str, handler: Handler) -> None:
+    def _subscribe_to(self, subject: str, handler: Handler) -> None:
         self.handlers[subject] = handler
         if self.health.connected:
-            self.outgoing.put(Item("listen", subject))
+            self.send_queue.put(Item("subscribe", subject))
 
-    def _ignore(self, subject: str) -> None:
+    def _unsubscribe_from(self, subject: str) -> None:
         self.handlers.pop(subject, None)
         if self.health.connected:
-            self.outgoing.put(Item("ignore", subject))
+            self.send_queue.put(Item("unsubscribe", subject))
 
     def publish(self, topic: str) -> None:
         super().publish(topic)
         if topic == WORK:
-            self._say(self.subjects.changed, _WORK, once=True)
-        elif topic in self._elsewhere:
-            self._tell_readers(topic, News(_now(), 0, -1))
+            self._send(self.subjects.changed, _WORK, once=True)
+        elif topic in self._read_elsewhere:
+            self._send_to_readers(topic, News(_now(), 0, -1))
 
     def publish_all(self) -> None:
         for topic in list(self._listeners):
-            LocalBus.publish(self, topic)  # others find out for themselves
+            LocalBus.publish(self, topic)  # other processes notice by themselves
 
     def subscribe(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
         end = super().subscribe(topic, callback)
         if topic == WORK or not is_token(topic):
             return end
-        self._begin(topic)
+        self._start_reading(topic)
 
         def finish() -> None:
             end()
-            self._end(topic)
+            self._stop_reading(topic)
 
         return _once(finish)
 
     def wanted(self, run: str) -> bool:
-        return run in self._elsewhere
+        return run in self._read_elsewhere
 
     def publish_events(self, run: str, first: int, last: int, rows: bytes) -> None:
         super().publish(run)
-        if len(rows) > self.max_payload - _AROUND:
+        if len(rows) > self.max_payload - _OVERHEAD:
             rows = b""
-        self._tell_readers(run, News(_now(), first, last, rows))
+        self._send_to_readers(run, News(_now(), first, last, rows))
 
-    def _tell_readers(self, run: str, news: News) -> None:
-        """Each run has a subject, below that of the process that reads it: who listens to that one need not begin and
-        end with every run."""
-        message = _out.encode(news)
-        for reader in self._elsewhere.readers(run):
-            self._say(self.subjects.read(reader, run), message)
+    def _send_to_readers(self, run: str, news: News) -> None:
+        """Sends events of a run to the processes that read it.
+
+        A process subscribes to all runs below its own subject, so it need not subscribe to each run.
+        """
+        message = _encoder.encode(news)
+        for reader in self._read_elsewhere.readers(run):
+            self._send(self.subjects.read(reader, run), message)
 
     def follow(self, run: str, callback: Callable[[News], None]) -> Callable[[], None]:
         mark = object()
         self._followers.setdefault(run, {})[mark] = callback
-        self._begin(run)
+        self._start_reading(run)
 
         def finish() -> None:
             followers = self._followers[run]
             del followers[mark]
             if not followers:
                 del self._followers[run]
-            self._end(run)
+            self._stop_reading(run)
 
         return _once(finish)
 
-    def _begin(self, run: str) -> None:
-        if self._here.add(run):
-            if not self._fresh:  # said once for all that begin now
+    def _start_reading(self, run: str) -> None:
+        if self._read_here.add(run):
+            if not self._new_runs:  # one announcement for all runs of this turn
                 asyncio.get_running_loop().call_soon(self._announce)
-            self._fresh.append(run)
+            self._new_runs.append(run)
 
-    def _end(self, run: str) -> None:
-        self._here.remove(run, asyncio.get_running_loop().time())
+    def _stop_reading(self, run: str) -> None:
+        self._read_here.remove(run, asyncio.get_running_loop().time())
 
     def _announce(self) -> None:
-        fresh, self._fresh = self._fresh, []
-        for at in range(0, len(fresh), _AT_ONCE):
-            self._say(self.subjects.watch, _out.encode(Watch(self._name, fresh[at : at + _AT_ONCE])))
+        fresh, self._new_runs = self._new_runs, []
+        for at in range(0, len(fresh), _MAX_RUNS):
+            self._send(self.subjects.watch, _encoder.encode(Watch(self._reader_id, fresh[at : at + _MAX_RUNS])))
 
     def tell(self, worker: str | None, run: str) -> None:
-        self._say(self.subjects.inbox if worker is None else self.subjects.worker(worker), run.encode())
+        self._send(self.subjects.inbox if worker is None else self.subjects.worker(worker), run.encode())
 
     def hand_out(self, queue: str, run: str, entry: int) -> bool:
         if not self.work.ready:
             return False
-        return self._say(self.subjects.work(queue), self.work.offer(run, _now()), id_=f"{run}:{entry}")
+        return self._send(self.subjects.work(queue), self.work.offer(run, _now()), id_=f"{run}:{entry}")
 
     def take(self, queues: list[str]) -> None:
         self.work.take(queues)
@@ -220,8 +222,8 @@ class SubjectBus(LocalBus):
 
     def attach(self, ear: Ear) -> None:
         self._ear = self.work.ear = ear
-        self._listen(self.subjects.worker(ear.worker), self._on_inbox)
-        self._beat(asks=True)
+        self._subscribe_to(self.subjects.worker(ear.worker), self._on_inbox)
+        self._send_heartbeat(asks=True)
 
     def detach(self) -> None:
         ear, self._ear = self._ear, None
@@ -229,21 +231,21 @@ class SubjectBus(LocalBus):
             return
         self.work.take([])
         self.work.ear = None
-        self._ignore(self.subjects.worker(ear.worker))
+        self._unsubscribe_from(self.subjects.worker(ear.worker))
         if self.health.connected:
             about = ear.presence()
             about.leaves = True
-            self._say(self.subjects.presence, msgspec.json.encode(about))
+            self._send(self.subjects.presence, msgspec.json.encode(about))
 
-    def _beat(self, *, asks: bool = False) -> None:
+    def _send_heartbeat(self, *, asks: bool = False) -> None:
         if not self.health.connected:
             return
-        self._beaten = asyncio.get_running_loop().time()
-        # Who only looks has nothing to say of itself, but asks.
+        self._heartbeat_at = asyncio.get_running_loop().time()
+        # A process without a worker announces nothing, but asks.
         about = self._ear.presence() if self._ear is not None else Presence("", "", 0, [])
         about.sent, about.asks = _now(), asks
         if asks or about.worker:
-            self._say(self.subjects.presence, msgspec.json.encode(about))
+            self._send(self.subjects.presence, msgspec.json.encode(about))
 
     def present(self) -> list[Presence]:
         oldest = asyncio.get_running_loop().time() - _PRESENT
@@ -251,7 +253,7 @@ class SubjectBus(LocalBus):
             del self._present[worker]
         return [about for about, _ in self._present.values()]
 
-    # -- hearing ------------------------------------------------------------------------------------------
+    # -- receiving ----------------------------------------------------------------------------------------
 
     def _on_changed(self, data: bytes, _: str) -> None:
         if data == _WORK:
@@ -264,38 +266,38 @@ class SubjectBus(LocalBus):
             self._ear.told(data.decode())
 
     def _on_watch(self, data: bytes, _: str) -> None:
-        watch = _watch.decode(data)
+        watch = _watch_decoder.decode(data)
         if not is_token(watch.reader):
-            return  # none of ours
-        self._elsewhere.add(watch.reader, [*watch.fresh, *watch.still], asyncio.get_running_loop().time())
+            return  # a foreign message
+        self._read_elsewhere.add(watch.reader, [*watch.new, *watch.still], asyncio.get_running_loop().time())
         if self._ear is not None:
-            for run in watch.fresh:
+            for run in watch.new:
                 self._ear.watched(run)
 
     def _on_presence(self, data: bytes, _: str) -> None:
-        about = _presence.decode(data)
+        about = _presence_decoder.decode(data)
         if about.leaves:
             self._present.pop(about.worker, None)
         elif about.worker:
             self._present[about.worker] = about, asyncio.get_running_loop().time()
         if about.asks:
-            self._fresh = self._here.all()  # who has just come knows of no readers
+            self._new_runs = self._read_here.all()  # a new process knows no readers yet
             self._announce()
             if self._ear is not None:
-                self._beat()
+                self._send_heartbeat()
 
-    def _on_told(self, data: bytes, subject: str) -> None:
-        if (run := subject.rpartition(".")[2]) in self._here:
-            self._on_news(run, data)
+    def _on_events(self, data: bytes, subject: str) -> None:
+        if (run := subject.rpartition(".")[2]) in self._read_here:
+            self._receive(run, data)
 
-    def _on_news(self, run: str, data: bytes) -> None:
-        news = _news.decode(data)
+    def _receive(self, run: str, data: bytes) -> None:
+        news = _news_decoder.decode(data)
         self.health.received += 1
-        # Two clocks may differ: what seems to come from the future came at once.
+        # Clocks may differ: a message from the future counts as immediate.
         self.health.lag += 0.1 * (max(0, _now() - news.sent) / 1e6 - self.health.lag)
-        self._spread(run, news)
+        self._notify_readers(run, news)
 
-    def _spread(self, run: str, news: News) -> None:
+    def _notify_readers(self, run: str, news: News) -> None:
         for callback in list(self._followers.get(run, {}).values()):
             callback(news)
         LocalBus.publish(self, run)

@@ -1,7 +1,8 @@
-"""Work that is handed out: workers that serve a queue of runs, and have a free slot, pull from it.
+"""The work queue: workers with a free slot pull offers of the queues that they serve.
 
-A message is a hint that a run is due. The store decides who gets it; a message that nobody acknowledges comes again,
-and a run whose message is lost is found by whoever looks for due runs. Knows no network: `nats` brings the queue.
+An offer is a hint that a run is due. The store decides who owns the run; an unacknowledged offer is delivered again,
+and a worker that polls for due runs finds a run whose offer was lost. Independent of the network: `nats_bus` provides
+the queues.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .address import Subjects
 
 log = logging.getLogger("interlingua.bus")
 
-_AGAIN = 1.0  # seconds after which an offer that nobody here has a slot for is made again
+_AGAIN = 1.0  # seconds after which an offer that found no free slot here is delivered again
 _RETRY_FIRST, _RETRY_LAST = 0.5, 30.0
 
 
@@ -33,17 +34,17 @@ _tickets = msgspec.msgpack.Decoder(_Ticket)
 
 
 class Offer(Protocol):
-    """A message of a queue."""
+    """An offer of a run, from a queue."""
 
     @property
     def data(self) -> bytes: ...
 
     @property
     def again(self) -> bool:
-        """Whether somebody got it before."""
+        """True if it was delivered before."""
 
     async def taken(self) -> None:
-        """It is settled, and does not come again."""
+        """Acknowledges the offer, which is then not delivered again."""
 
     async def later(self, seconds: float) -> None: ...
 
@@ -52,7 +53,7 @@ class Queue(Protocol):
     """The offers for one queue of runs."""
 
     async def next(self) -> Offer | None:
-        """None where none came for a while."""
+        """The next offer; None if none came for a while."""
 
     async def close(self) -> None: ...
 
@@ -62,8 +63,11 @@ class Queues(Protocol):
 
 
 async def end_all(tasks: Iterable[asyncio.Task[Any]], again: float = 0.05) -> None:
-    """Cancel tasks until they have ended. Once is not enough: nats-py swallows a cancellation that comes while it
-    flushes, and makes another error of one that comes when its connection is closed."""
+    """Cancels tasks until they have ended.
+
+    Once is not enough: nats-py swallows a cancellation during a flush, and turns one into another error when its
+    connection is closed.
+    """
     left = {task for task in tasks if not task.done()}
     while left:
         for task in left:
@@ -90,7 +94,7 @@ class WorkQueue:
         self.take(self._served)
 
     async def stop(self) -> None:
-        """The connection is gone: what was pulled and is not settled comes again, to somebody."""
+        """Stops after the connection was lost. Unsettled offers are delivered again, to any worker."""
         self._queues = None
         tasks = [*self._pulling.values(), *self._offers]
         self._pulling = {}
@@ -122,7 +126,7 @@ class WorkQueue:
                     if offer is not None:
                         self._spawn(self._settle(ear, runs, offer))
             except Exception as error:
-                log.debug("work for %s cannot be pulled: %s", runs, error)  # whoever looks for due runs finds them
+                log.debug("work for %s cannot be pulled: %s", runs, error)  # polling workers find the runs
             finally:
                 if queue is not None:
                     await queue.close()
@@ -133,7 +137,7 @@ class WorkQueue:
         try:
             ticket = _tickets.decode(offer.data)
         except msgspec.MsgspecError:
-            await offer.taken()  # none of ours
+            await offer.taken()  # a foreign message
             return
         lag = max(0, time.time_ns() // 1000 - ticket.sent) / 1e6
         self._health.work_lag += 0.1 * (lag - self._health.work_lag)
@@ -150,4 +154,4 @@ class WorkQueue:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._offers.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("work that was offered could not be taken: %s", error)  # it is offered again
+            log.warning("work that was offered could not be taken: %s", error)  # the offer is delivered again

@@ -39,11 +39,11 @@ class AgentCatalog(Registry):
 
     def mount_path(self, card: AgentCard) -> list[str]:
         """Returns the ids of the servers that an agent came through, this one last: for clients that mount it."""
-        return mount_path.way(card, self.server_id)
+        return mount_path.path_through(card, self.server_id)
 
     def turned_away(self, card: AgentCard, max_hops: int) -> str | None:
         """Returns why an agent must not be mounted here; None where it may be."""
-        return mount_path.turned_away(card, self.server_id, max_hops)
+        return mount_path.refusal(card, self.server_id, max_hops)
 
     async def card(self, name: str, version: str | None = None) -> AgentCard:
         """Returns the card of an agent, here or in any process that ever shared this store."""

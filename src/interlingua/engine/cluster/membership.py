@@ -18,6 +18,7 @@ import msgspec
 
 from ...model.documents import Drop, Put
 from ...model.errors import InterlinguaError
+from ...runtime.job_group import JobGroup
 
 if TYPE_CHECKING:
     from ..assembly import Core
@@ -49,7 +50,7 @@ class Replicas:
         self._engine = engine
         self._known: dict[str, Replica] = {}
         self._looking: asyncio.Task[None] | None = None
-        self._loop: asyncio.Task[None] | None = None
+        self.jobs = JobGroup("replicas")
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -64,7 +65,7 @@ class Replicas:
         await store.documents.write([*(Drop(_SPACE, other.id) for other in gone), _note(me)])
         self._me = me
         self._known = {other.id: other for other in others if other not in gone} | {self.id: me}
-        self._loop = asyncio.get_running_loop().create_task(self._keep_looking())
+        self.jobs.spawn(self._keep_looking())
         notes = []
         same = [other for other in self.others() if other.address == me.address]
         if same:
@@ -80,13 +81,11 @@ class Replicas:
 
     async def leave(self) -> None:
         """In good order: the others need not find out."""
-        loop, self._loop = self._loop, None
-        if loop is None:
-            return
-        self._me = None
-        loop.cancel()
-        await asyncio.gather(loop, return_exceptions=True)
+        me, self._me = self._me, None
+        await self.jobs.close()
         self._known.clear()
+        if me is None:
+            return
         with contextlib.suppress(InterlinguaError):
             await self._engine.store.documents.write([Drop(_SPACE, self.id)])
 
@@ -120,7 +119,7 @@ class Replicas:
     async def look(self) -> None:
         """See who is there now. Those who ask meanwhile wait for the same look."""
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._look())
+            self._looking = self.jobs.share(self._look())
         await asyncio.shield(self._looking)
 
     async def _look(self) -> None:

@@ -20,6 +20,7 @@ from ...model.card import AgentCard
 from ...model.documents import Drop, Put
 from ...model.errors import InterlinguaError, Unavailable
 from ...model.run_identity import is_mount, split_queue
+from ...runtime.job_group import JobGroup
 from ..agents.agent import Agent
 from ..agents.mount_path import MEMBER_OF
 from ..agents.remote_agent import AgentElsewhere as AgentElsewhere
@@ -55,7 +56,7 @@ class Elsewhere:
         self._ambiguous: set[str] = set()  # of those: that were found with several origins, and said to be
         self._seen: object = None  # what was offered when it was looked at last
         self._news = asyncio.Event()
-        self._loop: asyncio.Task[None] | None = None
+        self.jobs = JobGroup("agents elsewhere")
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -63,14 +64,12 @@ class Elsewhere:
         """Tell the others what is here. `looks`: and offer here what is there."""
         self.looks = looks
         await self._look()
-        self._loop = asyncio.get_running_loop().create_task(self._keep())
+        self.jobs.spawn(self._keep())
 
     async def stop(self) -> None:
-        loop, self._loop = self._loop, None
-        if loop is None:
+        if not self.jobs:
             return
-        loop.cancel()
-        await asyncio.gather(loop, return_exceptions=True)
+        await self.jobs.close()
         with contextlib.suppress(InterlinguaError):
             await self._engine.store.documents.write([Drop(_SPACE, self._engine.worker.id)])
 

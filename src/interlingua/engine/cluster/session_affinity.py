@@ -52,6 +52,7 @@ class Placed:
         self._moved: dict[str, str] = {}  # ids whose process is dead: the replica that has them
         self._orphans: dict[str, float] = {}  # notes without a living process: since when that is known here
         self._taking: dict[str, asyncio.Task[Replica | None]] = {}
+        self._jobs = self._replicas.jobs  # they end with the process's membership
         self._swept = 0.0
         self._let_go = let_go
         self._was_given_up = False
@@ -103,7 +104,7 @@ class Placed:
             return first
         taking = self._taking.get(id_)
         if taking is None:
-            taking = self._taking[id_] = asyncio.get_running_loop().create_task(self._find(id_, fits, adopt))
+            taking = self._taking[id_] = self._jobs.share(self._find(id_, fits, adopt))
             taking.add_done_callback(lambda _: self._taking.pop(id_, None))
         return await asyncio.shield(taking)
 

@@ -56,7 +56,8 @@ class Watched(Coroutine[Any, Any, T]):
         self._suspend = False
 
     def _ends_a_group(self) -> bool:
-        """Whether it waits for the tasks of a group, which ends well when it is cancelled and they were suspended."""
+        """Tells whether it waits for the tasks of a group, which ends well when it is cancelled and they were
+        suspended."""
         return any(frame.f_code.co_name == "__aexit__" for frame in _waiting_frames(self.work))
 
     def __getattr__(self, name: str) -> Any:
@@ -148,12 +149,15 @@ class Step:
 class Branches:
     """The branches of one entry of a handler."""
 
-    __slots__ = ("_on_end", "gone", "living", "root")
+    __slots__ = ("_on_end", "engine_code", "gone", "living", "root")
 
     def __init__(self, on_end: Callable[[Branch, asyncio.Task[Any]], None]) -> None:
         self.root = Branch(self, "")
         self.living: dict[Branch, asyncio.Task[Any]] = {}  # but the root
         self.gone: list[str] = []  # paths of those that were cancelled: their history need not be used up
+        self.engine_code = False
+        """Whether the handler belongs to the engine, as of mounts: its records depend on what the remote side says, it
+        knows itself when it may be suspended, and it is cancelled for that."""
         self._on_end: Callable[[Branch, asyncio.Task[Any]], None] | None = on_end
 
     def ended(self, branch: Branch, task: asyncio.Task[Any]) -> None:
@@ -172,8 +176,24 @@ class Branches:
         branch = _branch.get()
         return branch if branch is not None and branch.run is self else self.root
 
+    def emitting(self) -> str | None:
+        """The path of the branch that what is emitted now belongs to; None: the handler itself."""
+        if self.engine_code or not self.living:
+            return None
+        return self.here().path or None
+
+    def number(self, kind: str) -> str:
+        """An id for what has no record: it stays the same when the handler is replayed."""
+        step = self.step()
+        if step is not None:
+            return f"{kind}:{step.place}:{step.number(kind)}"
+        branch = self.here()
+        return f"{kind}:{branch.path}:{branch.number(kind)}"
+
     def step(self) -> Step | None:
-        """The step that executes now."""
+        """The step that executes now. Connections of mounts outlive the step that opened them."""
+        if self.engine_code:
+            return None
         inside = _inside.get()
         return inside if isinstance(inside, Step) and inside.run is self else None
 
@@ -198,7 +218,7 @@ class Branches:
         return [one for one in (self.root, *self.living) if one.task is not None and not one.task.done()]
 
     def is_excused(self, path: str) -> bool:
-        """Whether a branch, or one that it comes from, was cancelled, or is still alive."""
+        """Tells whether a branch, or one that it comes from, was cancelled, or is still alive."""
         excused = (*self.gone, *(branch.path for branch in self.living))
         return any(path == one or path.startswith(f"{one}.") for one in excused)
 
@@ -233,7 +253,8 @@ def _is_waiting(
 
 
 def _waiting_frames(work: Any) -> list[types.FrameType]:
-    """Where a coroutine is suspended, as far as that is in asyncio or anyio: asyncio.wait, or the end of a group."""
+    """The frames in which a coroutine is suspended, as far as they are in asyncio or anyio: asyncio.wait, or the end of
+    a group."""
     frames: list[types.FrameType] = []
     while work is not None:
         if isinstance(work, Watched):
@@ -257,7 +278,7 @@ _INNER = ("cr_await", "gi_yieldfrom", "ag_await")
 
 
 def _refers(value: Any, tasks: Collection[asyncio.Task[Any]], depth: int = 4) -> bool:
-    """Whether something holds one of the tasks, as a group of tasks does."""
+    """Tells whether something holds one of the tasks, as a group of tasks does."""
     if isinstance(value, asyncio.Task):
         return value in tasks
     if depth == 0 or isinstance(value, asyncio.AbstractEventLoop):

@@ -1,513 +1,286 @@
-"""Agents that call agents: the records of children, and the gate in front of those that are members of teams.
-
-A run without an authority calls whom it likes, except members of teams. A run with one is a member of a team, and calls
-only whom its authority allows: that is decided here, where child runs come from, and nowhere else.
-"""
+"""Children of a run: other agents that its handler calls, found in its history or started, and awaited."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import msgspec
 
 from ...model import json_values, trace_context
-from ...model.content import Message, Part, TextPart
+from ...model.card import AgentCard
+from ...model.content import Message
 from ...model.errors import (
-    AlreadyFinished,
     ChildFailed,
-    Denied,
     ErrorInfo,
     InterlinguaError,
     Invalid,
     InvalidInput,
     InvalidOutput,
-    InvalidRequest,
-    OverBudget,
-    RunTimedOut,
     StoreError,
     from_info,
 )
-from ...model.events import Body, ChildCalled, ChildEnded, DelegationRefused, Notice, Recorded, Said
+from ...model.events import ChildCalled, ChildEnded, Notice, Recorded
 from ...model.run import RunRequest
 from ...model.status import Status
 from ...model.team import carried_scope
-from ...model.team.authority import Authority, Scope
-from ...model.team.manifest import ORCHESTRATOR, USER
-from ...model.team.oversight import Assignment, ReviewVerdict
-from ...store.changes import CountDelegation
+from ...store.changes import CountDelegation, DropInbox
+from ...store.rows import RunRow
 from ..ids import new_id, now
-from ..log.received_messages import PASSED
+from ..log.received_messages import MailKind
 from ..log.record_keys import Arguments, is_named, name_of, show
 from ..log.replay import NEVER_BEGAN
+from ..log.replay_order import AFTER_ALL
 from ..observe import tracing
-from ..runs.finished_work import Work
-from ..teams.conversation import RESULT_HASH, Speaking, error_message, result_message, sound, unclaimed, unverified
-from . import branches
-from .branches import Branch
-from .replay_order import AFTER_ALL
+from .calls import Calls
+from .run_data import RunData
+from .waits import Waits
 
 if TYPE_CHECKING:
     from ..agents.agent import Agent
-    from ..teams.members import Member
 
 Prepare = Callable[[str], Awaitable[RunRequest]]
-OnInquiry = Callable[[ReviewVerdict], Awaitable[str | None]]
-OnMessage = Callable[[Message], Awaitable[str | None]]
-
-_INNER = "inner:"
-
-REFUSALS: dict[str, type[InterlinguaError]] = {cls.code: cls for cls in (Denied, OverBudget, RunTimedOut)}
+"""Makes the request of a child, given its id."""
 
 
-class Handover(msgspec.Struct):
-    """What a delegation says besides its input."""
+class Submitter(Protocol):
+    """Starts runs, as a run needs it that calls others."""
 
-    messages: list[Message] = []
-    summary: str | None = None
-    rule: str | None = None
-    reason: str | None = None
-    scope: Scope | None = None
-    assignment: Assignment | None = None
-    on_message: OnMessage | None = None
-    label: str = ""  # of a review that goes on
+    async def exists(self, run: str) -> bool: ...
+    async def submit(self, request: RunRequest, *, parent: RunRow | None, run: str | None) -> object: ...
+    async def send(self, run: str, message: Message, *, sealed: bool, kind: MailKind) -> None: ...
 
 
-class TaskOutput(dict[str, Any]):
-    """The output of a task that was handed over, and what came along: files, data and other artifacts."""
+class Cards(Protocol):
+    """Finds the cards of agents."""
 
-    def __init__(self, output: dict[str, Any], attachments: list[Part]) -> None:
-        super().__init__(output)
-        self.attachments = list(attachments)
+    async def card(self, name: str, version: str | None = None) -> AgentCard: ...
 
 
-class Calling(Speaking):
-    """The part of an Execution that calls other agents."""
+class ChildCall(msgspec.Struct):
+    """A call for a child. `digest` tells one input from another; `shown` shows it to readers."""
 
-    agent: Agent[..., Any] | None
-    request: RunRequest
-    ctx: Any
+    place: str
+    digest: str
+    name: str
+    prepare: Prepare
+    shown: str = ""
+    notice: Notice | None = None  # of a delegation
+    proposal: str | None = None  # the hash of the result that is to be judged
+    count: CountDelegation | None = None  # written with the call
+    inner: bool = False  # part of how this run does its own work: its input stays the same, whatever its key
+    beside: Callable[[str], Coroutine[Any, Any, None]] | None = None  # done while the child executes, given its id
+    is_told: Callable[[], bool] | None = None  # whether the team knows of it; else it is prepared again
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.files: dict[str, list[Part]] = {}  # of tasks that were handed over and are done, by their runs
 
-    if TYPE_CHECKING:
+class ChildRuns:
+    __slots__ = ("_calls", "_cards", "_data", "_ends", "_keys", "_replay", "_submitter", "_waits")
 
-        def busy(self) -> AbstractContextManager[None]: ...
-        async def recorded_at(self, seq: int) -> Body | None: ...
-        def _stir(self) -> None: ...
-        def mismatch(self, past: Any, called: str | None) -> NoReturn: ...
-        def recalled(self, what: str, read: Callable[[], Any]) -> Any: ...
-        async def _propose(
-            self, name: str, overseer: Member, handover: Handover, parts: list[Part], output: Any,
-            on_inquiry: OnInquiry | None, key: str | None,
-        ) -> dict[str, Any]: ...  # fmt: skip
-        async def by_policy(
-            self, name: str, place: str, attempt: Callable[[str, str], Awaitable[ChildEnded]]
-        ) -> ChildEnded: ...
+    def __init__(self, data: RunData, waits: Waits, calls: Calls, submitter: Submitter, cards: Cards) -> None:
+        self._data = data
+        self._replay = data.replay
+        self._waits = waits
+        self._calls = calls
+        self._submitter = submitter
+        self._cards = cards
+        self._ends: dict[str, asyncio.Future[ChildEnded]] = {}  # by run
+        self._keys: dict[str, str] = {}  # of those that have not ended, by run
 
-    # -- any child ----------------------------------------------------------------------------------------
+    def resume(self) -> None:
+        """Wait again for those that had not ended when the run was left."""
+        for called, ended, _ in self._replay.children.values():
+            if ended is None and self._replay.never_began(called.key) is None:
+                self._keys[called.run] = called.key
+
+    @property
+    def running(self) -> list[str]:
+        return list(self._keys)
+
+    def take_ending(self, ended: ChildEnded, drop: DropInbox) -> None:
+        """A child has ended. `ended` has no key yet."""
+        key = self._keys.pop(ended.run, None)
+        if key is None:
+            self._data.log.touch(drop)
+            return
+        ended.key = key
+        self._data.log.append(ended, drop)
+        children = self._replay.children
+        if key in children:
+            called, _, seq = children[key]
+            children[key] = (called, ended, seq)
+        future = self._ends.setdefault(ended.run, self._waits.loop.create_future())
+        if not future.done():
+            future.set_result(ended)
+
+    # -- calling ------------------------------------------------------------------------------------------
 
     async def call(
         self, agent: Agent[..., Any] | str, input_: Any, inputs: dict[str, Any], version: str | None, config: Any,
         thread: str | None, timeout: float | None, key: str | None,
     ) -> Any:  # fmt: skip
-        self._check_alive()
+        """The output of another agent."""
+        self._waits.check_open()
         name = agent if isinstance(agent, str) else agent.card.name
         version = version if isinstance(agent, str) else agent.card.version
-        if self.authority is not None or await self.worker.engine.directory.is_member(name):
-            return await self._hand_over(name, input_, inputs, config, thread, timeout, key, Handover())
         if isinstance(input_, str):
-            input_ = _as_text(name, (await self.worker.engine.agents.card(name, version)).input_text, input_)
+            input_ = as_text(name, (await self._cards.card(name, version)).input_text, input_)
         payload = {**(input_ or {}), **json_values.to_plain(inputs)}
         payload = json_values.clean(payload, InvalidInput, what="input")
         digest = json_values.digest([name, version, payload, config])
         shown = show(payload)
 
         async def prepare(_: str) -> RunRequest:
-            return self._request(name, version, payload, config, thread=thread, timeout=timeout)
+            return self.request(name, version, payload, config, thread=thread, timeout=timeout)
 
-        place = self.place("call", name, key, Arguments(digest, shown))
-        past = place in self.replay.children
-        ended = await self._child(place, digest, name, prepare, shown=shown)
-        self.replay.forget_end(place)
+        place = self._calls.place("call", name, key, Arguments(digest, shown))
+        past = place in self._replay.children
+        ended = await self.run_child(ChildCall(place, digest, name, prepare, shown))
+        self._replay.forget_end(place)
         if not is_named(place):
-            self._children.pop(ended.run, None)  # it has the result too
+            self._ends.pop(ended.run, None)  # it has the result too
         if past:
-            return self.recalled(f"the result of agent {name}", lambda: child_result(agent, ended))
+            return self._calls.recalled(f"the result of agent {name}", lambda: child_result(agent, ended))
         return child_result(agent, ended)
 
-    def _request(self, name: str, version: str | None, payload: Any, config: Any, **more: Any) -> RunRequest:
-        trace = tracing.current(self.request.trace)
-        if self.authority is None:  # else the child's authority says how much time is left
-            trace = carried_scope.deduct_seconds(trace_context.read(trace), (now() - self.log.row.created_at) / 1e6)
-        return RunRequest(name, version, payload, config, caller=self.request.caller, trace=trace, **more)
+    async def pass_on(self, child: str, message: Message) -> None:
+        """Pass a message of this run's mailbox on to a child."""
+        await self._submitter.send(child, message, sealed=True, kind="passed")
 
-    async def _child(
-        self, place: str, digest: str, name: str, prepare: Prepare, notice: Notice | None = None,
-        proposal: str | None = None, *, mail: bool = False, on_message: OnMessage | None = None,
-        count: CountDelegation | None = None, shown: str = "",
-    ) -> ChildEnded:  # fmt: skip
-        """Call for a child and wait for its end, or find both in the log. `prepare` makes its request, given its id.
+    def request(self, name: str, version: str | None, payload: Any, config: Any, **more: Any) -> RunRequest:
+        """The request of a child of this run."""
+        mine = self._data.request
+        trace = tracing.current(mine.trace)
+        if mine.authority is None:  # else the child's authority says how much time is left
+            trace = carried_scope.deduct_seconds(trace_context.read(trace), (now() - self._data.row.created_at) / 1e6)
+        return RunRequest(name, version, payload, config, caller=mine.caller, trace=trace, **more)
 
-        `mail`: messages that come for this run meanwhile are for the child. `on_message`: answers those of the child.
-        `count`: that it counts is written with the call.
-        """
-        engine = self.worker.engine
-        self.replay.reach(place)
-        known = self.replay.children.get(place)
-        new = False
+    async def run_child(self, call: ChildCall) -> ChildEnded:
+        """Call for a child and wait for its end, or find both in the log."""
+        place = call.place
+        self._replay.reach(place)
+        known = self._replay.children.get(place)
+        if known is not None and known[0].input != call.digest and (not is_named(place) or call.inner):
+            self.other_input(place)
+        await self._raise_refusal(place)
         if known is not None:
-            called, ended, seq = known
-            if called.input != digest and (not is_named(place) or place.startswith(_INNER)):
-                self._other_input(place)
-        if (never_began := self.replay.never_began(place)) is not None:
+            ended = await self._past_end(place, *known)
+            if ended is not None:
+                return ended
+        future = await self._start(call, known[0] if known is not None else None)
+        return await self._await_end(call, future)
+
+    async def _raise_refusal(self, place: str) -> None:
+        """Raise what a child was refused with when it was submitted."""
+        if (never_began := self._replay.never_began(place)) is not None:
             seq, record = never_began
-            await self.turn(seq or AFTER_ALL)
-            self._passed(seq)
+            await self._waits.turn(seq or AFTER_ALL)
+            self._calls.passed(seq)
             assert record.error is not None
             raise from_info(record.error)
-        if known is not None:
-            if ended is None and called.run in self._children and self._children[called.run].done():
-                ended = self._children[called.run].result()
-            if ended is not None:
-                at = self.replay.ended_at.get(place, AFTER_ALL)
-                await self.turn(at)
-                if place in self.replay.in_store:
-                    found = await self.recorded_at(at)
-                    assert isinstance(found, ChildEnded)
-                    ended = found
-                self._passed(seq)
-                return ended
-            child = called.run
-        else:
-            child, new = new_id(), True
-            called = ChildCalled(place, child, name, digest, notice, proposal, shown)
-            self.replay.children[place] = (called, None, 0)
-            changes = [msgspec.structs.replace(count, run=child)] if count is not None else []
-            self.log.append(called, *changes)
-        with self.busy():  # another branch of the handler may wait
-            await self.log.flush()
-            self._child_keys[child] = place
-            future = self._children.setdefault(child, self.loop.create_future())
-            if known is None or not await engine.runs.exists(child):
-                try:
-                    await engine.runs.submit(await prepare(child), run=child, parent=self.log.row)
-                except Exception as error:
-                    self._child_keys.pop(child, None)
-                    if notice is not None and isinstance(error, Invalid):
-                        await engine.store.delegations.uncount(child)  # it never came to be, and counts for nothing
-                    if isinstance(error, InterlinguaError) and not isinstance(error, StoreError):
-                        self._never_began(place, error)
-                    raise
-            elif notice is not None and self.notice_of(place) is None:
-                await prepare(child)  # it was written, and what was said of it was not
+
+    async def _past_end(self, place: str, called: ChildCalled, ended: ChildEnded | None, seq: int) -> ChildEnded | None:
+        """The end that the history has, or that came a moment ago; None where the child executes still."""
+        if ended is None and called.run in self._ends and self._ends[called.run].done():
+            ended = self._ends[called.run].result()
+        if ended is None:
+            return None
+        at = self._replay.ended_at.get(place, AFTER_ALL)
+        await self._waits.turn(at)
+        if place in self._replay.in_store:
+            found = await self._calls.recorded_at(at)
+            assert isinstance(found, ChildEnded)
+            ended = found
+        self._calls.passed(seq)
+        return ended
+
+    async def _start(self, call: ChildCall, called: ChildCalled | None) -> asyncio.Future[ChildEnded]:
+        """Submit a child, where that is not done yet. Returns what is done when it ends."""
+        log, place, waits = self._data.log, call.place, self._waits
+        new = called is None
+        if called is None:
+            called = ChildCalled(place, new_id(), call.name, call.digest, call.notice, call.proposal, call.shown)
+            self._replay.children[place] = (called, None, 0)
+            changes = [msgspec.structs.replace(call.count, run=called.run)] if call.count is not None else []
+            log.append(called, *changes)
+        child = called.run
+        with waits.busy():  # another branch of the handler may wait
+            await log.flush()
+            self._keys[child] = place
+            future = self._ends.setdefault(child, waits.loop.create_future())
+            if new or not await self._submitter.exists(child):
+                await self._submit(call, child)
+            elif call.is_told is not None and not call.is_told():
+                await call.prepare(child)  # it was written, and what was said of it was not
             if not new:
-                await self._pull()  # its end may have come long ago; that of a new one is told
-        passing, over = None, asyncio.shield(future)
-        if mail:
-            passing = self.loop.create_task(self._pass_on(child, place))
-        elif on_message is not None:
-            passing = self.loop.create_task(self._reply(place, on_message))
-        if passing is not None:
+                await waits.pull_inbox()  # its end may have come long ago; that of a new one is told
+        return future
 
-            def failed(answering: asyncio.Task[None]) -> None:
-                """What answers the child has failed: the child may wait for that answer for ever."""
-                error = None if answering.cancelled() else answering.exception()
-                if error is not None and not over.done():
-                    over.set_exception(error)
-                    self._stir()  # no time to park
-
-            passing.add_done_callback(failed)
+    async def _submit(self, call: ChildCall, child: str) -> None:
         try:
-            ended = await self._wait(over, behind=future)
-        finally:
-            if passing is not None:
-                passing.cancel()
-                await asyncio.wait([passing])
-        if passing is not None and not passing.cancelled() and passing.exception() is not None:
-            passing.result()
+            await self._submitter.submit(await call.prepare(child), parent=self._data.row, run=child)
+        except Exception as error:
+            self._keys.pop(child, None)
+            if call.notice is not None and isinstance(error, Invalid):
+                await self._data.host.store.delegations.uncount(child)  # it never came to be, and counts for nothing
+            if isinstance(error, InterlinguaError) and not isinstance(error, StoreError):
+                self._never_began(call.place, error)
+            raise
+
+    async def _await_end(self, call: ChildCall, future: asyncio.Future[ChildEnded]) -> ChildEnded:
+        over = asyncio.shield(future)
+        async with self._beside(call, over):
+            ended = await self._waits.wait(over, behind=future)
         assert isinstance(ended, ChildEnded)
         return ended
 
+    @contextlib.asynccontextmanager
+    async def _beside(self, call: ChildCall, over: asyncio.Future[ChildEnded]) -> AsyncIterator[None]:
+        """Do what is to be done while the child executes. Where that fails, the wait for the child fails."""
+        if call.beside is None:
+            yield
+            return
+        child = self._replay.children[call.place][0].run
+        task = self._waits.loop.create_task(call.beside(child))
+
+        def failed(answering: asyncio.Task[None]) -> None:
+            """Fail the wait, as answering the child has failed: the child may wait for that answer for ever."""
+            error = None if answering.cancelled() else answering.exception()
+            if error is not None and not over.done():
+                over.set_exception(error)
+                self._waits.stir()  # no time to park
+
+        task.add_done_callback(failed)
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is not None:
+            task.result()
+
     def _never_began(self, place: str, error: InterlinguaError) -> None:
         """Record why a child was refused when it was submitted. A refusal of the gate is in the log already."""
-        self._check_alive()
-        if place not in self.replay.refused:
-            record = Recorded(place + NEVER_BEGAN, error=error.info())
-            self.replay.records[record.key] = (0, record)
-            self.log.append(record)
+        self._waits.check_open()
+        if place not in self._replay.refused:
+            self._calls.add(Recorded(place + NEVER_BEGAN, error=error.info()))
 
-    def _other_input(self, place: str) -> NoReturn:
-        """What a member of a team is told is for the log of its own run."""
+    def other_input(self, place: str) -> NoReturn:
+        """Block the run: the history has this call with another input. That is for the log of the child's own run."""
         call = f"call '{name_of(place)}'"
-        self.mismatch(call, f"{call} with another input")
-
-    async def _pass_on(self, child: str, call: str) -> None:
-        """Send on what is sent to this run. Where the process dies between the two, it is sent on again,
-        and the child takes it once."""
-        while True:
-            number = await self.next_mail()
-            place = f"passed:{number + 1}"
-            if place in self.replay.records:
-                continue
-            received = await self.read_mail(number)
-            mark = f"{self.log.row.id}/{number + 1}"
-            message = msgspec.structs.replace(received, metadata={**received.metadata, PASSED: mark})
-            if self.authority is not None and not self.authority.task:
-                message.sender = USER  # it came from outside, where nobody is one of the team
-            try:
-                with self.busy():
-                    await self.worker.engine.runs.send(child, message, sealed=True, kind="passed")
-            except AlreadyFinished:
-                self.put_back(number)  # the next child gets it
-                return
-            except asyncio.CancelledError:
-                self.put_back(number)
-                raise
-            record = Recorded(place)
-            self.replay.records[place] = (0, record)
-            self.log.append(record)
-            notice = self.notice_of(call)
-            if notice is not None and self.authority is not None and not self.authority.task:
-                parts = [unverified(part) for part in received.parts]
-                metadata = unclaimed(received.metadata)
-                message = msgspec.structs.replace(received, sender=USER, parts=parts, metadata=metadata)
-                self.say_once(f"{place}:said", "message", notice.task, USER, notice.recipient, message)
-
-    async def _reply(self, call: str, on_message: OnMessage) -> None:
-        """Answer what a child sends while its task is under way."""
-        notice = self.notice_of(call)
-        assert notice is not None
-        branches.enter(Branch(self.branches, f"m{json_values.digest(call)[:8]}"))
-        for count in itertools.count(1):
-            place = f"{call}:mail:{count}"
-            number = self.taken_before(place)
-            if number is None:
-                number = await self.next_mail(sender=notice.recipient)
-                self.record_taken(place, number)
-            with self.busy():
-                reply = await on_message(await self.read_mail(number))
-                if reply is None:
-                    continue
-                with contextlib.suppress(AlreadyFinished):  # it did not wait for that
-                    await self.send(notice.recipient, reply, [], f"{call}:reply:{number + 1}")
-
-    def notice_of(self, call: str) -> Said | None:
-        """What was said when this call was made: it tells what its task is called, and who has it."""
-        found = self.replay.said.get(f"{call}:notice")
-        return found[1] if found is not None else None
-
-    # -- members of a team --------------------------------------------------------------------------------
-
-    async def delegate(
-        self, target: str, summary: str, attachments: list[Part | str], rule: str | None, reason: str | None,
-        scope: Scope | None, inputs: dict[str, Any], output: Any, on_inquiry: OnInquiry | None,
-        on_message: OnMessage | None, timeout: float | None, key: str | None,
-    ) -> Any:  # fmt: skip
-        """Hand over a task. To one's own overseer: propose what was done, and give back the verdict."""
-        self._check_alive()
-        if self.authority is None and not await self.worker.engine.directory.is_member(target):
-            raise InvalidRequest("only a member of a team delegates; call other agents with ctx.call")
-        for what, given in (("summary", summary), ("rule", rule), ("reason", reason)):
-            sound(given, str if what == "summary" else str | None, what)
-        scope = sound(scope, Scope | None, "scope")
-        parts = self.attached(attachments)
-        said = [Message("user", [TextPart(summary), *parts], sender=self.authority.me if self.authority else None)]
-        handover = Handover(said, summary, rule, reason, scope, on_message=on_message)
-        overseer = self.worker.engine.directory.reviewer_of(self.request, target)
-        if overseer is None:
-            return await self._hand_over(target, summary, inputs, None, None, timeout, key, handover)
-        return await self._propose(target, overseer, handover, parts, output, on_inquiry, key)
-
-    async def _hand_over(
-        self, name: str, input_: Any, inputs: dict[str, Any], config: Any, thread: str | None, timeout: float | None,
-        key: str | None, handover: Handover,
-    ) -> Any:  # fmt: skip
-        """Delegate, and do what the team's policy says where that fails."""
-        place = self.place("call", name, key)
-
-        async def attempt(target: str, at: str) -> ChildEnded:
-            member = self.worker.engine.directory.member(self.authority, target)
-            given = input_
-            if isinstance(given, str):
-                given = _as_text(target, member.card.input_text if member is not None else "text", given)
-            payload = {**(given or {}), **json_values.to_plain(inputs)}
-            payload = json_values.clean(payload, InvalidInput, what="input")
-            return await self.delegated(
-                target, member, member.run_name if member is not None else target, payload, handover, at,
-                config=config, thread=thread, timeout=timeout,
-            )  # fmt: skip
-
-        ended = await self.by_policy(name, place, attempt)
-        output = child_result(name, ended)
-        return TaskOutput(output, self.files.pop(ended.run, [])) if isinstance(output, dict) else output
-
-    async def delegated(
-        self, name: str, member: Member | None, run_name: str, payload: Any, handover: Handover, place: str, *,
-        config: Any = None, thread: str | None = None, timeout: float | None = None, proposal: str | None = None,
-        mail: bool = False,
-    ) -> ChildEnded:  # fmt: skip
-        """Through the gate: a child that the authority of this run allows, or a refusal in the log."""
-        engine, row, authority = self.worker.engine, self.log.row, self.authority
-        assignment = msgspec.to_builtins(handover.assignment)
-        scope = msgspec.to_builtins(handover.scope)
-        digest = json_values.digest(
-            [name, payload, config, thread, msgspec.to_builtins(handover.messages), scope, assignment]
-        )
-        past = self.replay.refused.get(place)
-        if past is not None:
-            if past[1].input != digest and not is_named(place):
-                self._other_input(place)
-            self.replay.reach(place)
-            self._passed(past[0])
-            raise _refusal(past[1].code, past[1].reason)
-        new = place not in self.replay.children
-        if new:
-            await self._or_refuse(engine.gate.check_delegation(row, authority, name), place, digest, name)
-        assert member is not None  # nobody else passes the gate
-        assert authority is not None
-        manifest = engine.directory.manifest_of(authority)
-        rule = manifest.delegate_rules.get(member.id) if manifest is not None else None
-        notice = Notice(
-            member.id, handover.rule or (rule.when_to_delegate if rule is not None else None), handover.reason,
-            None if handover.summary is None else json_values.digest(handover.summary),
-        )  # fmt: skip
-
-        async def prepare(child: str) -> RunRequest:
-            if proposal is not None:
-                admitted = engine.gate.admit_review(child, row, authority, member, handover.label)
-            else:
-                admitted = engine.gate.admit_delegation(child, row, authority, member, handover.scope)
-            granted: Authority = await self._or_refuse(admitted, place, digest, name, child)
-            if not handover.label:  # else it was said when the review began
-                # It comes to the store before the child does, mostly with it.
-                self._tell_notice(place, granted, notice, handover, proposal)
-            return self._request(
-                run_name, member.version, payload, config, thread=thread, timeout=timeout, messages=handover.messages,
-                authority=granted, assignment=handover.assignment,
-            )  # fmt: skip
-
-        count = None
-        if new and proposal is not None:
-            count = await engine.gate.count_review(row, authority, member, handover.label)
-        elif new:
-            count = await engine.gate.count_delegation(row, authority, member)
-        ended = await self._child(
-            place, digest, run_name, prepare, notice, proposal, mail=mail, on_message=handover.on_message, count=count
-        )
-        if not handover.label and self.notice_of(place) is None:  # lost, and the child ended before we came to it again
-            given = await engine.gate.authority_of(self.replay.children[place][0].run)
-            if given is not None:
-                self._tell_notice(place, given, notice, handover, proposal)
-        if proposal is None:
-            await self._tell_result(place, member, ended)
-        return ended
-
-    def _tell_notice(
-        self, place: str, granted: Authority, notice: Notice, handover: Handover, proposal: str | None
-    ) -> None:
-        said: list[Part] = [TextPart(handover.summary or "")]
-        parts = handover.messages[0].parts if handover.messages else said
-        metadata = unclaimed(handover.messages[0].metadata) if handover.messages else {}
-        if notice.rule is not None:
-            metadata["rule"] = notice.rule
-        if notice.reason is not None:
-            metadata["reason"] = notice.reason
-        if proposal is not None:
-            metadata[RESULT_HASH] = proposal
-        message = Message("agent", parts, sender=granted.delegator, metadata=metadata)
-        self.say_once(
-            f"{place}:notice", "delegation", granted.task, granted.delegator, granted.me, message,
-            held=proposal is not None,
-        )  # fmt: skip
-
-    async def _tell_result(self, place: str, member: Member, ended: ChildEnded) -> None:
-        """What came of a task, with its artifacts. That of an overseen agent was told by its overseer, with the
-        approval.
-
-        What an overseen agent had others do is part of its work: it is told with that, or never.
-        """
-        notice = self.notice_of(place)
-        files = await self._files_of(place, member, ended)
-        if notice is None or (ended.status is Status.SUCCEEDED and member.overseen):
-            return
-        key, back = f"{place}:result", (notice.task, notice.recipient, notice.sender)
-        held = bool(self.log.row.sealed)
-        if ended.status is Status.SUCCEEDED:
-            message = result_message(ended.output, member.card.output_text, notice.recipient)
-            message.parts = [*message.parts, *files]
-            message.metadata["final"] = True
-            self.say_once(key, "message", *back, message, held=held)
-        else:
-            error = ended.error or ErrorInfo("run_failed", f"{notice.recipient} {ended.status.value}")
-            self.say_once(key, "error", *back, error_message(error, notice.recipient), code=error.code, held=held)
-
-    async def _files_of(self, place: str, member: Member, ended: ChildEnded) -> list[Part]:
-        """What whoever delegated a task gets with its output, where it succeeded."""
-        if ended.status is not Status.SUCCEEDED:
-            return []
-        told = self.replay.said.get(f"{place}:result")
-        if told is not None:
-            output = result_message(ended.output, member.card.output_text, "")
-            self.files[ended.run] = told[1].message.parts[len(output.parts) :]
-        else:
-            with self.busy():
-                work = await Work.of(self.worker, ended.run)
-            self._check_alive()
-            assert self.authority is not None
-            # Messages of the first agent are told to the user as they are.
-            self.files[ended.run] = work.files(in_messages=self.authority.agent != ORCHESTRATOR)
-        return self.files[ended.run]
-
-    async def _or_refuse(
-        self, asked: Awaitable[Any], place: str, digest: str, name: str, run: str | None = None
-    ) -> Any:
-        try:
-            return await asked
-        except (Denied, OverBudget, RunTimedOut) as error:
-            self._check_alive()
-            body = DelegationRefused(name, error.message, error.code, place, digest, run)
-            self.log.append(body)
-            self.replay.children.pop(place, None)
-            self.replay.refused[place] = (0, body)  # the same key again: the same refusal
-            if self.authority is not None and self.authority.task:
-                told = error_message(error.info(), ORCHESTRATOR)
-                self.say_once(
-                    f"{place}:refused", "error", self.authority.task, ORCHESTRATOR, self.authority.me, told,
-                    code=error.code,
-                )  # fmt: skip
-            await self.log.flush()
-            raise
-
-    async def inner(
-        self, name: str, prepare: Prepare, key: str, told: list[Any], *, mail: bool = False,
-        count: CountDelegation | None = None,
-    ) -> ChildEnded:  # fmt: skip
-        """A child that is part of how this run does its own work. It passes no gate: its authority is this run's.
-
-        `told` is what the child is told: where that has changed, the run is blocked.
-        """
-        self._check_alive()
-        return await self._child(f"{_INNER}{key}", json_values.digest(told), name, prepare, mail=mail, count=count)
+        self._calls.mismatch(call, f"{call} with another input")
 
 
-def _as_text(name: str, field: str | None, text: str) -> dict[str, Any]:
+def as_text(name: str, field: str | None, text: str) -> dict[str, Any]:
+    """A text as the input of an agent."""
     if field is None:
         raise InvalidInput(f"agent {name} has no text field; call it with its input's members")
     return {field: text}
 
 
-def _refusal(code: str, reason: str) -> InterlinguaError:
-    return REFUSALS.get(code, Denied)(reason)
-
-
 def child_result(agent: Agent[..., Any] | str, ended: ChildEnded) -> Any:
+    """The output of a child; raises where it did not succeed."""
     if ended.status is not Status.SUCCEEDED:
         error = ended.error or ErrorInfo("run_failed", f"it {ended.status.value}")
         name = agent if isinstance(agent, str) else agent.card.name

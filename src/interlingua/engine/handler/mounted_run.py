@@ -1,7 +1,7 @@
-"""What agents that stand for remote ones need of the engine, and no other agent does.
+"""Runs of agents that stand for remote ones: what their handlers may do beyond the context.
 
-`Mounted` goes beyond the context: asking what no class was declared for, finding what was shown before a crash, and
-knowing why the handler is left. `LeftRun` is for telling the remote side when a run ends without its handler.
+They ask what no class was declared for, find what was shown before a crash, and know why the handler is left. `LeftRun`
+is for telling the remote side when a run ends without its handler.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,27 +20,26 @@ from ...model.content import DataPart, Part, TextPart
 from ...model.errors import Denied, ErrorInfo, InterlinguaError, Invalid, InvalidInput, RunError, RunNotFound
 from ...model.events import Emission, Recorded, Warned
 from ...model.prompt_input import prompt_input
-from ...model.run import Option, RunRequest
+from ...model.run import Option
 from ...model.run import Question as AskedQuestion
 from ...model.team import carried_scope
 from ...model.team.carried_scope import CarriedScope
+from ..agents.left_run import LeftRun as LeftRun
+from ..agents.left_run import OnCancel as OnCancel
 from ..agents.mount_path import MOUNTED_FROM as MOUNTED_FROM
 from ..agents.mount_path import VIA
 from ..agents.question_types import EXPIRED, Question, QuestionCodec
 from ..agents.question_types import Gone as Gone
 from ..ids import now
-from ..log.record_keys import place_of
+from ..log.record_keys import step_place as step_place
 from ..observe import tracing
-from . import process_exits
+from .suspension import Leaving
 
 if TYPE_CHECKING:
     from ..engine import Engine
-    from ..log.replay import Replay
-    from ..runs.execution import Leaving
     from .context import Context
 
 log_ = logging.getLogger("interlingua.engine")
-
 
 LOOK_EVERY = 600.0
 """Seconds after which a run that was set aside with a question looks whether the remote side still asks it: at first,
@@ -85,34 +84,35 @@ def our_failure(message: str, told: Any) -> RemoteError | None:
 
 
 class Mounted:
-    """What the handler of a mounted agent may do beyond its context."""
+    """A run of a mounted agent, as its handler sees it beyond its context."""
 
     def __init__(self, ctx: Context[Any, Any]) -> None:
         self._ctx = ctx
         self._run = ctx._run
-        self._run.engine_code = True
+        self._run.waits.branches.engine_code = True
 
     @property
     def leaving(self) -> Leaving | None:
         """Why the handler is being left. After "cancel" and "timeout" it is not entered again."""
-        return "cancel" if self._run.cancelling else self._run.leaving
+        run = self._run
+        return "cancel" if run.data.cancelling else run.waits.leaving
 
     @property
     def leaving_for_good(self) -> bool:
-        """Whether the remote run has to end with this one. A run that is only set aside is found again later."""
+        """True when the remote run has to end with this one. A run that is only suspended is found again later."""
         return self.leaving in ("cancel", "timeout")
 
     @property
     def begun(self) -> bool:
-        """Whether the run had begun before its handler was entered: it was parked, or its process is gone."""
-        return self._run.replay.started
+        """True when the run had begun before its handler was entered: it was parked, or its process is gone."""
+        return self._run.data.replay.started
 
     def shown(self, step: str) -> list[Emission]:
-        """What a step that was cut short has shown before, and what still stands of it.
+        """Emissions that a step which was cut short has shown before, and that still stand.
 
         Show it again first, as it is: that is not written twice. `step` is the key that the step was given.
         """
-        return self._run.replay.emissions.emitted_by(step_place(step))
+        return self._run.data.replay.emissions.emitted_by(step_place(step))
 
     async def shown_again(self, step: str) -> bool:
         """Show that again, as it is. Whether there was any."""
@@ -125,23 +125,24 @@ class Mounted:
         """Show something that the remote agent said. With `step=step_place(key)` it belongs to a step: once that is
         recorded, it is not shown again."""
         run = self._run
-        if run.leaving == "cancel" and not run.over:
-            run.put_last(body)  # the remote side may say its last words after it was told to stop
+        if run.waits.leaving == "cancel" and not run.waits.over:
+            run.output.put_last(body)  # the remote side may say its last words after it was told to stop
         else:
-            await run.show(body)
+            await run.output.show(body)
 
     @property
     def engine(self) -> Engine:
-        return self._run.worker.engine.facade
+        engine: Engine = self._run.engine
+        return engine
 
     @property
     def agent(self) -> str:
         """The name that it has here."""
-        return self._run.log.row.agent
+        return self._run.data.row.agent
 
     def found_at_server(self, run: str) -> None:
         """Tell the process that began this run what the server calls it."""
-        agent = self._run.agent
+        agent = self._run.data.agent
         if agent is not None and agent.on_remote_run is not None:
             agent.on_remote_run(run)
 
@@ -149,7 +150,7 @@ class Mounted:
         """The trace of this run, to be sent with the request that begins the remote one. It always has the number of
         mounts that the call has gone through, this one included, and in a team what may still be done. Raises
         TooManyHops where that is one mount too many, and Denied where a scope would not hold there."""
-        trace = trace_context.read(tracing.current(self._run.request.trace))
+        trace = trace_context.read(tracing.current(self._run.data.request.trace))
         scope = self._scope(trace)
         more = {carried_scope.SCOPE: carried_scope.write(scope)} if scope is not None else {}
         return trace_context.next_hop(trace, self.engine.settings.max_hops, more)
@@ -157,12 +158,12 @@ class Mounted:
     def _scope(self, trace: trace_context.Carrier | None) -> CarriedScope | None:
         """The scope and the limits that go on to the remote side. Raises Denied where somebody narrowed the call, and
         the remote side is none that keeps to that: servers that tell the way of their agents do."""
-        run, scope = self._run, carried_scope.read(trace)
-        if run.authority is not None:
-            scope = carried_scope.remaining_scope(run.authority, now())
+        data, scope = self._run.data, carried_scope.read(trace)
+        if data.authority is not None:
+            scope = carried_scope.remaining_scope(data.authority, now())
         elif scope is not None:
-            scope = carried_scope.after(scope, (now() - run.log.row.created_at) / 1e6)
-        card = run.agent.card if run.agent is not None else None
+            scope = carried_scope.after(scope, (now() - data.row.created_at) / 1e6)
+        card = data.agent.card if data.agent is not None else None
         if scope is not None and scope.narrowed and card is not None and not card.metadata.get(VIA):
             raise Denied(
                 f"{card.metadata.get(MOUNTED_FROM, card.name)} does not promise to keep to the scope of this call, and "
@@ -172,11 +173,11 @@ class Mounted:
 
     def asked(self) -> list[str]:
         """The keys of all questions that this run had asked when its handler was entered."""
-        return [place.removeprefix("ask:") for place in self._run.replay.questions]
+        return [place.removeprefix("ask:") for place in self._run.data.replay.questions]
 
     def withdrawn(self) -> list[str]:
         """The keys of those that had been taken back by then."""
-        past = self._run.replay.questions.items()
+        past = self._run.data.replay.questions.items()
         return [
             place.removeprefix("ask:")
             for place, one in past
@@ -185,10 +186,10 @@ class Mounted:
 
     def open(self) -> list[str]:
         """The keys of the questions that wait for an answer now."""
-        return [question.key.removeprefix("ask:") for question in self._run.open_questions.values()]
+        return [question.key.removeprefix("ask:") for question in self._run.questions.open.values()]
 
     def said(self) -> list[Part]:
-        """What the caller said, in full; nothing where the input is all there is."""
+        """The parts of the caller's messages; none where the input is all there is."""
         return [part for message in self._ctx.messages if message.role == "user" for part in message.parts]
 
     def said_as(self, card: AgentCard, input_: dict[str, Any]) -> list[Part]:
@@ -203,34 +204,34 @@ class Mounted:
         return []
 
     def beside(self, input_: dict[str, Any]) -> list[Part]:
-        """What the caller said beside the input: files, and data that are no members of it."""
+        """The parts that the caller sent beside the input: files, and data that are no members of it."""
         return [part for part in self.said() if not isinstance(part, TextPart) and not _holds(input_, part)]
 
     def recorded(self, step: str) -> bool:
-        """Whether a step was done when the handler was entered, by the key that it was given."""
-        return step_place(step) in self._run.replay.records
+        """Tells whether a step was done when the handler was entered, by the key that it was given."""
+        return step_place(step) in self._run.data.replay.records
 
     def record(self, step: str, value: Any) -> None:
         """Record what a step would give, where that is known already and there is nothing to do for it. It is written
         with what comes before and after it, and not waited for: see `committed`."""
-        run, place = self._run, step_place(step)
-        run._check_alive()
-        if place not in run.replay.records:
+        data, place = self._run.data, step_place(step)
+        self._run.waits.check_open()
+        if place not in data.replay.records:
             record = Recorded(place, msgspec.to_builtins(value))
-            run.log.append(record)
-            run.replay.records[place] = (0, record)
+            data.log.append(record)
+            data.replay.records[place] = (0, record)
 
     async def committed(self) -> None:
         """Wait until everything that this run has said and recorded is. Nothing may go to the remote side before."""
-        self._run._check_alive()
-        await self._run.log.flush()
+        self._run.waits.check_open()
+        await self._run.data.log.flush()
 
     def withdraw(self, key: str, reason: str) -> None:
         """The remote side no longer asks this."""
         run = self._run
-        for question in list(run.open_questions.values()):
-            if question.key == f"ask:{key}" and not run.over:
-                run.withdraw(question.id, reason)
+        for question in list(run.questions.open.values()):
+            if question.key == f"ask:{key}" and not run.waits.over:
+                run.questions.withdraw(question.id, reason)
 
     async def ask(
         self, type_: str, payload: Any, answer: Schema, *, key: str, prompt: str | None = None,
@@ -242,7 +243,7 @@ class Mounted:
         Gone where it was withdrawn before a crash.
         """
         question = RemoteQuestion(type_, payload, prompt, options or [])
-        return await self._run.ask(
+        return await self._run.questions.ask(
             question, deadline, key, RemoteCodec(type_, answer), attachments=attachments, remote=True
         )
 
@@ -253,9 +254,9 @@ class Mounted:
         """As `ask`, for as long as the remote side asks: `moved_on` returns when it does not any more. Then what is
         asked here is withdrawn, and Gone raised, unless somebody has answered here at that very moment. For that the
         run stays in memory, where not too many do; one that was set aside is woken from time to time to look."""
-        with self._run.worker.listeners.listening(self._run), contextlib.ExitStack() as looking:
+        with self._run.parking.exempt(), contextlib.ExitStack() as looking:
             if key in self.asked():  # it was set aside, and is not again before it has looked
-                looking.enter_context(self._run.busy())
+                looking.enter_context(self._run.waits.busy())
                 asyncio.get_running_loop().call_later(_LOOK_WITHIN, looking.close)
             asking = asyncio.ensure_future(self.ask(type_, payload, answer, key=key, **more))
             beside = [asyncio.ensure_future(self._look(moved_on)), asyncio.ensure_future(self._wake(key))]
@@ -285,14 +286,14 @@ class Mounted:
         if question is None:
             return
         why = f"it was answered {self._there}"
-        with run.busy():
-            if await run.close(question, "withdrawn", why):
+        with run.waits.busy():
+            if await run.questions.close(question, "withdrawn", why):
                 raise Gone(why)
-            await run.pull()
+            await run.pull_inbox()
 
     @property
     def _there(self) -> str:
-        agent = self._run.agent
+        agent = self._run.data.agent
         place = agent.card.metadata.get(MOUNTED_FROM) if agent is not None else None
         return f"at {place}" if place else "elsewhere"
 
@@ -305,14 +306,15 @@ class Mounted:
             await self.committed()
 
     def passed_on(self, key: str) -> bool:
-        """Whether the answer to this may have reached the remote side, before a crash or a moment ago. What has moved
-        on there since may have done so with just this answer."""
+        """Tells whether the answer to this may have reached the remote side, before a crash or a moment ago. The remote
+        side may have moved on since with just this answer."""
         return self.recorded(_passed_on(key))
 
     def too_late(self, key: str, *, step: str, answered: bool = True, **details: Any) -> Warned:
-        """What is to be shown, in a step, of an answer that was given here and is not the one that counts: the remote
-        side had another before, or (not `answered`) no longer asked. The answer stays on record as it was given."""
-        past = self._run.replay.questions[f"ask:{key}"]
+        """A warning, to be shown in a step, about an answer that was given here and is not the one that counts: the
+        remote side had another before, or (not `answered`) no longer asked. The answer stays on record as it was
+        given."""
+        past = self._run.data.replay.questions[f"ask:{key}"]
         by = f" (by {past.answer.by})" if past.answer is not None and past.answer.by else ""
         why = f"the question had been answered {self._there} before"
         if not answered:
@@ -323,7 +325,7 @@ class Mounted:
     def unused(self, step: str, *, but: str | None = None) -> list[Warned]:
         """The same, of all answers that were given here and never went to the remote side, which has gone on without
         them. `but`: what it asks now. Each is given once."""
-        past, found = self._run.replay.questions, []
+        past, found = self._run.data.replay.questions, []
         for key in [place.removeprefix("ask:") for place, one in past.items() if one.answer is not None]:
             if not self.passed_on(key) and (but is None or not key.startswith(but)):
                 self.record(_passed_on(key), None)
@@ -341,19 +343,20 @@ class Mounted:
             raise
 
     async def _wake(self, key: str) -> None:
-        """What is set aside with this is entered again at that time, and looks. The longer it has waited, the less it
-        matters when exactly one hears that it need not any more: so a month of waiting costs a few dozen looks."""
+        """Wake the run from time to time while it is parked with this question, to look. The longer it has waited, the
+        less it matters when exactly one hears that it need not any more: so a month of waiting costs a few dozen
+        looks."""
         while True:
             question = self._asks(key)
             waited = 0.0 if question is None else (now() - question.asked_at) / 1e6
             pause = max(LOOK_EVERY, waited / _LOOKS)
             with contextlib.suppress(TimeoutError):
                 never = asyncio.get_running_loop().create_future()
-                await self._run._wait(never, now() + int(pause * 1e6))
+                await self._run.waits.wait(never, now() + int(pause * 1e6))
 
     def _asks(self, key: str) -> AskedQuestion | None:
-        """What is asked by a key, and open."""
-        return next((one for one in self._run.open_questions.values() if one.key == f"ask:{key}"), None)
+        """The open question with this key."""
+        return next((one for one in self._run.questions.open.values() if one.key == f"ask:{key}"), None)
 
 
 def _holds(input_: dict[str, Any], part: Part) -> bool:
@@ -362,11 +365,6 @@ def _holds(input_: dict[str, Any], part: Part) -> bool:
 
 def _passed_on(key: str) -> str:
     return f"heard-{key}"  # the step in which an editor's agent is given an answer
-
-
-def step_place(key: str) -> str:
-    """What the log calls a step that was given this key."""
-    return f"step:{key}"
 
 
 # -- questions ------------------------------------------------------------------------------------------------
@@ -417,53 +415,3 @@ class RemoteCodec(QuestionCodec):
         self.type = type_
         self.payload = _FreeForm({})  # type: ignore[assignment]  # the remote side vouches for what it asks
         self.answer = _FreeForm(answer)  # type: ignore[assignment]
-
-
-# -- ending without the handler -------------------------------------------------------------------------------
-
-
-class LeftRun:
-    """A run that ends while its handler is not in memory: it was parked, or its process is gone."""
-
-    def __init__(
-        self, run: str, thread: str | None, request: RunRequest, why: Literal["cancelled", "lost"], replay: Replay
-    ) -> None:
-        self.id = run
-        self.thread = thread
-        self.request = request
-        self.why = why
-        self._records = replay.records
-
-    def recorded(self, step: str) -> Any:
-        """What a step gave, by its key or (for its first use) its name; None where it was never recorded."""
-        if step_place(step) in self._records:
-            return self._records[step_place(step)][1].value
-        for key, (_, record) in self._records.items():
-            place = place_of(key)
-            if place is not None and (place.kind, place.name) == ("step", step):
-                return record.value
-        return None
-
-
-OnCancel = Callable[[LeftRun], Awaitable[None]]
-"""Tells the remote side that a run is over.
-
-Called when a run is cancelled, or given up after crashes, while its handler is not in memory. (A handler that is in
-memory gets CancelledError, and tells it itself.) The run ends when this returns, fails or takes too long; where the
-process dies meanwhile, it is called again, so it may be called more than once.
-"""
-
-
-async def tell(hook: OnCancel, left: LeftRun, seconds: float) -> None:
-    """Call the hook. Whatever goes wrong in it is logged, and keeps nobody from ending the run."""
-    try:
-        async with asyncio.timeout(seconds):
-            await hook(left)
-    except TimeoutError:
-        log_.warning("run %s ends here; its remote side could not be told within %g s", left.id, seconds)
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:
-        if process_exits.is_signal(error):
-            raise
-        log_.warning("run %s ends here; its remote side could not be told: %s", left.id, error, exc_info=error)

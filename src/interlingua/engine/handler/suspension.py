@@ -1,6 +1,12 @@
-"""How a handler leaves memory while its run goes on later: parked, blocked, or released by a process that stops."""
+"""Suspension: a handler leaves memory while its run goes on later. It is parked, blocked, or released by a process that
+stops."""
 
 from __future__ import annotations
+
+from typing import Literal
+
+Leaving = Literal["cancel", "timeout", "park", "hand_back", "block", "exit", "full"]
+"""Why a handler is left."""
 
 
 class Suspended(BaseException):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from ...model.content import Message
@@ -9,6 +11,10 @@ from ..settings import Settings
 
 PASSED = "passed"
 """The member of a message's metadata that says which message of which run it was, where that passed it on."""
+
+MailKind = Literal["message", "told", "passed"]
+"""How a message comes: from another run or some caller; from a participant without a run; or passed on to the run that
+does the work of another."""
 
 
 class Letter(msgspec.Struct):
@@ -21,7 +27,7 @@ class Letter(msgspec.Struct):
     message: Message | None  # None: it is in the store
 
 
-class Mailbox:
+class ReceivedMessages:
     """Keeps the messages that come next in memory, up to `most_bytes`; a handler that reads another one waits for the
     store."""
 
@@ -38,7 +44,7 @@ class Mailbox:
 
     @property
     def bytes(self) -> int:
-        """Of the messages that are in memory."""
+        """Bytes of the messages that are in memory."""
         return self._bytes
 
     def add(self, message: Message, seq: int, size: int) -> None:

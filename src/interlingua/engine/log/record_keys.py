@@ -35,6 +35,11 @@ class Place(NamedTuple):
         return f"{self.kind}@{self.branch}/{self.position}:{name}"
 
 
+def step_place(key: str) -> str:
+    """The key in the log of a step that was given this key."""
+    return f"step:{key}"
+
+
 def place_of(key: str) -> Place | None:
     """The place that a key names; None where it was given with `key=`."""
     found = _PLACE.match(key)
@@ -45,7 +50,7 @@ def place_of(key: str) -> Place | None:
 
 
 def is_named(key: str) -> bool:
-    """Whether this was given with `key=`: then the arguments of the call do not count."""
+    """Tells whether this was given with `key=`: then the arguments of the call do not count."""
     return place_of(key) is None
 
 
@@ -60,7 +65,7 @@ def name_of(key: str) -> str:
 
 
 class Arguments(NamedTuple):
-    """What a call was called with, as far as its record says it."""
+    """The arguments of a call, as far as its record has them."""
 
     digest: str = UNKNOWN
     shown: str = ""

@@ -73,7 +73,7 @@ _MOVES: dict[type, Callable[..., Move]] = {
 
 
 def move_of(body: Body) -> Move | None:
-    """What an event means to the status of its run."""
+    """The move of a run's status that an event makes."""
     move = _MOVES.get(type(body))
     return None if move is None else move(body)
 
@@ -259,7 +259,7 @@ class LiveLog:
 
     @property
     def heavy(self) -> bool:
-        """Whether so much waits for the disk that the next of it should wait, too."""
+        """True when so much waits for the disk that the next of it should wait, too."""
         return self._unwritten + self._in_flight > self.recent.most_bytes
 
     def touch(self, *changes: Change, close: bool = False) -> None:
@@ -408,6 +408,12 @@ class LiveLog:
         """Committed events after `seq`, from memory; None where memory does not reach back that far."""
         return self.recent.since(seq)
 
+    def leave_memory(self) -> None:
+        """Leaves the events to the store, which has them all. A slow reader may hold this log for long."""
+        self.recent.clear()
+        if self.finished is not None:
+            self.finished = replace(self.finished, output=None)
+
     def changed(self) -> asyncio.Future[None]:
         """Done at the next commit."""
         future = asyncio.get_running_loop().create_future()
@@ -421,7 +427,10 @@ def weight(delta: Any) -> int:
     if isinstance(delta, str):
         return len(delta) + 2
     if isinstance(delta, dict):
-        return sum(len(name) + 4 + weight(member) for name, member in delta.items())
+        size = 0
+        for name, member in delta.items():  # most deltas are a text in an object: no call for that
+            size += len(name) + 4 + (len(member) + 2 if type(member) is str else weight(member))
+        return size
     if isinstance(delta, list):
         return sum(1 + weight(member) for member in delta)
     return 8

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...model.errors import InterlinguaError, Invalid, TooLarge
 from ...model.run import Blocked
 from ...store.ports import Store
 from ...store.rows import BlockedLine
@@ -27,18 +26,6 @@ _LATER = 0.5  # seconds until the next look where all slots are taken, or others
 _NOTHING = 60.0
 
 _blocked = msgspec.json.Decoder(Blocked)
-
-
-def is_unexpected(error: BaseException) -> bool:
-    """Whether an error tells of code that does not fit, rather than of work that failed.
-
-    Errors of our own tree end a run; but a value that the code does not take says the same as any other exception.
-    """
-    if isinstance(error, BaseExceptionGroup):
-        return any(is_unexpected(one) for one in error.exceptions)
-    if isinstance(error, InterlinguaError):
-        return isinstance(error, Invalid) and not isinstance(error, TooLarge)
-    return not isinstance(error, asyncio.CancelledError)
 
 
 def read_reason(reason: str) -> Blocked:

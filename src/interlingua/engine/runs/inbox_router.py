@@ -28,7 +28,7 @@ class Receiver(Protocol):
 
     def pull_soon(self) -> object: ...
 
-    async def pull(self) -> None: ...
+    async def pull_inbox(self) -> None: ...
 
 
 class InboxRouter:
@@ -76,7 +76,7 @@ class InboxRouter:
                     if execution is None:
                         self._note(run)
                     else:
-                        await execution.pull()
+                        await execution.pull_inbox()
             except Exception as error:
                 log.error("could not read inboxes: %s", error)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ...bus.port import Bus
 from ...model import json_values
@@ -21,6 +21,7 @@ from ..cluster.no_cluster import NoCluster
 from ..kept_output import kept_output
 from ..log.log_reader import LogReader
 from ..log.log_source import LogSources, next_hint
+from ..log.replay import Replay
 from ..log.run_log import LiveLog
 from ..observe.run_metrics import Meters
 from ..services.questions import QuestionQueries
@@ -29,10 +30,24 @@ from .blocked_report import BlockedReport
 from .blocked_runs import read_reason
 from .cluster_port import ClusterPort
 
-if TYPE_CHECKING:
-    from .execution import Execution
-
 _ALL = 1_000_000  # runs of one tree
+
+
+class LocalWaits(Protocol):
+    """The waits of a run that executes in this process."""
+
+    @property
+    def at_rest(self) -> bool: ...
+
+
+class LocalExecution(Protocol):
+    """A run that executes in this process."""
+
+    @property
+    def replay(self) -> Replay: ...
+
+    @property
+    def waits(self) -> LocalWaits: ...
 
 
 class LocalRuns(Protocol):
@@ -46,7 +61,7 @@ class LocalRuns(Protocol):
 
     def log_of(self, run: str) -> LiveLog | None: ...
 
-    def execution(self, run: str) -> Execution | None: ...
+    def execution(self, run: str) -> LocalExecution | None: ...
 
 
 class NoLocalRuns:
@@ -61,7 +76,7 @@ class NoLocalRuns:
     def log_of(self, run: str) -> LiveLog | None:
         return None
 
-    def execution(self, run: str) -> Execution | None:
+    def execution(self, run: str) -> LocalExecution | None:
         return None
 
 
@@ -134,7 +149,7 @@ class RunQueries:
         for row in left:  # nothing is awaited from here on, so nothing changes
             here = self.worker.execution(row.id)
             owned = row.status is Status.PENDING or row.worker is not None or row.wake_at is not None
-            if owned if here is None else not here.at_rest:
+            if owned if here is None else not here.waits.at_rest:
                 return False
         return True
 
@@ -186,7 +201,7 @@ class RunQueries:
 
     async def kept_output(self, restarted: Event) -> Any:
         """Returns the output as it is behind a `RunRestarted`; ABSENT where nothing is left."""
-        return await kept_output(self.store, restarted)
+        return await kept_output(self.store.runs, restarted)
 
     async def events(
         self, run: str, *, after: int = 0, follow: bool = True, sealed: bool = False

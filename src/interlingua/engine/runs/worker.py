@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ...bus.port import WORK, Bus, RemoteBus
 from ...model.errors import Conflict, ErrorInfo, InterlinguaError, NotFound
 from ...model.events import Event
-from ...model.status import Status
 from ...runtime.closing import close_all
 from ...runtime.job_group import JobGroup
 from ...store.changes import (
@@ -38,6 +37,8 @@ from ..clock import WallClock
 from ..cluster.link import ClusterLink
 from ..cluster.log_sources import Sources
 from ..cluster.no_cluster import NoCluster
+from ..execution.execution import Execution
+from ..execution.parking import Listeners
 from ..handler import process_exits
 from ..handler.branches import no_branch
 from ..ids import new_id, now
@@ -51,11 +52,9 @@ from .cluster_port import ANYBODY, ClusterPort
 from .commit_fanout import CommitFanout
 from .concurrency_limits import AgentLimit, ConcurrencyLimits
 from .entry import Entry
-from .execution import Execution
 from .execution_factory import ExecutionFactory
 from .finished_logs import FinishedLogs
 from .inbox_router import InboxRouter
-from .parking import Listeners
 
 if TYPE_CHECKING:
     from ..assembly import Core
@@ -151,7 +150,7 @@ class Worker:
             tasks = [e.task for e in self._working() if e.task is not None]
             await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         # What was acknowledged is taken in before anything is handed back: a cancelled run ends here, as cancelled.
-        await asyncio.gather(*(e.pull() for e in list(self._executions.values())), return_exceptions=True)
+        await asyncio.gather(*(e.pull_inbox() for e in list(self._executions.values())), return_exceptions=True)
         for execution in list(self._executions.values()):
             execution.leave("hand_back")
         deadline = asyncio.get_running_loop().time() + self.settings.cancel_grace + 1
@@ -180,13 +179,13 @@ class Worker:
     def is_ending(self) -> bool:
         """Whether a run that is cut short here ends with the process: the engine stops, or our own tasks are cancelled,
         as when the event loop ends."""
-        return self._stopping or self._loops.is_cancelling
+        return self._stopping or self._loops.was_cancelled
 
     def _working(self) -> list[Execution]:
         """Handlers that do something now: those that only wait are handed back at once."""
         return [
             e for e in self._executions.values()
-            if not e.over and e.task is not None and not e.task.done() and not (e.blocked and not e.active)
+            if not e.over and e.task is not None and not e.task.done() and not e.waits.only_waiting
         ]  # fmt: skip
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -275,16 +274,15 @@ class Worker:
         entry = execution.entry
         self._executions[row.id] = execution
         self.inbox.coming.pop(row.id, None)  # from now on, news reaches the execution
-        execution.limit = limit
+        execution.activity.limit = limit
         if entry is not None and entry.fail_with is not None:
-            execution._resume_waits()
-            execution._finish(Status.FAILED, error=entry.fail_with)
+            execution.fail_unentered(entry.fail_with)
         elif starts is not None:
-            execution._set_aside(starts)
+            execution.suspend(starts)
         elif replay.started and agent is not None and agent.retries and _next_is_last(row.crashes, agent.retries):
             # The next crash would be the last: it executes as a suspect, which is blamed for no other run's.
             row.crashes = SUSPECT
-            execution._set_aside(0)
+            execution.suspend(0)
         else:
             execution.start()
 
@@ -321,8 +319,7 @@ class Worker:
     # -- leaving ------------------------------------------------------------------------------------------
 
     def ended(self, execution: Execution) -> None:
-        self.listeners.left(execution)
-        limit, execution.limit = execution.limit, None
+        limit, execution.activity.limit = execution.activity.limit, None
         self.limits.leave(limit)
         self._slot_free(limit)
 
@@ -349,7 +346,7 @@ class Worker:
             del self._executions[run]
             log.wake_readers()
             if log.finished is not None:
-                if execution.rollback or (sealed is not None and sealed.forgotten):
+                if execution.data.rollback or (sealed is not None and sealed.forgotten):
                     self._finished.forget_below(self.path_of(log.row))
                 else:
                     self._finished.keep(log)

@@ -19,6 +19,8 @@ from ...model.errors import Denied, InterlinguaError, InvalidRequest, NotFound, 
 from ...model.events import RunCreated
 from ...model.run import Run, check_id
 from ...model.status import Status
+from ...runtime.closing import close_all
+from ...runtime.job_group import JobGroup
 from ...security.redaction import redact_text, redact_url
 from ...store.ports import Store
 from ...store.rows import CallbackRow, Places, RunRow, Standing
@@ -74,7 +76,9 @@ class Callbacks:
         self.failed = 0  # given up
         self.retried = 0
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._jobs = JobGroup("callbacks")
+        self._deliveries = JobGroup("callbacks", _not_noted)
+        self._under_way: dict[asyncio.Task[None], CallbackRow] = {}
         self._tidied = -_TIDY_EVERY
 
     @property
@@ -108,62 +112,52 @@ class Callbacks:
                 raise InvalidRequest(f"callbacks cannot be sent to this address: {error.message}", path=path) from error
 
     def start(self) -> None:
-        if self.send is not None and self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._loop())
+        if self.send is not None and not self._jobs:
+            self._jobs.spawn(self._loop())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await close_all([self._jobs.close, self._deliveries.close])
 
     def hint(self) -> None:
         self._wake.set()
 
     async def _loop(self) -> None:
-        under_way: dict[asyncio.Task[None], CallbackRow] = {}
-        try:
-            while True:
-                self._wake.clear()
-                try:
-                    await self._tidy()
-                    pause = await self._take(under_way)
-                except InterlinguaError as error:
-                    log.error("could not read callbacks: %s", error)
-                    pause = 1.0
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._wake.wait()
-        finally:
-            for task in under_way:
-                task.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
+        while True:
+            self._wake.clear()
+            try:
+                await self._tidy()
+                pause = await self._take()
+            except InterlinguaError as error:
+                log.error("could not read callbacks: %s", error)
+                pause = 1.0
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
 
-    async def _take(self, under_way: dict[asyncio.Task[None], CallbackRow]) -> float:
+    async def _take(self) -> float:
         """Start sending what is due, and say how long nothing will be. Whatever ends, or is new, wakes the loop."""
-        standings = Counter(row.standing for row in under_way.values())
+        under_way = self._under_way.values()
+        standings = Counter(row.standing for row in under_way)
         places = Places(_AT_ONCE - len(under_way), _NEW - standings["new"], _FAILING - standings["failing"])
         due = await self._store.callbacks.next_due()
         if due is None or not places.all:
             return 30.0
         if due > now():
             return min(30.0, (due - now()) / 1e6 + 0.001)
-        busy = Counter(row.receiver for row in under_way.values())
+        busy = Counter(row.receiver for row in under_way)
         rows = await self._store.callbacks.claim(
             now(), now() + int(_LEASE * 1e6), places, busy=busy, per_receiver=_PER_RECEIVER
         )
 
-        def ended(task: asyncio.Task[None]) -> None:
-            del under_way[task]
-            if not task.cancelled() and (error := task.exception()) is not None:
-                log.error("could not note how a callback went; it is sent again: %s", error)
-            self._wake.set()
-
         for row in rows:
-            task = asyncio.get_running_loop().create_task(self._deliver(row))
-            under_way[task] = row
-            task.add_done_callback(ended)
+            task = self._deliveries.spawn(self._deliver(row))
+            self._under_way[task] = row
+            task.add_done_callback(self._delivered)
         return 0.0 if rows else 1.0  # without any, what is due is for receivers whose places are taken
+
+    def _delivered(self, task: asyncio.Task[None]) -> None:
+        del self._under_way[task]
+        self._wake.set()
 
     async def _tidy(self) -> None:
         time = asyncio.get_running_loop().time()
@@ -238,3 +232,7 @@ class Callbacks:
         while hopeless and (given_up := await self._store.callbacks.give_up(row.receiver, too_old, shown)):
             self.failed += given_up
             log.error("%d callbacks to %s are given up: it has been silent too long", given_up, row.receiver)
+
+
+def _not_noted(error: BaseException) -> None:
+    log.error("could not note how a callback went; it is sent again: %s", error)

@@ -13,6 +13,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ...model.errors import InterlinguaError
+from ...runtime.job_group import JobGroup
 from ...store.ports import Store
 from ...store.rows import Reminder
 from ..ids import now
@@ -34,17 +35,14 @@ class Reminders:
         self.serves = False  # set by the app: of several processes on a store, those remind that serve
         self.sent = 0
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._jobs = JobGroup("reminders")
 
     def start(self) -> None:
-        if self.serves and self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._loop())
+        if self.serves and not self._jobs:
+            self._jobs.spawn(self._loop())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._jobs.close()
 
     def hint(self) -> None:
         """A question was asked here: there may be something to remind of sooner."""

@@ -25,11 +25,8 @@ from ..agents.agent import Agent
 from ..ids import new_id
 from ..runs.queries import RunQueries
 from ..runs.service import RunService
-from ..teams.conversation import nobody
 from ..teams.members import TeamAgent
-from ..teams.team_directory import TeamDirectory
-
-_LOOKS = 10  # at whether a run has begun: it was counted a moment ago
+from ..teams.team_gate import Gatekeeper
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -46,7 +43,7 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
 class TeamQueries:
     """Finds teams, their tasks, and what was said in them."""
 
-    def __init__(self, store: Store, directory: TeamDirectory, runs: RunQueries) -> None:
+    def __init__(self, store: Store, directory: Gatekeeper, runs: RunQueries) -> None:
         self._store = store
         self._directory = directory
         self._runs = runs
@@ -98,22 +95,8 @@ class TeamQueries:
         return [(event, event.body) for event in found if isinstance(event.body, Said)]
 
     async def participant(self, label: str, id_: str) -> DelegationRow:
-        """The run of an instance that takes part in a task, now or before. Waits for one that is just beginning."""
-        for _ in range(_LOOKS):
-            rows = await self._store.delegations.labelled(label)
-            named = [row for row in rows if instance_id(row.agent, row.instance) == id_]
-            if not named:
-                break
-            begins = self._runs.next_hint(named[-1].run)
-            try:
-                runs = [(row, await self._store.runs.get(row.run)) for row in reversed(named)]
-                begun = [(row, run) for row, run in runs if run is not None]
-                if begun:
-                    return next((row for row, run in begun if not run.status.final), begun[0][0])
-                await begins
-            finally:
-                begins.cancel()
-        raise nobody(label, id_, (instance_id(row.agent, row.instance) for row in rows))
+        """Returns the run of an instance that takes part in a task, now or before."""
+        return await self._directory.participant(label, id_)
 
 
 class TeamService(TeamQueries):
@@ -121,7 +104,7 @@ class TeamService(TeamQueries):
 
     _runs: RunService
 
-    def __init__(self, store: Store, directory: TeamDirectory, runs: RunService) -> None:
+    def __init__(self, store: Store, directory: Gatekeeper, runs: RunService) -> None:
         super().__init__(store, directory, runs)
 
     @property

@@ -1,4 +1,4 @@
-"""Participants of a task that talk to each other: what is said, to whom it goes, and the mailbox where it arrives.
+"""Participants of a task that talk to each other: what is said, and to whom it goes.
 
 Whatever a member of a team says or is told stands on its log, and goes on to the log of the team's run, where the whole
 conversation is. What concerns a result that is not approved stays on sealed logs.
@@ -6,37 +6,32 @@ conversation is. What concerns a result that is not approved stays on sealed log
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import msgspec
 
 from ...model import json_values
 from ...model.content import DataPart, Message, Part, TextPart, ToolResultPart
 from ...model.errors import AlreadyFinished, ErrorInfo, InvalidRequest, NotFound, TooLarge
-from ...model.events import Body, Form, MessageReceived, Recorded, Said, body_encoder
-from ...model.run import Answer, Question, RunRequest
+from ...model.events import Form, Said, body_encoder
+from ...model.run import Answer, Question
 from ...model.team.authority import Authority
 from ...model.team.manifest import ORCHESTRATOR, USER, instance_id
 from ...model.team.oversight import ReviewVerdict, is_review, read_verdict
-from ...store.changes import Change, DropInbox, PutInbox
+from ...store.changes import Change, PutInbox
 from ...store.rows import DelegationRow
-from ..handler.branches import Branches
+from ..handler.calls import Calls
+from ..handler.run_data import RunData
+from ..handler.waits import Waits
 from ..ids import now
-from ..log.received_messages import PASSED
-from ..log.record_keys import UNKNOWN_ARGUMENTS, Arguments, show
+from ..log.received_messages import MailKind as MailKind
+from ..log.record_keys import Arguments, show
 from ..log.replay import said_digest
-from ..log.run_log import encode
-from ..runs.inbox import Inbox
+from .gate import TeamGate
 
 UNVERIFIED = "unverified"
 """The member of a tool result's `meta` that says that its sender has not called that tool with that result."""
-
-MailKind = Literal["message", "told", "passed"]
-"""How a message comes: from another run or some caller; from a participant without a run; or passed on to the run that
-does the work of another."""
 
 RESULT_HASH = "result_hash"
 """The member of a held message's metadata that says which result it is about."""
@@ -45,36 +40,22 @@ ENGINE_SAYS = frozenset({"verdict", "final", RESULT_HASH})
 """Members of a message's metadata that only the engine sets: what others read there is true."""
 
 
-class Speaking(Inbox):
-    """The part of an Execution that talks to other participants."""
+class Conversation:
+    """The part of a run in the conversation of its team. It is the run's `TeamPart`."""
 
-    request: RunRequest
-    branches: Branches
-    _untaken = 0  # the first message that the handler has not had
-    _passed_on: set[str] | None = None  # messages that were passed on to this run; None: not looked yet
+    __slots__ = ("_called_tools", "_calls", "_data", "_gate", "_replay", "_waits")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._taken: set[int] = set()  # messages that the handler has had, by their number in the mailbox
-        self._called_tools: set[str] = set()  # digests of server, tool and result
-
-    if TYPE_CHECKING:
-
-        def _check_alive(self) -> None: ...
-        def place(self, kind: str, name: str, key: str | None, called_with: Arguments = UNKNOWN_ARGUMENTS) -> str: ...
-        def _passed(self, seq: int) -> None: ...
-        async def turn(self, seq: int) -> None: ...
-        async def body_at(self, seq: int) -> Body | None: ...
-        def busy(self) -> contextlib.AbstractContextManager[None]: ...
-        def _deadline_at(self, place: str, seconds: float) -> int: ...
-        async def _wait(
-            self, future: asyncio.Future[Any], deadline: int | None = None, *,
-            behind: asyncio.Future[Any] | None = None,
-        ) -> Any: ...  # fmt: skip
+    def __init__(self, data: RunData, waits: Waits, calls: Calls, gate: TeamGate) -> None:
+        self._data = data
+        self._replay = data.replay
+        self._waits = waits
+        self._calls = calls
+        self._gate = gate
+        self._called_tools: set[str] | None = None  # digests of server, tool and result
 
     @property
-    def authority(self) -> Authority | None:
-        return self.request.authority
+    def _authority(self) -> Authority | None:
+        return self._data.request.authority
 
     # -- saying -------------------------------------------------------------------------------------------
 
@@ -83,72 +64,85 @@ class Speaking(Inbox):
         code: str | None = None, held: bool = False, time: int | None = None, also: Iterable[Change] = (),
     ) -> None:  # fmt: skip
         """Put something into the conversation, once for each key. `also` is changed with that."""
-        past = self.replay.said.get(key)
+        past = self._replay.said.get(key)
         if past is not None:
-            self._passed(past[0])
+            self._calls.passed(past[0])
             return
         body = Said(task, sender, recipient, form, message, code, time, None, key, held)
-        self.replay.said[key] = (0, body)
-        self.log.append(body, *also, *self._to_team(body))
+        self._replay.said[key] = (0, body)
+        self._data.log.append(body, *also, *self._to_team(body))
 
     def _to_team(self, body: Said) -> list[Change]:
-        root = self.authority.root if self.authority is not None else ""
-        if body.held or not root or root == self.log.row.id:
+        authority, run = self._authority, self._data.row.id
+        root = authority.root if authority is not None else ""
+        if body.held or not root or root == run:
             return []
-        told = msgspec.structs.replace(body, run=self.log.row.id, time=body.time or now())
-        return [PutInbox(root, "relay", body_encoder.encode(told))]
+        relayed = msgspec.structs.replace(body, run=run, time=body.time or now())
+        return [PutInbox(root, "relay", body_encoder.encode(relayed))]
+
+    def notice_of(self, call: str) -> Said | None:
+        """The message with which a task was handed over: it tells what the task is called, and who has it."""
+        found = self._replay.said.get(f"{call}:notice")
+        return found[1] if found is not None else None
 
     async def send(self, recipient: str, content: str, attachments: list[Part | str], key: str | None) -> None:
-        """A message to another participant of the task. No rule says who may talk to whom."""
-        self._check_alive()
+        """Send a message to another participant of the task. No rule says who may talk to whom."""
+        self._waits.check_open()
         authority = self._participant()
         sound(content, str, "content")
         parts = self.attached(attachments)
-        place = self.place("send", recipient, key, Arguments(said_digest(content), show(content)))
-        if place in self.replay.said:
-            self._passed(self.replay.said[place][0])
+        place = self._calls.place("send", recipient, key, Arguments(said_digest(content), show(content)))
+        if place in self._replay.said:
+            self._calls.passed(self._replay.said[place][0])
             return
-        message = Message("agent", [TextPart(content), *parts], f"{self.log.row.id}/{place}", authority.me)
+        message = Message("agent", [TextPart(content), *parts], f"{self._data.row.id}/{place}", authority.me)
         plain = msgspec.to_builtins(message)
         if (clean := json_values.clean(plain, InvalidRequest, what="message")) is not plain:
             message = msgspec.convert(clean, Message)
         if recipient in (USER, ORCHESTRATOR):
             self.say_once(place, "message", authority.task, authority.me, recipient, message)
-            await self.log.flush()
-            return
+        else:
+            await self._send_to_member(place, authority, recipient, message)
+        await self._data.log.flush()  # it is on its way
+
+    async def _send_to_member(self, place: str, authority: Authority, recipient: str, message: Message) -> None:
+        host = self._data.host
         found = await self.find_participant(recipient)
-        run = await self.worker.store.runs.get(found.run)
-        self._check_alive()
+        run = await host.store.runs.get(found.run)
+        self._waits.check_open()
         if run is None or run.status.final:
             raise AlreadyFinished(f"{recipient} has ended its part in {found.label}, and reads no more messages")
         message.metadata["task"] = task = between(authority.task, found.label)
         held, hash_ = self._is_held(found)
         if hash_:
             message.metadata[RESULT_HASH] = hash_
-        body, most = json_values.encode(message), self.worker.settings.max_input_bytes
+        body, most = json_values.encode(message), host.settings.max_input_bytes
         if len(body) > most:
             raise TooLarge(f"the message to {recipient} is larger than {most} bytes: as JSON it has {len(body)}")
         mail = PutInbox(found.run, "message", body)
         self.say_once(place, "message", task, authority.me, recipient, message, held=held, also=[mail])
-        await self.log.flush()  # it is on its way
 
     def _is_held(self, to: DelegationRow) -> tuple[bool, str]:
-        """What an overseer and the one that it oversees tell each other about a result is not for others."""
-        assignment, authority = self.request.assignment, self._participant()
+        """Tells whether a message is for the log alone: an overseer and the agent that it oversees talk about a
+        result."""
+        assignment, authority = self._data.request.assignment, self._participant()
         if assignment is not None and assignment.review is not None:
             return assignment.review.agent == instance_id(to.agent, to.instance), assignment.review.result_hash
-        manifest = self.worker.engine.directory.manifest_of(authority)
-        sealed = bool(self.log.row.sealed)
+        manifest = self._gate.manifest_of(authority)
+        sealed = bool(self._data.row.sealed)
         return sealed and manifest is not None and to.agent == manifest.overseer, ""
 
     def _participant(self) -> Authority:
-        if self.authority is None or not self.authority.task:
+        authority = self._authority
+        if authority is None or not authority.task:
             raise InvalidRequest("only members of a team talk to each other; use ctx.message, or ctx.ask")
-        return self.authority
+        return authority
 
     async def find_participant(self, id_: str) -> DelegationRow:
         authority = self._participant()
-        return await self.worker.engine.teams.participant(authority.task.partition(".")[0], id_)
+        return await self._gate.participant(authority.task.partition(".")[0], id_)
+
+    # -- attachments --------------------------------------------------------------------------------------
 
     def attached(self, attachments: Iterable[Part | str]) -> list[Part]:
         """Attachments as parts. A tool's result that this run did not get is marked."""
@@ -157,14 +151,20 @@ class Speaking(Inbox):
         return [self._verified(part) if isinstance(part, ToolResultPart) else part for part in parts]
 
     def _verified(self, part: ToolResultPart) -> Part:
-        if tool_digest(part.server or "", part.tool, part.result) in self._called_tools:
+        if tool_digest(part.server or "", part.tool, part.result) in (self._called_tools or ()):
             meta = {name: value for name, value in (part.meta or {}).items() if name != UNVERIFIED}
             return msgspec.structs.replace(part, meta=meta or None)
         return unverified(part)
 
+    def note_tool(self, server: str, tool: str, result: Any) -> None:
+        """Remember that this run has got a result of a tool."""
+        if self._called_tools is None:
+            self._called_tools = set()
+        self._called_tools.add(tool_digest(server, tool, result))
+
     def with_checked_attachments(self, output: Any) -> Any:
         """The output of a run. Where it is a verdict, the tool results that go along are checked as any others."""
-        assignment = self.request.assignment
+        assignment = self._data.request.assignment
         if assignment is None or assignment.review is None or not isinstance(output, dict):
             return output
         try:
@@ -173,9 +173,11 @@ class Speaking(Inbox):
             return output  # then it is no verdict
         return output if not given else {**output, "attachments": msgspec.to_builtins(self.attached(given))}
 
-    def tell_question(self, place: str, question: Question, attachments: Iterable[Part | str]) -> None:
-        """What a member asks is a message to the user, and what it is answered is one back."""
-        authority = self.authority
+    # -- what the run asks and is told --------------------------------------------------------------------
+
+    def asked(self, place: str, question: Question, attachments: Iterable[Part | str]) -> None:
+        """A question of a member is a message to the user, and its answer is one back."""
+        authority = self._authority
         if authority is None or not authority.task:
             return
         about = {"question": question.id, "type": question.type}
@@ -183,8 +185,8 @@ class Speaking(Inbox):
         message.metadata.update(about)
         self.say_once(f"{place}:{question.id}", "message", authority.task, authority.me, USER, message)
 
-    def tell_answer(self, place: str, question: Question, answer: Answer) -> None:
-        authority = self.authority
+    def answered(self, place: str, question: Question, answer: Answer) -> None:
+        authority = self._authority
         if authority is None or not authority.task:
             return
         key = f"{place}:{question.id}:answer"
@@ -201,131 +203,19 @@ class Speaking(Inbox):
         message = Message("user", [TextPart(text)], sender=USER, metadata={"question": question.id})
         self.say_once(key, "message", authority.task, USER, authority.me, message)
 
-    # -- what a run is told -------------------------------------------------------------------------------
-
-    def take_message(self, message: Message, drop: DropInbox, kind: str) -> None:
-        """A message for this run. What somebody outside says is recorded here, for they have no log."""
-        authority, said = self.authority, list[Change]()
-        if kind == "passed" and not self._is_new(message):
-            self.log.touch(drop)
-            return
-        if kind != "passed":
-            message.metadata.pop(PASSED, None)  # only we say so
-        if authority is not None and authority.task and (message.sender in (None, USER) or kind == "told"):
-            message.sender = message.sender or USER
-            message.metadata = unclaimed(message.metadata)
-            message.parts = [unverified(part) for part in message.parts]  # nobody out there calls our tools
-            told = Said(authority.task, message.sender, authority.me, "message", message)
-            said = [] if kind == "passed" else self._to_team(told)
-        body = MessageReceived(message)
-        encoded = encode(body)
-        seq = self.log.append(body, drop, *said, encoded=encoded)
-        if not seq:
-            return  # the run is over, or the store refused its log
-        self.replay.received.add(message, seq, len(encoded))
-        for future in self._mail:
-            if not future.done():
-                future.set_result(None)
-
-    def _is_new(self, message: Message) -> bool:
-        """Whether a message that was passed on comes for the first time: after a crash it is passed on again."""
-        mark = message.metadata.get(PASSED)
-        if self._passed_on is None:
-            self._passed_on = self.replay.received.passed_on()
-        new = str(mark) not in self._passed_on
-        self._passed_on.add(str(mark))
-        return new
-
-    async def receive(self, timeout: float | None, sender: str | None = None) -> Message:
-        """The next message for the handler."""
-        self._check_alive()
-        place = self.place("receive", sender or "", None)
-        number = self.taken_before(place)
-        if number is not None:
-            await self.turn(self.replay.records[f"{place}:taken"][0])
-        else:
-            number = await self.next_mail(timeout, sender, place)
-            if (seq := self.replay.received[number].seq) <= self.replay.last_seq:
-                await self.turn(seq)
-            if self.branches.here() is not self.branches.root:  # else the order of the messages says it
-                self.record_taken(place, number)
-        return await self.read_mail(number)
-
-    async def read_mail(self, number: int) -> Message:
-        """The message with this number in the mailbox: from memory, or from the store."""
-        message = self.replay.received.take(number)
-        if message is not None:
-            return message
-        seq = self.replay.received[number].seq
-        try:
-            with self.busy():
-                await self.log.flush()
-                body = await self.body_at(seq)
-        except BaseException:
-            self.put_back(number)
-            raise
-        assert isinstance(body, MessageReceived)
-        return body.message
-
-    def taken_before(self, place: str) -> int | None:
-        """The message that this call took, where the history says it."""
-        past = self.replay.records.get(f"{place}:taken")
-        if past is None:
-            return None
-        self._passed(past[0])
-        return int(past[1].value)
-
-    def record_taken(self, place: str, number: int) -> None:
-        record = Recorded(f"{place}:taken", number)
-        self.replay.records[record.key] = (0, record)
-        self.log.append(record)
-
-    def reserve_taken(self) -> None:
-        """Messages that some call has taken are for no other one."""
-        self._taken.update(int(one.value) for key, (_, one) in self.replay.records.items() if key.endswith(":taken"))
-        while self._untaken in self._taken:
-            self._untaken += 1
-
-    async def next_mail(self, timeout: float | None = None, sender: str | None = None, place: str = "") -> int:
-        """Take the next message, and give its number in the mailbox. `place`: of the call that has a timeout."""
-        self._check_alive()
-        deadline, late = None, f"{place}:late"
-        if timeout is not None:
-            deadline = self._deadline_at(place, timeout)
-            if late in self.replay.records:  # what has come since then is for whoever waited later
-                await self.turn(self.replay.records[late][0])
-                self._passed(self.replay.records[late][0])
-                raise TimeoutError
-        while True:
-            for number in range(self._untaken, len(self.replay.received)):
-                if number not in self._taken and sender in (None, self.replay.received[number].sender):
-                    self._taken.add(number)
-                    while self._untaken in self._taken:
-                        self._untaken += 1
-                    return number
-            future: asyncio.Future[None] = self.loop.create_future()
-            self._mail.append(future)
-            try:
-                await self._wait(future, deadline)
-            except TimeoutError:
-                self._check_alive()
-                record = Recorded(late)
-                self.replay.records[late] = (0, record)
-                self.log.append(record)
-                raise
-            finally:
-                if future in self._mail:
-                    self._mail.remove(future)
-
-    @property
-    def has_mail(self) -> bool:
-        """Whether there are messages that the handler has not taken."""
-        return self._untaken < len(self.replay.received)
-
-    def put_back(self, number: int) -> None:
-        """A message that was taken is for somebody else."""
-        self._taken.discard(number)
-        self._untaken = min(self._untaken, number)
+    def received(self, message: Message, kind: MailKind) -> list[Change]:
+        """Mark a message from outside, and return what tells the team of it."""
+        authority = self._authority
+        if authority is None or not authority.task:
+            return []
+        if message.sender not in (None, USER) and kind != "told":
+            return []
+        message.sender = message.sender or USER
+        message.metadata = unclaimed(message.metadata)
+        message.parts = [unverified(part) for part in message.parts]  # nobody out there calls our tools
+        if kind == "passed":
+            return []
+        return self._to_team(Said(authority.task, message.sender, authority.me, "message", message))
 
 
 def unclaimed(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -346,7 +236,8 @@ def unverified(part: Part) -> Part:
 
 
 def sound(given: Any, type_: Any, what: str) -> Any:
-    """What can be read back when it is written down. Nothing else may reach a log: no run gets past what is there."""
+    """Convert a value to something that can be read back when it is written. Nothing else may reach a log: no run gets
+    past it."""
     try:
         return msgspec.convert(msgspec.to_builtins(given), type_)
     except (TypeError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What is done when a delegation fails: the team's policy says so, error code by error code.
+"""The policy of a team says what is done when a delegation fails, error code by error code.
 
 Every decision is an event, made once: a run that is entered again finds what was decided.
 """
@@ -6,7 +6,7 @@ Every decision is an event, made once: a run that is entered again finds what wa
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -21,12 +21,15 @@ from ...model.team import authority as gates
 from ...model.team.authority import Action
 from ...model.team.manifest import ORCHESTRATOR, USER
 from ..agents.question_types import Question, question_codec
+from ..handler.calls import Calls
+from ..handler.questions import Questions
+from ..handler.run_data import RunData
+from ..handler.steps import Steps
 from ..ids import now
 from ..observe import tracing
-from .review_requests import Proposing
-
-if TYPE_CHECKING:
-    from .members import Member
+from .conversation import Conversation
+from .delegation import Delegation
+from .gate import TeamGate, TeamMember
 
 Attempt = Callable[[str, str], Awaitable[ChildEnded]]
 
@@ -63,18 +66,25 @@ class Escalation(Question[Remedy]):
 ESCALATION = question_codec(Escalation)
 
 
-class Handling(Proposing):
-    """The part of an Execution that does something about failures of those that it delegated to."""
+class ErrorPolicy:
+    """Does what the team's policy says about failures of those that a run delegated to."""
 
-    if TYPE_CHECKING:
+    __slots__ = ("_calls", "_conversation", "_data", "_delegation", "_gate", "_questions", "_replay", "_steps")
 
-        async def ask(
-            self, question: Any, deadline: float | None, key: str | None, codec: Any = None, *,
-            answerer: str | None = None,
-        ) -> Any: ...  # fmt: skip
-        async def sleep(self, seconds: float, key: str | None) -> None: ...
+    def __init__(
+        self, data: RunData, calls: Calls, steps: Steps, questions: Questions, conversation: Conversation,
+        delegation: Delegation, gate: TeamGate,
+    ) -> None:  # fmt: skip
+        self._data = data
+        self._replay = data.replay
+        self._calls = calls
+        self._steps = steps
+        self._questions = questions
+        self._conversation = conversation
+        self._delegation = delegation
+        self._gate = gate
 
-    async def by_policy(self, name: str, place: str, attempt: Attempt) -> ChildEnded:
+    async def run(self, name: str, place: str, attempt: Attempt) -> ChildEnded:
         """Delegate to an agent; where that fails, again, or to another, as long as the policy says so."""
         tried, taken, at = [name], 0, place
         while True:
@@ -106,11 +116,11 @@ class Handling(Proposing):
     def decide(self, agent: str, place: str, error: ErrorInfo, taken: int, *, tool: bool = False) -> Action:
         """The next step of the policy, on record. A tool is tried again or fails: its caller is who fails then."""
         key = f"{place}:{taken + 1}"
-        past = self.replay.handled.get(key)
+        past = self._replay.handled.get(key)
         if past is not None and past[1].code == error.code:
-            self._passed(past[0])
+            self._calls.passed(past[0])
             return Action(past[1].do, past[1].delay, past[1].to)
-        team = self.worker.engine.directory.teams.get(self.authority.team) if self.authority is not None else None
+        team = self._gate.teams.get(self._data.authority.team) if self._data.authority is not None else None
         # What failed further down was seen to there: up here it is only that the agent did not manage.
         number = ErrorNumber.FAILED if error.code == ChildFailed.code else number_of(error)
         action = team.policy.action(number, taken) if team is not None else Action("fail")
@@ -118,23 +128,23 @@ class Handling(Proposing):
             action = Action("fail")
         if action.do != "fail" or taken:
             body = ErrorHandled(key, agent, error.code, number, action.do, action.to, action.delay, taken + 1)
-            self.replay.handled[key] = (0, body)
-            self.log.append(body)
+            self._replay.handled[key] = (0, body)
+            self._data.log.append(body)
         return action
 
     async def _take(
         self, action: Action, place: str, tried: list[str], error: ErrorInfo, ended: ChildEnded | None, taken: int
     ) -> tuple[bool, ChildEnded | None]:
-        """Whether to try again now; or what to take as the result."""
+        """Take an action. Returns whether to try again now, or the result to go on with."""
         if action.do == "retry":
             if action.delay:
-                await self.sleep(action.delay, f"{place}:{taken}")
+                await self._steps.sleep(action.delay, f"{place}:{taken}")
             return True, None
         if action.do == "reassign":
-            assert self.authority is not None
-            left = [action.to] if action.to is not None else list(self.authority.delegates)
-            if self.authority.agent == ORCHESTRATOR:
-                left = [one for one in left if one in self.authority.delegates]  # it starts nobody but the entry
+            assert self._data.authority is not None
+            left = [action.to] if action.to is not None else list(self._data.authority.delegates)
+            if self._data.authority.agent == ORCHESTRATOR:
+                left = [one for one in left if one in self._data.authority.delegates]  # it starts nobody but the entry
             if not (left := [one for one in left if one not in tried]):
                 return False, None
             tried.append(left[0])
@@ -142,16 +152,16 @@ class Handling(Proposing):
         remedy = await self._escalate(action.to, place, tried[-1], error, taken)
         if remedy.decision != "answer":
             return remedy.decision == "retry", None
-        member = self.worker.engine.directory.member(self.authority, tried[-1])
+        member = self._gate.member(self._data.authority, tried[-1])
         output = {member.card.output_text or "text" if member is not None else "text": remedy.text or ""}
         run, head = (ended.run, ended.head) if ended is not None else ("", "")
         return False, ChildEnded(place, run, Status.SUCCEEDED, head, output)
 
     async def _escalate(self, to: str | None, place: str, agent: str, error: ErrorInfo, taken: int) -> Remedy:
         """Tell somebody higher up, and do what they say."""
-        engine, authority = self.worker.engine, self.authority
+        gate, authority = self._gate, self._data.authority
         assert authority is not None
-        failed = engine.directory.member(authority, agent)
+        failed = gate.member(authority, agent)
         if to == "overseer":
             to = failed.manifest.overseer if failed is not None else None
         if to is None:
@@ -159,37 +169,41 @@ class Handling(Proposing):
         task = authority.task or "the task"
         if authority.task:
             message = Message("agent", [TextPart(f"{agent}: {error.message}")], sender=authority.me)
-            held = bool(self.log.row.sealed) and to != USER
-            self.say_once(f"{place}:{taken}:told", "error", task, authority.me, to, message, code=error.code, held=held)
+            held = bool(self._data.row.sealed) and to != USER
+            self._conversation.say_once(
+                f"{place}:{taken}:told", "error", task, authority.me, to, message, code=error.code, held=held
+            )
         if to == ORCHESTRATOR:
             return Remedy("fail")  # it knows now; whoever delegated has the error
         if to == USER:
             question = Escalation(agent, task, int(number_of(error)), error.message)
             try:
-                found: Remedy = await self.ask(question, None, f"{place}:{taken}", ESCALATION)
+                found: Remedy = await self._questions.ask(question, None, f"{place}:{taken}", ESCALATION)
             except QuestionExpired:
                 return Remedy("fail")  # nobody wanted to say: what failed is what counts
             return found
-        overseer = engine.directory.member(authority, to)
+        overseer = gate.member(authority, to)
         return Remedy("fail") if overseer is None else await self._ask_overseer(overseer, place, agent, error, taken)
 
-    async def _ask_overseer(self, overseer: Member, place: str, agent: str, error: ErrorInfo, taken: int) -> Remedy:
-        assert self.authority is not None
+    async def _ask_overseer(self, overseer: TeamMember, place: str, agent: str, error: ErrorInfo, taken: int) -> Remedy:
+        assert self._data.authority is not None
         said = (
             f"{agent} failed with {int(number_of(error))} ({error.message}). Answer with the one word retry to have it "
             "tried again; anything else ends it."
         )
-        granted = gates.shrink(self.authority, overseer.manifest, overseer.team.limits_of(overseer.manifest), now=now())
+        granted = gates.shrink(
+            self._data.authority, overseer.manifest, overseer.team.limits_of(overseer.manifest), now=now()
+        )
         request = RunRequest(
             overseer.run_name, overseer.version, {overseer.card.input_text or "text": said},
-            caller=self.request.caller, trace=tracing.current(self.request.trace), authority=granted,
+            caller=self._data.request.caller, trace=tracing.current(self._data.request.trace), authority=granted,
         )  # fmt: skip
 
         async def prepare(_: str) -> RunRequest:
             return request
 
         key = f"{place}:{taken}:overseer"
-        ended = await self.inner(overseer.run_name, prepare, key, [overseer.run_name, said])
+        ended = await self._delegation.inner(overseer.run_name, prepare, key, [overseer.run_name, said])
         output = ended.output if ended.status is Status.SUCCEEDED else None
         text = output.get(overseer.card.output_text or "text") if isinstance(output, dict) else None
         return Remedy("retry" if isinstance(text, str) and text.strip().strip(".").lower() == "retry" else "fail")

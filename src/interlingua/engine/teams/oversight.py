@@ -24,15 +24,15 @@ from ...model.team.oversight import Assignment, Exchange, Proposal, Result, Revi
 from ..agents.agent import Agent
 from ..agents.mount_path import MOUNTED_FROM
 from ..agents.question_types import Question, question_codec
-from ..handler.child_runs import Handover
 from ..observe import tracing
-from ..runs.finished_work import Work
 from .conversation import RESULT_HASH, result_message, unverified, verdict_message
+from .delegation import Handover, Task
+from .finished_work import Work
+from .gate import TeamMember
+from .member_run import MemberRun
 
 if TYPE_CHECKING:
     from ..handler.context import Context
-    from ..runs.execution import Execution
-    from .members import Member
 
 
 class Review(Question[ReviewVerdict]):
@@ -64,45 +64,43 @@ class Failed(InterlinguaError):
         return self._info
 
 
-def _lend(run: Execution, **more: Any) -> Assignment:
-    """The thread that a run works on, for the run that does its work."""
-    lent = run.on_thread
-    return Assignment(
-        lent=lent, thread=run.thread if lent else None, state=json_values.copy(run.state_before) if lent else None,
-        history=run.history if lent else [], **more,
-    )  # fmt: skip
+def _member_run(ctx: Context[Any, Any]) -> MemberRun:
+    member = ctx._run.member
+    assert isinstance(member, MemberRun)
+    return member
 
 
 # -- the team -------------------------------------------------------------------------------------------------
 
 
-async def orchestrate(ctx: Context[Any, Any], entry: Member, input_: dict[str, Any]) -> Any:
-    run = ctx._run
+async def orchestrate(ctx: Context[Any, Any], entry: TeamMember, input_: dict[str, Any]) -> Any:
+    run, member = ctx._run, _member_run(ctx)
+    data = run.data
     # A process without the team's code may have taken the request in.
-    request = run.worker.engine.directory.begin_task(run.request, run.log.row.created_at)
+    request = member.gate.begin_task(data.request, data.row.created_at)
     assert request.authority is not None
-    authority = msgspec.structs.replace(request.authority, root=run.log.row.id)
-    run.request = msgspec.structs.replace(request, authority=authority)
+    authority = msgspec.structs.replace(request.authority, root=data.row.id)
+    data.request = msgspec.structs.replace(request, authority=authority)
+    data.team = member.conversation
     text = input_.get(entry.card.input_text or "")
     messages = [
         msgspec.structs.replace(message, parts=[unverified(part) for part in message.parts])
-        for message in run.request.messages
+        for message in data.request.messages
     ]
-    handover = Handover(messages, text if isinstance(text, str) else None, assignment=_lend(run))
+    handover = Handover(messages, text if isinstance(text, str) else None, assignment=run.thread.lend())
 
     async def attempt(_: str, place: str) -> ChildEnded:
-        return await run.delegated(
-            entry.id, entry, entry.run_name, input_, handover, place, config=run.request.config, mail=True
-        )
+        task = Task(entry.id, entry, entry.run_name, input_, handover, data.request.config, mail=True)
+        return await member.delegation.delegate(task, place)
 
-    ended = await run.by_policy(entry.id, "call:entry", attempt)
+    ended = await member.errors.run(entry.id, "call:entry", attempt)
     if ended.status is not Status.SUCCEEDED:
         raise Failed(ended.error or ErrorInfo("run_failed", f"{entry.id} {ended.status.value}"))
-    if ended.run not in run.files:
+    if ended.run not in member.delegation.files:
         return ended.output  # somebody answered in place of the agent
-    work = await Work.of(run.worker, ended.run)
+    work = await Work.of(member.host, ended.run)
     for body in work.shown:
-        await run.show(msgspec.structs.replace(body, step=None))
+        await run.output.show(msgspec.structs.replace(body, step=None))
     if work.usage:
         ctx.usage(**work.usage)
     return _hand_back(ctx, work)
@@ -117,8 +115,8 @@ def _hand_back(ctx: Context[Any, Any], work: Work) -> Any:
 # -- an overseen agent ----------------------------------------------------------------------------------------
 
 
-def overseen(member: Member, work: Agent[..., Any], overseer: Member | None, name: str) -> Agent[..., Any]:
-    """What the delegator of an overseen agent sees of it. `overseer` is None where the user oversees it."""
+def overseen(member: TeamMember, work: Agent[..., Any], overseer: TeamMember | None, name: str) -> Agent[..., Any]:
+    """Make the agent that the delegator of an overseen agent sees. `overseer` is None where the user oversees it."""
     metadata = {key: value for key, value in work.card.metadata.items() if key != MOUNTED_FROM}
     card = msgspec.structs.replace(work.card, name=name, metadata=metadata)
 
@@ -131,14 +129,17 @@ def overseen(member: Member, work: Agent[..., Any], overseer: Member | None, nam
 class _Oversight:
     """One task of an overseen agent: work and reviews by turns, until a result is approved or patience ends."""
 
-    def __init__(self, ctx: Context[Any, Any], member: Member, work: Agent[..., Any], overseer: Member | None) -> None:
+    def __init__(
+        self, ctx: Context[Any, Any], member: TeamMember, work: Agent[..., Any], overseer: TeamMember | None
+    ) -> None:
         self.ctx = ctx
-        self.execution = ctx._run
+        self.handler_run = ctx._run
+        self.member_run = _member_run(ctx)
         self.member = member
         self.work = work
         self.overseer = overseer
-        assert self.execution.authority is not None
-        self.authority = self.execution.authority
+        assert self.handler_run.data.authority is not None
+        self.authority = self.handler_run.data.authority
         self.earlier: list[Exchange] = []
         self.reviews = 0
         self.talk: list[Said] = []  # of reviews that were not the agent's own idea
@@ -148,7 +149,7 @@ class _Oversight:
         while True:
             turn += 1
             ended = await self._work(input_, f"work:{turn}")
-            done = await Work.of(self.execution.worker, ended.run)
+            done = await Work.of(self.member_run.host, ended.run)
             if ended.status is not Status.SUCCEEDED:
                 raise Failed(_withheld(self.member, done.error, ended.status))
             for exchange in done.exchanges:
@@ -157,10 +158,10 @@ class _Oversight:
                 return await self._release(done)
 
     async def _work(self, input_: dict[str, Any], key: str) -> ChildEnded:
-        request = self.execution.request
+        request = self.handler_run.data.request
         before = request.assignment
-        assignment = _lend(
-            self.execution, sealed=True, earlier=list(self.earlier), review=before.review if before else None
+        assignment = self.handler_run.thread.lend(
+            sealed=True, earlier=list(self.earlier), review=before.review if before else None
         )
         card = self.work.card
         asked = RunRequest(
@@ -173,14 +174,14 @@ class _Oversight:
             return asked
 
         told = [card.name, input_, request.config, msgspec.to_builtins(assignment)]
-        return await self.execution.inner(card.name, prepare, key, told, mail=True)
+        return await self.member_run.delegation.inner(card.name, prepare, key, told, mail=True)
 
     def _said(self, exchange: Exchange) -> None:
         self.earlier.append(exchange)
-        self.execution.worker.engine.gate.check_patience(self.authority, self.earlier)
+        self.member_run.gate.check_patience(self.authority, self.earlier)
 
     async def _approved(self, result: Result) -> bool:
-        """Whether the overseer approves. False: the agent has to work again, with what the overseer said."""
+        """Ask the overseer to approve. False: the agent has to work again, with what the overseer said."""
         hash_, note = result.hash, None
         while True:
             proposal = Proposal(self.authority.path[-1], hash_, result, None, list(self.earlier), note)
@@ -195,25 +196,25 @@ class _Oversight:
             self._said(Exchange("inquire", note, hash_))
 
     async def _verdict(self, proposal: Proposal, key: str) -> ReviewVerdict:
-        engine, request, overseer = self.execution.worker.engine, self.execution.request, self.overseer
+        gate, data, overseer = self.member_run.gate, self.handler_run.data, self.overseer
         if overseer is None:
             return await self._ask(proposal, key)
         label = self.talk[0].task if self.talk else ""
 
         async def prepare(child: str) -> RunRequest:
-            granted = await engine.gate.admit_review(child, self.execution.log.row, self.authority, overseer, label)
+            granted = await gate.admit_review(child, data.row, self.authority, overseer, label)
             return RunRequest(
-                overseer.review_name, overseer.version, overseer.review_input(proposal), caller=request.caller,
-                trace=tracing.current(request.trace), authority=granted,
+                overseer.review_name, overseer.version, overseer.review_input(proposal), caller=data.request.caller,
+                trace=tracing.current(data.request.trace), authority=granted,
                 assignment=Assignment(sealed=True, review=proposal),
             )  # fmt: skip
 
         told = [overseer.review_name, msgspec.to_builtins(proposal)]
-        count = await engine.gate.count_review(self.execution.log.row, self.authority, overseer, label)
-        ended = await self.execution.inner(overseer.review_name, prepare, key, told, count=count)
+        count = await gate.count_review(data.row, self.authority, overseer, label)
+        ended = await self.member_run.delegation.inner(overseer.review_name, prepare, key, told, count=count)
         if ended.status is Status.TIMED_OUT:
             raise RunTimedOut(f"{overseer.id} gave no verdict on the result of {proposal.agent} in time")
-        given = await Work.of(self.execution.worker, ended.run)
+        given = await Work.of(self.member_run.host, ended.run)
         if ended.status is not Status.SUCCEEDED:
             raise Failed(_withheld(overseer, given.error, ended.status))
         verdict = read_verdict(given.result.output, overseer.card.output_text)
@@ -221,7 +222,7 @@ class _Oversight:
         return verdict
 
     def _remember(self, proposal: Proposal, given: Work, verdict: ReviewVerdict) -> None:
-        """What was said, for when others may know: as if the agent had asked for this review itself."""
+        """Remember the review for when others may know of it: as if the agent had asked for it itself."""
         made = given.created.request.authority
         assert made is not None
         mine, about = self.authority, {RESULT_HASH: proposal.result_hash}
@@ -245,8 +246,8 @@ class _Oversight:
         )  # fmt: skip
         seconds = self.member.team.limits_of(self.member.manifest).review_seconds
         try:
-            verdict: ReviewVerdict = await self.execution.ask(
-                question, seconds, key, REVIEW, answerer=self.execution.request.caller.id
+            verdict: ReviewVerdict = await self.handler_run.questions.ask(
+                question, seconds, key, REVIEW, answerer=self.handler_run.data.request.caller.id
             )
         except QuestionExpired:
             raise RunTimedOut(f"nobody gave a verdict on the result of {proposal.agent} in time") from None
@@ -259,19 +260,19 @@ class _Oversight:
         for delta in deltas:
             joined.add(delta)
         if joined.value is not ABSENT and joined.value == done.result.output:
-            await self.execution.show(OutputDelta(compose_all(deltas)))
+            await self.handler_run.output.show(OutputDelta(compose_all(deltas)))
         for artifact in done.result.artifacts:
-            await self.execution.show(ArtifactAdded(artifact))
+            await self.handler_run.output.show(ArtifactAdded(artifact))
         for message in done.result.messages:
-            await self.execution.show(MessageSent(message))
-        self.talk += await done.reviews(self.execution.worker)
-        self._tell(done, await done.below(self.execution.worker))
+            await self.handler_run.output.show(MessageSent(message))
+        self.talk += await done.reviews(self.member_run.host)
+        self._tell(done, await done.below(self.member_run.host))
         return _hand_back(self.ctx, done)
 
     def _tell(self, done: Work, below: list[Said]) -> None:
-        """What was said about this result, and the approval, which brings it."""
-        hash_, run = done.result.hash, self.execution
-        held = bool(run.log.row.sealed)  # it works for somebody whose own work is not approved yet
+        """Tell the team what was said about this result, and the approval, which brings it."""
+        hash_, say_once = done.result.hash, self.member_run.conversation.say_once
+        held = bool(self.handler_run.data.row.sealed)  # it works for somebody whose own work is not approved yet
         about = [said for said in (*done.held, *self.talk) if said.message.metadata.get(RESULT_HASH) == hash_]
         result = result_message(done.result.output, self.member.card.output_text, self.authority.me)
         brought = [
@@ -283,7 +284,7 @@ class _Oversight:
             if message.metadata.get("verdict") == "approve" and said in about:
                 metadata = {**message.metadata, "final": True}
                 message = msgspec.structs.replace(message, parts=[*message.parts, *brought], metadata=metadata)
-            run.say_once(
+            say_once(
                 f"told:{said.key}", said.form, said.task, said.sender, said.recipient, message, code=said.code,
                 time=said.time, held=held,
             )  # fmt: skip
@@ -291,13 +292,13 @@ class _Oversight:
             verdict = verdict_message(ReviewVerdict("approve"), USER, hash_)
             verdict.parts.extend(brought)
             verdict.metadata["final"] = True
-            run.say_once(
+            say_once(
                 "told:approved", "message", self.authority.task, USER, self.authority.delegator, verdict, held=held
             )  # fmt: skip
 
 
-def _withheld(member: Member, error: ErrorInfo | None, status: Status) -> ErrorInfo:
-    """What others learn of a failure: its code, where that says nothing of the work. The rest stays sealed."""
+def _withheld(member: TeamMember, error: ErrorInfo | None, status: Status) -> ErrorInfo:
+    """The error that others get of a failure: its code, where that says nothing of the work. The rest stays sealed."""
     known = {cls.code for cls in all_errors()} | {one.code for one in member.card.errors}
     code = error.code if error is not None and error.code in known else "run_failed"
     said = f"{member.id} did not finish: it {status.value.replace('_', ' ')} ({code})"

@@ -2,97 +2,79 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from ...model.content import Artifact, Message, Part, TextPart, parts_from
 from ...model.errors import InvalidOutput, RunTimedOut
-from ...model.events import ArtifactAdded, Emission, Form, MessageSent
+from ...model.events import ArtifactAdded, Form, MessageSent
 from ...model.status import Status
 from ...model.team import oversight
 from ...model.team.oversight import Assignment, Exchange, Proposal, Result, ReviewVerdict
 from ..handler.branches import inside
-from ..handler.child_runs import Calling, Handover, OnInquiry, child_result
-from .conversation import RESULT_HASH, sound, verdict_message
+from ..handler.calls import Calls
+from ..handler.child_runs import child_result
+from ..handler.handler_run import OnInquiry
+from ..handler.output import Output
+from ..handler.run_data import RunData
+from ..handler.thread_state import ThreadState
+from .conversation import RESULT_HASH, Conversation, sound, verdict_message
+from .delegation import Delegation, Handover, Task
+from .gate import TeamGate, TeamMember
 
-if TYPE_CHECKING:
-    from .members import Member
 
+class ReviewRequests:
+    """Asks the overseer of a run to judge what the run has done so far."""
 
-class Proposing(Calling):
-    """The part of an Execution that proposes."""
+    __slots__ = (
+        "_calls", "_conversation", "_data", "_delegation", "_exchanges", "_gate", "_output", "_reviews", "_thread",
+    )  # fmt: skip
 
-    _exchanges: list[Exchange] | None = None  # what came of proposals of this run that were not approved
-    _reviews = 0  # that this run has asked for
-    given: list[Emission] | None = None  # artifacts and messages so far, where they will be proposed
-
-    if TYPE_CHECKING:
-
-        async def show(self, body: Emission) -> None: ...
-        def current_state(self) -> Any: ...
-
-    def note(self, body: Emission) -> None:
-        """What is shown will be judged: remember it, in the order in which it was shown."""
-        if self.given is not None and isinstance(body, ArtifactAdded | MessageSent):
-            self.given.append(body)
+    def __init__(
+        self, data: RunData, calls: Calls, output: Output, thread: ThreadState, conversation: Conversation,
+        delegation: Delegation, gate: TeamGate,
+    ) -> None:  # fmt: skip
+        self._data = data
+        self._calls = calls
+        self._output = output
+        self._thread = thread
+        self._conversation = conversation
+        self._delegation = delegation
+        self._gate = gate
+        self._exchanges: list[Exchange] = []  # what came of proposals of this run that were not approved
+        self._reviews = 0  # that this run has asked for
 
     def _proposed(self, output: Any) -> Result:
-        given = self.given or []
+        given = self._output.for_review or []
         shown = Result(
             output,
             oversight.join_chunks([body.artifact for body in given if isinstance(body, ArtifactAdded)]),
             [body.message for body in given if isinstance(body, MessageSent)],
-            self.current_state(),
+            self._thread.current(),
         )
         # A copy: the agent may change its own while the overseer looks, and must not change what it is shown.
         return msgspec.json.decode(msgspec.json.encode(shown), type=Result)
 
-    async def _propose(
-        self, name: str, overseer: Member, handover: Handover, parts: list[Part], output: Any,
+    async def propose(
+        self, name: str, overseer: TeamMember, handover: Handover, parts: list[Part], output: Any,
         on_inquiry: OnInquiry | None, key: str | None,
     ) -> dict[str, Any]:  # fmt: skip
-        engine, agent, authority = self.worker.engine, self.agent, self.authority
-        assert agent is not None
+        """Propose the result of the run to its overseer, until that has nothing to ask. Returns the verdict."""
+        authority, exchanges = self._data.authority, self._exchanges
         assert authority is not None
-        assert self.request.assignment is not None
-        if output is None:
-            output = {agent.card.output_text or "text": handover.summary}
-        elif agent.output is not None:
-            output = agent.output.encode(output)
-        agent.check_output.check(output, InvalidOutput)
-        for number, part in enumerate(parts):
-            await self.show(ArtifactAdded(Artifact(f"proposed-{number + 1}", parts_from(part))))
-        exchanges = self._exchanges = self._exchanges or []
-        turn, base = 0, self.place("call", name, key)
+        output = await self._checked(output, handover.summary, parts)
+        turn, base = 0, self._calls.place("call", name, key)
         while True:
-            others = self._reviews - len(exchanges)
-            engine.gate.check_patience(authority, [*self.request.assignment.earlier, *exchanges], others)
+            self._gate.check_patience(authority, self._so_far(), self._reviews - len(exchanges))
             self._reviews += 1
             result = self._proposed(output)
-            proposal = Proposal(
-                authority.path[-1], result.hash, result, handover.summary,
-                [*self.request.assignment.earlier, *exchanges],
-            )  # fmt: skip
+            proposal = Proposal(authority.path[-1], result.hash, result, handover.summary, self._so_far())
             turn += 1
-            # Without a scope: whoever is judged does not say what the overseer may use.
-            asked = Handover(handover.messages, handover.summary, handover.rule, handover.reason)
-            asked.assignment = Assignment(review=proposal)
-            first = self.notice_of(f"{base}:1")
-            asked.label = first.task if turn > 1 and first is not None else ""
-            place = f"{base}:{turn}"
-            ended = await self.delegated(
-                name, overseer, overseer.review_name, overseer.review_input(proposal), asked, place,
-                proposal=proposal.result_hash,
-            )  # fmt: skip
-            if ended.status is Status.TIMED_OUT:
-                raise RunTimedOut(f"{overseer.id} gave no verdict in time")
-            verdict = oversight.read_verdict(child_result(name, ended), overseer.card.output_text)
-            if verdict.decision == "approve" and not verdict.approves(proposal.result_hash):
-                verdict = ReviewVerdict("inquire", inquiry="the approval was for another result")
+            verdict = await self._verdict(name, overseer, handover, proposal, base, turn)
             if verdict.decision != "approve":
                 exchanges.append(verdict.about(proposal.result_hash))
-                engine.gate.check_patience(authority, [*proposal.earlier, exchanges[-1]])
+                self._gate.check_patience(authority, [*proposal.earlier, exchanges[-1]])
             self._tell_verdict(base, turn, verdict, proposal.result_hash)
             reply = None
             if verdict.decision == "inquire" and on_inquiry is not None:
@@ -103,20 +85,60 @@ class Proposing(Calling):
             exchanges[-1].reply = sound(reply, str, "reply")
             self._tell_reply(base, turn, reply, proposal.result_hash)
 
+    def _so_far(self) -> list[Exchange]:
+        assignment = self._data.request.assignment
+        assert assignment is not None
+        return [*assignment.earlier, *self._exchanges]
+
+    async def _checked(self, output: Any, summary: str | None, parts: list[Part]) -> Any:
+        """The output that is proposed. Its attachments are shown as artifacts."""
+        agent = self._data.agent
+        assert agent is not None
+        if output is None:
+            output = {agent.card.output_text or "text": summary}
+        elif agent.output is not None:
+            output = agent.output.encode(output)
+        agent.check_output.check(output, InvalidOutput)
+        for number, part in enumerate(parts):
+            await self._output.show(ArtifactAdded(Artifact(f"proposed-{number + 1}", parts_from(part))))
+        return output
+
+    async def _verdict(
+        self, name: str, overseer: TeamMember, handover: Handover, proposal: Proposal, base: str, turn: int
+    ) -> ReviewVerdict:
+        # Without a scope: whoever is judged does not say what the overseer may use.
+        asked = Handover(handover.messages, handover.summary, handover.rule, handover.reason)
+        asked.assignment = Assignment(review=proposal)
+        first = self._conversation.notice_of(f"{base}:1")
+        asked.label = first.task if turn > 1 and first is not None else ""
+        task = Task(
+            name, overseer, overseer.review_name, overseer.review_input(proposal), asked,
+            proposal=proposal.result_hash,
+        )  # fmt: skip
+        ended = await self._delegation.delegate(task, f"{base}:{turn}")
+        if ended.status is Status.TIMED_OUT:
+            raise RunTimedOut(f"{overseer.id} gave no verdict in time")
+        verdict = oversight.read_verdict(child_result(name, ended), overseer.card.output_text)
+        if verdict.decision == "approve" and not verdict.approves(proposal.result_hash):
+            return ReviewVerdict("inquire", inquiry="the approval was for another result")
+        return verdict
+
     def _tell_verdict(self, base: str, turn: int, verdict: ReviewVerdict, result_hash: str) -> None:
-        """What the overseer said of a proposal, for when others may know."""
-        notice, authority = self.notice_of(f"{base}:1"), self.authority
+        """Tell what the overseer said of a proposal, for when others may know."""
+        notice, authority = self._conversation.notice_of(f"{base}:1"), self._data.authority
         if notice is None or authority is None:
             return
         to = authority.delegator if verdict.decision == "approve" else authority.me
         message = verdict_message(verdict, notice.recipient, result_hash)
         form: Form = "inquiry" if verdict.decision == "inquire" else "message"
-        self.say_once(f"{base}:{turn}:verdict", form, notice.task, notice.recipient, to, message, held=True)
+        self._conversation.say_once(
+            f"{base}:{turn}:verdict", form, notice.task, notice.recipient, to, message, held=True
+        )
 
     def _tell_reply(self, base: str, turn: int, reply: str, result_hash: str) -> None:
-        notice = self.notice_of(f"{base}:1")
+        notice = self._conversation.notice_of(f"{base}:1")
         if notice is not None:
             message = Message("agent", [TextPart(reply)], sender=notice.sender, metadata={RESULT_HASH: result_hash})
-            self.say_once(
+            self._conversation.say_once(
                 f"{base}:{turn}:reply", "message", notice.task, notice.sender, notice.recipient, message, held=True
             )

@@ -6,6 +6,8 @@ other is shrunk from the one above it. What is counted (runs of a task, instance
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -15,14 +17,18 @@ from ...model.events import RunCreated
 from ...model.run import RunRequest
 from ...model.team import authority as gates
 from ...model.team.authority import OVER_BUDGET, Authority, Decision, Scope
+from ...model.team.manifest import instance_id
 from ...model.team.oversight import Exchange
 from ...store.changes import CountDelegation, Tally
 from ...store.ports import Store
-from ...store.rows import RunRow
+from ...store.rows import DelegationRow, RunRow
+from ..agents.catalog import AgentCatalog
 from ..ids import now
+from .conversation import nobody
 from .members import Member
 from .team_directory import TeamDirectory, member_id
 
+_LOOKS = 10  # at whether a run has begun: it was counted a moment ago
 _REMEMBERED = 10_000  # authorities of runs: they never change
 
 
@@ -41,13 +47,15 @@ class ExecutingRuns(Protocol):
     def path_of(self, row: RunRow) -> str: ...
 
 
-class TeamGate:
+class Gatekeeper(TeamDirectory):
     """Checks and counts what members of teams delegate and propose, and gives each child its authority."""
 
-    def __init__(self, store: Store, directory: TeamDirectory) -> None:
+    def __init__(self, store: Store, agents: AgentCatalog, next_hint: Callable[[str], asyncio.Future[None]]) -> None:
+        """`next_hint` gives a future that is done at the next news of a run."""
+        super().__init__(agents)
         self.worker: ExecutingRuns | None = None  # from the start of the engine on
         self._store = store
-        self._directory = directory
+        self._next_hint = next_hint
         self._authorities: dict[str, Authority | None] = {}  # by run
 
     @property
@@ -129,11 +137,31 @@ class TeamGate:
             self._authorities[run] = created.request.authority if isinstance(created, RunCreated) else None
         return self._authorities[run]
 
+    # -- tasks --------------------------------------------------------------------------------------------
+
+    async def participant(self, label: str, id_: str) -> DelegationRow:
+        """The run of an instance that takes part in a task, now or before. Waits for one that is just beginning."""
+        for _ in range(_LOOKS):
+            rows = await self._store.delegations.labelled(label)
+            named = [row for row in rows if instance_id(row.agent, row.instance) == id_]
+            if not named:
+                break
+            begins = self._next_hint(named[-1].run)
+            try:
+                runs = [(row, await self._store.runs.get(row.run)) for row in reversed(named)]
+                begun = [(row, run) for row, run in runs if run is not None]
+                if begun:
+                    return next((row for row, run in begun if not run.status.final), begun[0][0])
+                await begins
+            finally:
+                begins.cancel()
+        raise nobody(label, id_, (instance_id(row.agent, row.instance) for row in rows))
+
     # -- reviews ------------------------------------------------------------------------------------------
 
     def review_authority(self, judged: Authority, granted: Authority) -> Authority:
         """An overseer's authority for one verdict on the work of another."""
-        team, manifest = self._directory.teams[judged.team], self._directory.manifest_of(judged)
+        team, manifest = self.teams[judged.team], self.manifest_of(judged)
         seconds = team.limits_of(manifest).review_seconds if manifest is not None else None
         if seconds is None:
             return granted
@@ -145,7 +173,7 @@ class TeamGate:
 
         `others` are results that it approved, or has before it, while the agent proposes one more: no budget ends that.
         """
-        team, manifest = self._directory.teams[judged.team], self._directory.manifest_of(judged)
+        team, manifest = self.teams[judged.team], self.manifest_of(judged)
         assert manifest is not None
         limits = team.limits_of(manifest)
         rejected = sum(one.decision == "reject" for one in exchanges)

@@ -6,8 +6,7 @@ are spoken to, is behind the port `ToolServers`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...model import json_values
 from ...model.errors import (
@@ -21,43 +20,54 @@ from ...model.errors import (
     ToolFailed,
     Unavailable,
 )
-from ...model.events import Emission, ToolCall, ToolRefused
+from ...model.events import ToolCall, ToolRefused
 from ...model.team.authority import Authority, may_call
 from ...model.team.manifest import Server
 from ...model.team.tools import ToolServers, ToolSpec
+from ..handler.calls import Calls
+from ..handler.output import Output
+from ..handler.run_data import RunData
+from ..handler.steps import StepCall, Steps
+from ..handler.waits import Waits
 from ..ids import now
 from ..log.record_keys import Arguments, show
-from .conversation import sound, tool_digest
-from .error_policy import Handling
+from .conversation import Conversation, sound
+from .error_policy import ErrorPolicy
+from .gate import TeamGate
 
 ERRORS: dict[str, type[InterlinguaError]] = {cls.code: cls for cls in (RunTimedOut, Unavailable, ToolFailed)}
 
 
-class Tooling(Handling):
-    """The part of an Execution that calls tools."""
+class ToolCalls:
+    """Calls tools for a member of a team."""
 
-    if TYPE_CHECKING:
+    __slots__ = ("_calls", "_conversation", "_data", "_errors", "_gate", "_output", "_replay", "_steps", "_waits")
 
-        def emit(self, body: Emission) -> None: ...
-        async def step(
-            self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None,
-            retries: int, backoff: float, timeout: float | None,
-        ) -> Any: ...  # fmt: skip
-        async def step_at(
-            self, place: str, name: str, fn: Callable[..., Any], *, called_with: Arguments
-        ) -> Any: ...  # fmt: skip
+    def __init__(
+        self, data: RunData, waits: Waits, calls: Calls, output: Output, steps: Steps, conversation: Conversation,
+        errors: ErrorPolicy, gate: TeamGate,
+    ) -> None:  # fmt: skip
+        self._data = data
+        self._replay = data.replay
+        self._waits = waits
+        self._calls = calls
+        self._output = output
+        self._steps = steps
+        self._conversation = conversation
+        self._errors = errors
+        self._gate = gate
 
-    async def tool(
+    async def call(
         self, server: str, tool: str, arguments: dict[str, Any] | None, key: str | None, timeout: float | None
     ) -> Any:
-        self._check_alive()
+        self._waits.check_open()
         authority = self._bound()
         given: dict[str, Any] = sound(arguments if arguments is not None else {}, dict[str, Any], "arguments")
         given = json_values.clean(given, InvalidInput, what="arguments")
         digest = json_values.digest([server, tool, given])
-        place = self.place("tool", f"{server}.{tool}", key, Arguments(digest, show(given)))
+        place = self._calls.place("tool", f"{server}.{tool}", key, Arguments(digest, show(given)))
         await self._may_call(authority, server, tool, place, digest)
-        servers, known = self._servers(), self.worker.engine.directory.teams[authority.team].servers[server]
+        servers, known = self._servers(), self._gate.teams[authority.team].servers[server]
         taken = 0
         while True:
             at = place if not taken else f"{place}:again:{taken}"
@@ -66,13 +76,13 @@ class Tooling(Handling):
             except InterlinguaError as error:
                 if type(error) not in ERRORS.values():
                     raise
-                action = self.decide(f"{server}.{tool}", place, error.info(), taken, tool=True)
+                action = self._errors.decide(f"{server}.{tool}", place, error.info(), taken, tool=True)
                 if action.do != "retry":
                     raise
                 taken += 1
-                await self.sleep(action.delay, f"{place}:{taken}")
+                await self._steps.sleep(action.delay, f"{place}:{taken}")
             else:
-                self._called_tools.add(tool_digest(server, tool, result))
+                self._conversation.note_tool(server, tool, result)
                 return result
 
     async def _call_once(
@@ -83,49 +93,49 @@ class Tooling(Handling):
         name = f"{server}.{tool}"
 
         async def call() -> Any:
-            self.emit(ToolCall(place, name, name, "other", "in_progress", given, step=place))
+            self._output.emit(ToolCall(place, name, name, "other", "in_progress", given, step=place))
             try:
                 outcome = await servers.call(
                     server, known, tool, given, scopes=authority.scopes.get(server, ()), timeout=timeout
                 )
             except InterlinguaError as error:
                 failed = {"code": error.code, "message": error.message}
-                self.emit(ToolCall(place, status="failed", output=failed, step=place))
+                self._output.emit(ToolCall(place, status="failed", output=failed, step=place))
                 raise
-            self.emit(ToolCall(place, status="completed", output=outcome.result, step=place))
+            self._output.emit(ToolCall(place, status="completed", output=outcome.result, step=place))
             return outcome.result
 
         try:
-            return await self.step_at(place, "tool", call, called_with=Arguments(digest, show(given)))
+            return await self._steps.step_at(place, StepCall("tool", call, called_with=Arguments(digest, show(given))))
         except StepFailed as failure:
             raise _again(failure.error) from failure
 
     async def _may_call(self, authority: Authority, server: str, tool: str, place: str, digest: str) -> None:
         """The gate. What it refuses is on record, and stays refused."""
-        past = self.replay.refused.get(place)
+        past = self._replay.refused.get(place)
         if past is not None:
-            self._passed(past[0])
+            self._calls.passed(past[0])
             raise _refusal(past[1].code, past[1].reason)
-        if place in self.replay.records:
+        if place in self._replay.records:
             return  # it was allowed, and done
-        team = self.worker.engine.directory.teams[authority.team]
+        team = self._gate.teams[authority.team]
         needs = team.servers[server].needs.get(tool, ()) if server in team.servers else ()
         decision = may_call(authority, server, tool, needs, now=now())
         if decision.allowed:
             return
         body = ToolRefused(server, tool, decision.reason, decision.code or Denied.code, place, digest)
-        self.log.append(body)
-        self.replay.refused[place] = (0, body)
-        await self.log.flush()
+        self._data.log.append(body)
+        self._replay.refused[place] = (0, body)
+        await self._data.log.flush()
         raise _refusal(body.code, body.reason)
 
-    async def tools(self) -> list[ToolSpec]:
-        """Those that this run may call, as their servers describe them."""
-        self._check_alive()
+    async def list(self) -> list[ToolSpec]:
+        """The tools that this run may call, as their servers describe them."""
+        self._waits.check_open()
         authority = self._bound()
         if not authority.tools:
             return []
-        servers, known = self._servers(), self.worker.engine.directory.teams[authority.team].servers
+        servers, known = self._servers(), self._gate.teams[authority.team].servers
 
         async def look() -> list[ToolSpec]:
             found: list[ToolSpec] = []
@@ -138,18 +148,18 @@ class Tooling(Handling):
             return found
 
         try:
-            found: list[ToolSpec] = await self.step("tools", look, (), {}, None, 0, 1.0, None)
+            found: list[ToolSpec] = await self._steps.step("tools", look, (), {}, None, 0, 1.0, None)
         except StepFailed as failure:
             raise _again(failure.error) from failure
         return found
 
     def _bound(self) -> Authority:
-        if self.authority is None:
+        if self._data.authority is None:
             raise InvalidRequest("only members of a team have tools bound to them")
-        return self.authority
+        return self._data.authority
 
     def _servers(self) -> ToolServers:
-        servers = self.worker.engine.directory.tool_servers
+        servers = self._gate.tool_servers
         if servers is None:
             raise Unavailable(
                 "this engine reaches no tool servers; load the team with il.team, or set engine.teams.tool_servers"

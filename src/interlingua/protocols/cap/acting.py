@@ -74,7 +74,9 @@ class Acting:
                 case "say":
                     await self._say(message, self._ctx.delegator or ORCHESTRATOR, number)
                 # What a server of ours shows beside its result is shown here too: under oversight it is judged.
-                case "tell" if self._ctx.task is not None and not (self._ours and self._ctx._run.given is not None):
+                case "tell" if self._ctx.task is not None and not (
+                    self._ours and self._ctx._run.output.for_review is not None
+                ):
                     await self._say(message, USER, number)
                 case "send":
                     if self._ctx.task is None:

@@ -68,7 +68,7 @@ class _Mind:
         self.manifest = manifest
         self.model = model
         self.ctx = ctx
-        ctx._run.engine_code = True
+        ctx._run.waits.branches.engine_code = True
         self.mailbox = Mailbox(ctx)
         self.conversation = Conversation([manifest.system_prompt, _frame(team, manifest, ctx)])
 

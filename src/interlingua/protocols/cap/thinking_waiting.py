@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from ...engine.handler.child_runs import OnInquiry
 from ...engine.handler.context import Context
+from ...engine.handler.handler_run import OnInquiry
 from ...model.content import Message, Part
 from ...model.events import Said
 from ...model.team.oversight import ReviewVerdict
@@ -59,7 +59,7 @@ class Wakefulness:
 
     def _tell(self, *, busy: bool) -> None:
         if busy and self._busy is None:
-            self._busy = self._run.busy()
+            self._busy = self._run.waits.busy()
             self._busy.__enter__()
         elif not busy and self._busy is not None:
             told, self._busy = self._busy, None
@@ -112,14 +112,14 @@ class Mailbox:
     async def look(self) -> None:
         """Take in what is there, without waiting. Only within a step: it does not find the same again."""
         run = self._ctx._run
-        await run.pull()
-        while len(self._came) < len(run.replay.received):
+        await run.pull_inbox()
+        while len(self._came) < len(run.data.replay.received):
             self._came.append(await self._take())
 
     async def _take(self) -> Message:
         """The next message. Which calls take them is on record by what the model was shown, so this is not."""
-        run = self._ctx._run
-        return await run.read_mail(await run.next_mail())
+        mailbox = self._ctx._run.mailbox
+        return await mailbox.read(await mailbox.next())
 
     async def show(self, place: int) -> Message:
         """A message that the model is shown now, or was shown the last time."""
@@ -166,7 +166,7 @@ class Waiting:
 
     def _notices(self, key: str) -> list[Said]:
         """Of a delegation: each attempt has one, which tells what its task is called, and who has it."""
-        said = self._ctx._run.replay.said.items()
+        said = self._ctx._run.data.replay.said.items()
         return [body for place, (_, body) in said if place.startswith(f"call:{key}:") and place.endswith(":notice")]
 
     def notice(self, key: str) -> Said | None:
@@ -225,8 +225,8 @@ class Waiting:
         run = self._ctx._run
         await asyncio.sleep(0)  # what a proposal shows comes before all that follows
         for _ in range(_LOOKS):
-            known = [one for place, one in run.replay.children.items() if f"{place}:".startswith(f"call:{of}:")]
-            if known and known[-1][1] is None and await run.worker.engine.runs.exists(known[-1][0].run):
+            known = [one for place, one in run.data.replay.children.items() if f"{place}:".startswith(f"call:{of}:")]
+            if known and known[-1][1] is None and await run.engine.runs.exists(known[-1][0].run):
                 return
             if work.has_news:
                 return
@@ -255,7 +255,7 @@ class Waiting:
     async def _past(self, key: str, proposal: Proposal | None = None) -> Heard | None:
         """What ended this wait the last time. A proposal comes to that by itself, and before."""
         place = f"{key}:heard"
-        known = self._ctx._run.replay.records.get(f"step:{place}")
+        known = self._ctx._run.data.replay.records.get(f"step:{place}")
         if known is None:
             return None
         if proposal is not None and msgspec.convert(known[1].value, Heard).is_news:

@@ -17,10 +17,10 @@ from uuid import uuid4
 import psycopg
 
 from ...model.errors import StoreError
-from ..sql.database import Database
+from ..sql.database import Database, NoWriter
 from ..sql.dialect import Connection
 from .connection import POSTGRES, Place, PostgresConnection, connect, is_away, lost
-from .migration import migrate
+from .migration import check_readable, migrate
 from .writer import PostgresWriter
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ _START_PAUSE = 0.5  # seconds between looks for a server that is away when this 
 
 
 class PostgresDatabase(Database):
-    writer: PostgresWriter
+    writer: PostgresWriter | NoWriter
 
     def __init__(self, where: Place) -> None:
         super().__init__(POSTGRES)
@@ -40,13 +40,15 @@ class PostgresDatabase(Database):
         self._local = threading.local()
         self._connections: list[PostgresConnection] = []
 
-    async def open(self, on_change: Callable[[], None], waits_for_server: bool) -> None:
+    async def open(self, on_change: Callable[[], None], waits_for_server: bool, *, read_only: bool = False) -> None:
         self._on_change = on_change
         self.start_threads()
         try:
-            await self._until_server_is_there(functools.partial(migrate, self.where), waits_for_server)
-            self.writer = PostgresWriter(self.where, str(uuid4()), self.loop)
-            await self.loop.run_in_executor(self.readers, self.writer.start)
+            prepare = check_readable if read_only else migrate
+            await self._until_server_is_there(functools.partial(prepare, self.where), waits_for_server)
+            self.writer = NoWriter() if read_only else PostgresWriter(self.where, str(uuid4()), self.loop)
+            if isinstance(self.writer, PostgresWriter):
+                await self.loop.run_in_executor(self.readers, self.writer.start)
         except BaseException as error:
             await self.stop_threads()
             if isinstance(error, psycopg.Error):
@@ -82,7 +84,7 @@ class PostgresDatabase(Database):
         self._connections.clear()
 
     def _looked(self) -> None:
-        """Nobody says when others have written: it may always be."""
+        """Reports a possible change: no message says when others have written."""
         self._look = self.loop.call_later(self.where.poll, self._looked)
         self._on_change()
 

@@ -8,6 +8,7 @@ from ..sql.claims import hand_back
 from ..sql.dialect import Connection
 from .database import PostgresDatabase
 from .leases import RUN_OUT, Leases, alive
+from .writer import PostgresWriter
 
 # Dead are those whose lease has run out, and those who own runs and have no row (any more). The workers that own runs
 # are found one after the other by the index, however many runs that are.
@@ -45,7 +46,9 @@ class LeaseLiveness:
 
         def enter(conn: Connection) -> None:
             conn.execute(_ENTER, given)
-            self._database.writer.be_found(alive(worker.id))
+            writer = self._database.writer
+            assert isinstance(writer, PostgresWriter), "a store that is open for reading calls nothing"
+            writer.be_found(alive(worker.id))
 
         await self._database.write(enter)
         self._entered.add(worker.id)
@@ -57,14 +60,14 @@ class LeaseLiveness:
         await self._database.write(lambda conn: hand_back(conn, worker, crashed=False), [("worker", worker)])
 
     def lives(self, conn: Connection, worker: str) -> bool:
-        """One that was buried and has not heard of it yet takes nothing: that would at once be taken away again."""
+        """Returns false for a worker that was buried and has not learnt it: others would take its claims at once."""
         if worker not in self._entered:
             return True
         sql = "SELECT 1 FROM workers WHERE id=? FOR KEY SHARE"  # nobody buries it until this is committed
         return conn.execute(sql, (worker,)).fetchone() is not None
 
     async def bury(self) -> list[str]:
-        """Hand back the runs of workers that died. Returns those workers."""
+        """Hands back the runs of workers that died. Returns those workers."""
         lease = self._lease
         rows = await self._database.read(lambda conn: conn.execute(_DEAD, (lease,)).fetchall())
         found = [row[0] for row in rows if not self.leases.holds(row[0])]

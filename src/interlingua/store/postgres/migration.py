@@ -6,6 +6,7 @@ from psycopg import sql as text
 
 from ...model import json_values
 from .. import schema
+from ..address import NoStore
 from ..rows import WorkerRow
 from .connection import Place, PostgresConnection, connect
 from .leases import RUN_OUT
@@ -41,6 +42,14 @@ def migrate(where: Place, *, dry: bool = False, known: list[schema.Step] | None 
             return plan
     finally:
         raw.close()
+
+
+def check_readable(where: Place) -> None:
+    """Raises where there is no store, or one of another schema than this program reads."""
+    plan = migrate(where, dry=True)
+    if not plan.found:
+        raise NoStore(_NAME)
+    schema.check_readable(_NAME, plan)
 
 
 def _version(conn: PostgresConnection) -> int:

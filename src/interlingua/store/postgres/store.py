@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import open as opening
+from ..address import shown
 from ..sql.store import SqlStore
 from .connection import place
 from .database import PostgresDatabase
@@ -16,10 +16,10 @@ class PostgresStore(SqlStore):
     def __init__(self, url: str) -> None:
         database = PostgresDatabase(place(url))
         self.liveness = LeaseLiveness(database)
-        super().__init__(database, self.liveness, opening.shown(url))
+        super().__init__(database, self.liveness, shown(url))
 
-    async def open(self) -> None:
-        await self.database.open(lambda: self.on_change(), self.waits_for_server)
+    async def open(self, *, read_only: bool = False) -> None:
+        await self.database.open(lambda: self.on_change(), self.waits_for_server, read_only=read_only)
         self.liveness.leases = Leases(self.database.where, self._tell_lost)
 
     async def close(self) -> None:

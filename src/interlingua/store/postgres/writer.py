@@ -1,7 +1,8 @@
 """The writer of a PostgreSQL store: many logs in few statements, sent without waiting for each other's results.
 
 It outlives its connection. A transaction that was on its way when the connection broke is looked for, and told as
-committed or written again: never guessed. Two transactions that waited for each other are tried again.
+committed or written again: never guessed. Where the server stays away, who asked for it waits until that is known. Two
+transactions that waited for each other are tried again.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import queue
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -21,7 +23,7 @@ from ..changes import CloseQuestion, CommitThread, CountDelegation, Fenced, PutC
 from ..rows import RunRow, receiver_of
 from ..sql.dialect import Flowing, Lock
 from ..sql.questions import COUNT
-from ..writer import Asked, Writer, answered, write_changes
+from ..writer import Asked, Batch, InDoubt, Writer, answered, write_changes
 from .connection import Place, PostgresConnection, connect, lost
 
 log = logging.getLogger("interlingua.store")
@@ -69,6 +71,15 @@ _NOTE_BATCH = (
 )
 
 
+class _Doubt(NamedTuple):
+    """A transaction of which nobody knows whether it was committed: the server went away meanwhile, and for long. Who
+    asked for it is told nothing until that is known, for a refusal means that nothing happened."""
+
+    batch: int
+    calls: list[Asked]
+    results: list[tuple[Any, BaseException | None]]
+
+
 class PostgresWriter(Writer):
     def __init__(self, where: Place, id_: str, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
@@ -80,6 +91,7 @@ class PostgresWriter(Writer):
         self._names = set[Lock]()  # by which the connection can be found
         self._away_since: float | None = None
         self._unsure: list[tuple[Any, BaseException | None]] | None = None  # results of what was being committed
+        self._doubt: _Doubt | None = None
 
     def start(self) -> None:
         self._conn = self._connected()
@@ -88,20 +100,36 @@ class PostgresWriter(Writer):
     # -- in the thread ------------------------------------------------------------------------------------
 
     def be_found(self, name: Lock) -> None:
-        """By this name, from now on, whatever becomes of the connection."""
+        """Lets others find the connection by this name, also after it was replaced."""
         self._names.add(name)
         assert self._conn is not None
         self._conn.keep(name)
 
     def _run(self) -> None:
-        while (batch := self._work.get()) is not None:
+        while (batch := self._next()) is not None:
             self._commit(batch)
             self._tell(self._done, batch)
+        if self._doubt is not None:
+            with contextlib.suppress(StoreError):
+                self._reconnect()
+        if (doubt := self._doubt) is not None:
+            unknown = StoreError("the store went away while it was writing; nobody knows whether this was written")
+            self._tell(self._answer, doubt.calls, [(None, unknown)] * len(doubt.calls))
         conn = self._conn
         if conn is not None:
             with contextlib.suppress(psycopg.Error):
                 conn.raw.execute("DELETE FROM writers WHERE id=%s", (self._id,))
             conn.raw.close()
+
+    def _next(self) -> Batch | None:
+        """The next batch; None at the end. While a transaction is in doubt, look whether the server is there again."""
+        while self._doubt is not None:
+            try:
+                return self._work.get(timeout=_PAUSES[-1])
+            except queue.Empty:
+                with contextlib.suppress(StoreError):
+                    self._reconnect()
+        return self._work.get()
 
     def _transaction(
         self,
@@ -125,7 +153,7 @@ class PostgresWriter(Writer):
                     if conn is not None:
                         log.warning("the connection to the store broke: %s", _line(error))
                         conn.raw.close()
-                        done = self._landed()
+                        done = self._landed(calls)
                         if done is not None:
                             results.extend(done)
                             return
@@ -195,7 +223,7 @@ class PostgresWriter(Writer):
         return conn
 
     def _reconnect(self) -> PostgresConnection:
-        """Until it is there again, or patience is at an end: then every attempt counts, and none is waited for."""
+        """Connects again, until patience ends: then each attempt fails at once."""
         if self._away_since is None:
             self._away_since = time.monotonic()
         attempt = 0
@@ -211,14 +239,29 @@ class PostgresWriter(Writer):
                 if attempt:
                     log.warning("the store is there again")
                 self._away_since = None
+                self._end_doubt()
                 return self._conn
 
-    def _landed(self) -> list[tuple[Any, BaseException | None]] | None:
-        """What came of the transaction that was under way when the connection broke; None: it was not committed."""
+    def _landed(self, calls: list[Asked]) -> list[tuple[Any, BaseException | None]] | None:
+        """Returns the results of the transaction that was under way when the connection broke; None if it failed."""
         if self._unsure is None:
             return None  # COMMIT had not been sent
-        self._reconnect()
+        try:
+            self._reconnect()
+        except StoreError as error:
+            self._doubt = _Doubt(self._batch, calls, self._unsure)
+            raise InDoubt(error.message, why=error.why) from error
         return self._unsure if self._committed == self._batch else None
+
+    def _end_doubt(self) -> None:
+        """The server is there again, and knows whether the transaction that was in doubt was committed."""
+        doubt, self._doubt = self._doubt, None
+        if doubt is None:
+            return
+        results = doubt.results
+        if self._committed != doubt.batch:
+            results = [(None, StoreError("the store cannot be reached"))] * len(doubt.calls)
+        self._tell(self._answer, doubt.calls, results)
 
     def _told(self, error: Exception) -> BaseException:
         if isinstance(error, psycopg.DataError):
@@ -249,7 +292,7 @@ def _line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _flowing(conn: PostgresConnection) -> Iterator[None]:
-    """Within this nothing is waited for but what is fetched."""
+    """Sends statements without waiting for their results, unless those are fetched."""
     with conn.raw.pipeline() as pipeline:
         conn.flows = True
         try:
@@ -263,7 +306,7 @@ def _flowing(conn: PostgresConnection) -> Iterator[None]:
 
 
 def _locks_itself(sealed: list[Sealed]) -> bool:
-    """Whether one row is touched and nothing else, by a statement that looks at nothing else."""
+    """Returns true if the batch touches one row and nothing else, by a statement that reads nothing else."""
     return len(sealed) == 1 and not sealed[0].changes and not _parks(sealed[0].row)
 
 
@@ -272,7 +315,7 @@ def _parks(row: RunRow) -> bool:
 
 
 def _touched(sealed: list[Sealed], calls: list[Asked]) -> set[Lock]:
-    """Everything that is known to be touched, so that all transactions lock in one order."""
+    """Collects the locks of everything that a batch is known to touch, so that all transactions lock in one order."""
     locks = set[Lock]()
     for one in sealed:
         locks.add(("run", one.row.id))

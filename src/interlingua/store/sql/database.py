@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from ...model.errors import InvalidRequest, StoreError
+from ...model.errors import Conflict, InvalidRequest, StoreError
 from ..changes import Appender
 from .dialect import Call, Connection, Dialect, LockList
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class WriteQueue(Protocol):
-    """Takes what is to be written. Everything that is queued together shares a transaction."""
+    """Queues writes. All that are queued together share a transaction."""
 
     batches: int  # committed so far
 
@@ -34,9 +34,40 @@ class WriteQueue(Protocol):
 
     def backlog(self) -> int: ...
 
+    async def close(self) -> None: ...
+
+
+class NoWriter:
+    """The write queue of a store that is open for reading: refuses everything."""
+
+    batches = 0
+
+    def append(self, log: Appender) -> None:
+        raise self._refusal()
+
+    def call(
+        self, fn: Call, then: Callable[[Any], None] | None = None, locks: LockList = (), *,
+        passes_by: Callable[[], bool] | None = None,
+    ) -> asyncio.Future[Any]:  # fmt: skip
+        raise self._refusal()
+
+    def submit(
+        self, fn: Call, then: Callable[[Any], None] | None, locks: LockList, sealing: Callable[[], None] | None
+    ) -> asyncio.Future[Any]:
+        raise self._refusal()
+
+    def backlog(self) -> int:
+        return 0
+
+    async def close(self) -> None:
+        """Closes nothing."""
+
+    def _refusal(self) -> Conflict:
+        return Conflict("the store is open for reading, and takes no changes")
+
 
 class Database:
-    """Gives the ports connections to read on, and the writer. Each kind of database says how to come to them."""
+    """Gives the ports connections to read on, and the writer. A subclass for each kind of database opens them."""
 
     writer: WriteQueue
 
@@ -72,11 +103,11 @@ class Database:
         return await self.read(fn)
 
     async def search(self, fn: Callable[[Connection], T]) -> T:
-        """Reads what may have to look at every row: searches wait for each other, and nobody for them."""
+        """Reads with a statement that may look at every row: searches wait for each other, and other reads do not."""
         return await self._read_on(self._searchers, fn)
 
     def look(self, fn: Callable[[Connection], T]) -> T | None:
-        """Reads one small row at once, on the event loop; None where it would have to be waited for."""
+        """Reads one small row at once, on the event loop. Returns None if the database makes it wait."""
         return None
 
     async def _read_on(self, threads: ThreadPoolExecutor, fn: Callable[[Connection], T]) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Mapping
@@ -73,32 +74,51 @@ class SQLiteConnection(sqlite3.Connection):
     dialect: Dialect = SQLITE
 
     def lock(self, *names: Lock) -> None:
-        """Who writes is alone: see `begin`."""
+        """Does nothing: a transaction that writes is alone, see `begin`."""
 
 
 def connect(path: Path, *, read_only: bool = False) -> SQLiteConnection:
     """A connection with the settings that everything here counts on. One that only reads never makes a file."""
-    conn = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=rw" if read_only else path,
-        uri=read_only,
+    conn = _open(f"{path.absolute().as_uri()}?mode={'rw' if read_only else 'rwc'}")
+    _patiently(conn, "PRAGMA journal_mode=WAL")  # two processes that make a new file together: SQLite does not wait
+    conn.execute("PRAGMA synchronous=FULL")
+    conn.execute("PRAGMA foreign_keys=OFF")
+    conn.execute("PRAGMA wal_autocheckpoint=4000")
+    if read_only:
+        _settle_reader(conn)
+    else:
+        conn.execute("PRAGMA cache_size=-32768")
+        conn.execute("PRAGMA temp_store=MEMORY")
+        conn.execute("PRAGMA busy_timeout=0")  # see begin()
+    return conn
+
+
+def connect_read_only(path: Path) -> SQLiteConnection:
+    """A connection that cannot change the file, nor the settings of its journal."""
+    # To follow a journal, SQLite needs a file that readers share. Where that cannot be made and there is no journal,
+    # the store file is all there is: no process is writing it now.
+    immutable = not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists()
+    conn = _open(f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}")
+    _settle_reader(conn)
+    return conn
+
+
+def _open(uri: str) -> SQLiteConnection:
+    return sqlite3.connect(
+        uri,
+        uri=True,
         timeout=_LOCK_PATIENCE,
         isolation_level=None,
         check_same_thread=False,
         cached_statements=256,
         factory=SQLiteConnection,
     )
-    _patiently(conn, "PRAGMA journal_mode=WAL")  # two processes that make a new file together: SQLite does not wait
-    conn.execute("PRAGMA synchronous=FULL")
-    conn.execute("PRAGMA foreign_keys=OFF")
-    conn.execute("PRAGMA wal_autocheckpoint=4000")
-    # Readers are many, and the system keeps the file's pages for all of them.
-    conn.execute(f"PRAGMA cache_size={-4096 if read_only else -32768}")
+
+
+def _settle_reader(conn: SQLiteConnection) -> None:
+    conn.execute("PRAGMA cache_size=-4096")  # readers are many, and the system keeps the file's pages for all of them
     conn.execute("PRAGMA temp_store=MEMORY")
-    if not read_only:
-        conn.execute("PRAGMA busy_timeout=0")  # see begin()
-    if read_only:
-        conn.execute("PRAGMA query_only=ON")
-    return conn
+    conn.execute("PRAGMA query_only=ON")
 
 
 def begin(conn: sqlite3.Connection) -> None:

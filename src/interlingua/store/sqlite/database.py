@@ -6,6 +6,7 @@ and never wait for the writer.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
 import threading
@@ -13,18 +14,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from ..open import CannotOpen
-from ..sql.database import Database
+from ..address import CannotOpen, NoStore
+from ..sql.database import Database, NoWriter
 from ..sql.dialect import Connection
-from .connection import SQLITE, SQLiteConnection, connect
-from .migration import migrate
+from .connection import SQLITE, SQLiteConnection, connect, connect_read_only
+from .migration import check_readable, migrate
 from .writer import OpenedFile, SQLiteWriter
 
 T = TypeVar("T")
 
+_WATCH_EVERY = 0.1  # seconds between looks for changes by other processes, in a store that is open for reading
+
 
 class SQLiteDatabase(Database):
-    writer: SQLiteWriter
+    writer: SQLiteWriter | NoWriter
 
     def __init__(self, path: Path) -> None:
         super().__init__(SQLITE)
@@ -32,27 +35,54 @@ class SQLiteDatabase(Database):
         self._local = threading.local()
         self._connections: list[SQLiteConnection] = []
         self._at_once: SQLiteConnection | None = None  # for the event loop itself
+        self._read_only = False
+        self._watch: asyncio.TimerHandle | None = None
 
-    async def open(self, on_change: Callable[[], None]) -> None:
+    async def open(self, on_change: Callable[[], None], *, read_only: bool = False) -> None:
+        self._read_only = read_only
         self.start_threads()
         try:
-            if not self.path.parent.is_dir():
-                raise CannotOpen(self.path, f"there is no folder {self.path.parent}; make it first")
-            if self.path.is_dir():
-                raise CannotOpen(self.path, "it is a folder; name a file in it")
-            await self.loop.run_in_executor(self.readers, migrate, self.path)
+            await self.loop.run_in_executor(self.readers, self._check_or_migrate)
         except BaseException as error:
             await self.stop_threads()
             if isinstance(error, sqlite3.Error | OSError):
                 raise CannotOpen(self.path, error) from error
             raise
         self._file = OpenedFile(self.path)
-        self.writer = SQLiteWriter(self._file, self.path, self.loop, on_change)
-        self._at_once = connect(self.path, read_only=True)
+        self.writer = NoWriter() if read_only else SQLiteWriter(self._file, self.path, self.loop, on_change)
+        self._at_once = self._connect()
         self._at_once.execute("PRAGMA busy_timeout=0")
         self._connections.append(self._at_once)
+        if read_only:
+            self._watch_changes(on_change)
+
+    def _check_or_migrate(self) -> None:
+        if not self.path.parent.is_dir():
+            raise CannotOpen(self.path, f"there is no folder {self.path.parent}; make it first")
+        if self.path.is_dir():
+            raise CannotOpen(self.path, "it is a folder; name a file in it")
+        if not self._read_only:
+            migrate(self.path)
+            return
+        if not self.path.exists():
+            raise NoStore(self.path)
+        with contextlib.closing(self._connect()) as conn:
+            check_readable(self.path, conn)
+
+    def _connect(self) -> SQLiteConnection:
+        """Opens a connection that reads."""
+        return connect_read_only(self.path) if self._read_only else connect(self.path, read_only=True)
+
+    def _watch_changes(self, on_change: Callable[[], None], seen: int | None = None) -> None:
+        """Looks for changes by other processes again and again: there is no writer that would notice them."""
+        version = self.look(lambda conn: int(conn.execute("PRAGMA data_version").fetchone()[0]))
+        self._watch = self.loop.call_later(_WATCH_EVERY, self._watch_changes, on_change, version or seen)
+        if None not in (version, seen) and version != seen:
+            on_change()
 
     async def stop_writing(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
         await self.writer.close()
 
     async def stop_reading(self) -> None:
@@ -68,7 +98,7 @@ class SQLiteDatabase(Database):
     def with_connection(self, fn: Callable[[Connection], T]) -> T:
         conn = getattr(self._local, "conn", None)
         if conn is None:
-            conn = connect(self.path, read_only=True)
+            conn = self._connect()
             self._connections.append(conn)
             self._file.check()
             self._local.conn = conn

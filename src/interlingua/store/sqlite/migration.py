@@ -8,13 +8,14 @@ from pathlib import Path
 from ...model import json_values
 from ...model.errors import Conflict
 from .. import schema
-from ..rows import WorkerRow, receiver_of
+from ..address import NoStore
+from ..rows import WorkerRow
 from ..sql.dialect import Connection
-from ..sql.json_terms import rows_of
 from .connection import SQLiteConnection, begin, connect
 from .worker_locks import Locks, folder_of
 
-_APPLICATION = 0x494C4753  # "ILGS": how SQLite's application_id marks our files
+_APPLICATION = 0x494C4731  # "ILG1": the mark of our files, in SQLite's application_id
+_EARLY = 0x494C4753  # "ILGS": the mark of files from before the first release
 
 
 def migrate(path: Path, *, dry: bool = False, known: list[schema.Step] | None = None) -> schema.Plan:
@@ -25,8 +26,6 @@ def migrate(path: Path, *, dry: bool = False, known: list[schema.Step] | None = 
         return schema.plan(str(path), 0, known, list)
     _refuse_foreign(path)
     conn = connect(path)
-    conn.create_function("receiver_of", 1, receiver_of, deterministic=True)
-    conn.create_function("terms_of", 3, _terms_of, deterministic=True)
     try:
         if not dry:
             path.chmod(0o600)
@@ -51,9 +50,12 @@ def migrate(path: Path, *, dry: bool = False, known: list[schema.Step] | None = 
     return plan
 
 
-def _terms_of(column: str, json: bytes, caller: str) -> str:
-    """Terms for a table of them that is new to a store: a list, as JSON."""
-    return json_values.encode(sorted(rows_of(column, json, caller))).decode()
+def check_readable(path: Path, conn: Connection) -> None:
+    """Raises where a file is no store, or one of another schema than this program reads."""
+    plan = schema.plan(str(path), _version(path, conn), schema.steps("sqlite"), list)
+    if not plan.found:
+        raise NoStore(path)
+    schema.check_readable(str(path), plan)
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -71,12 +73,13 @@ def _refuse_foreign(path: Path) -> None:
 def _version(path: Path, conn: Connection) -> int:
     """The schema version of the file; 0 for a new one. Raises where the file is not a store of this program."""
     version: int = conn.execute("PRAGMA user_version").fetchone()[0]
-    if conn.execute("PRAGMA application_id").fetchone()[0] == _APPLICATION:
+    mark: int = conn.execute("PRAGMA application_id").fetchone()[0]
+    if mark == _APPLICATION:
         return version
-    tables = {name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type='table'")}
-    if {"runs", "events", "checkpoints"} <= tables:
+    names = {name for (name,) in conn.execute("SELECT name FROM sqlite_master")}
+    if mark == _EARLY or {"runs", "events", "checkpoints"} <= names:
         raise schema.too_old(str(path), "another file")
-    if tables or version:
+    if names or version or mark:
         raise Conflict(f"{path} is a SQLite file of another program; name another file for the store")
     return 0
 

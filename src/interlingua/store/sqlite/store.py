@@ -19,8 +19,8 @@ class SQLiteStore(SqlStore):
         self.liveness = FileLiveness(database, folder_of(self.path))
         super().__init__(database, self.liveness, str(path))
 
-    async def open(self) -> None:
-        await self.database.open(lambda: self.on_change())
+    async def open(self, *, read_only: bool = False) -> None:
+        await self.database.open(lambda: self.on_change(), read_only=read_only)
 
     async def close(self) -> None:
         await self.database.stop_writing()
@@ -31,7 +31,7 @@ class SQLiteStore(SqlStore):
         return self.database.trouble()
 
     async def damaged_pages(self, *, thorough: bool) -> list[str]:
-        """What SQLite finds wrong with the file itself."""
+        """Lists the damage that SQLite finds in the file itself."""
         pragma = "PRAGMA integrity_check(20)" if thorough else "PRAGMA quick_check(20)"
         try:
             rows = await self.database.search(lambda conn: conn.execute(pragma).fetchall())

@@ -52,10 +52,37 @@ CREATE INDEX runs_wake   ON runs (queue, wake_at) WHERE worker IS NULL AND wake_
 -- Unfinished runs that some code could not go on with: they stand in no line, and other code looks for them here.
 CREATE INDEX runs_blocked ON runs (queue, blocked)
     WHERE blocked IS NOT NULL AND status NOT IN ('succeeded', 'failed', 'cancelled', 'timed_out');
--- Unfinished runs by queue: those that no worker serves are found here.
-CREATE INDEX runs_open   ON runs (queue) WHERE status NOT IN ('succeeded', 'failed', 'cancelled', 'timed_out');
--- The status is there so that looking for a rare one need not read the runs.
-CREATE INDEX runs_marked ON runs (caller, id, status) WHERE marked IS NOT NULL;
+-- Unfinished runs by queue: those that no worker serves are found here, and those of a status without reading them.
+CREATE INDEX runs_open   ON runs (queue, status, caller, agent)
+    WHERE status NOT IN ('succeeded', 'failed', 'cancelled', 'timed_out');
+-- Runs in the order of their ids, by what never changes: a run is written there once.
+CREATE INDEX runs_caller ON runs (caller, id);
+CREATE INDEX runs_agent  ON runs (agent, id);
+CREATE INDEX runs_both   ON runs (caller, agent, id);
+CREATE INDEX runs_path   ON runs (path) WHERE path <> '';
+-- Runs by status. Most succeed, and cost nothing here. A search says `status='failed'` alone, which follows from one
+-- side of OR; from IN it would not follow.
+CREATE INDEX runs_unmet        ON runs (status, id)
+    WHERE status = 'failed' OR status = 'cancelled' OR status = 'timed_out';
+CREATE INDEX runs_unmet_caller ON runs (caller, status, id)
+    WHERE status = 'failed' OR status = 'cancelled' OR status = 'timed_out';
+CREATE INDEX runs_unmet_agent  ON runs (agent, status, id)
+    WHERE status = 'failed' OR status = 'cancelled' OR status = 'timed_out';
+CREATE INDEX runs_unmet_both   ON runs (caller, agent, status, id)
+    WHERE status = 'failed' OR status = 'cancelled' OR status = 'timed_out';
+-- The same for the searches of a door, which finds its own runs alone, however many others there are.
+CREATE INDEX runs_marked        ON runs (id) WHERE marked IS NOT NULL;
+CREATE INDEX runs_marked_caller ON runs (caller, id) WHERE marked IS NOT NULL;
+CREATE INDEX runs_marked_agent  ON runs (agent, id) WHERE marked IS NOT NULL;
+CREATE INDEX runs_marked_both   ON runs (caller, agent, id) WHERE marked IS NOT NULL;
+CREATE INDEX runs_marked_unmet        ON runs (status, id)
+    WHERE marked IS NOT NULL AND (status = 'failed' OR status = 'cancelled' OR status = 'timed_out');
+CREATE INDEX runs_marked_unmet_caller ON runs (caller, status, id)
+    WHERE marked IS NOT NULL AND (status = 'failed' OR status = 'cancelled' OR status = 'timed_out');
+CREATE INDEX runs_marked_unmet_agent  ON runs (agent, status, id)
+    WHERE marked IS NOT NULL AND (status = 'failed' OR status = 'cancelled' OR status = 'timed_out');
+CREATE INDEX runs_marked_unmet_both   ON runs (caller, agent, status, id)
+    WHERE marked IS NOT NULL AND (status = 'failed' OR status = 'cancelled' OR status = 'timed_out');
 
 CREATE TABLE events (
     run    TEXT NOT NULL,
@@ -119,6 +146,15 @@ CREATE TABLE threads (
 ) WITHOUT ROWID;
 CREATE INDEX threads_updated ON threads (updated_at);
 CREATE INDEX threads_caller ON threads (caller);
+CREATE INDEX threads_active ON threads (caller, id) WHERE active IS NOT NULL;
+CREATE INDEX threads_failed ON threads (caller, id) WHERE failed;
+
+-- Searches by metadata and by values find runs and threads by these: hashes of their members.
+CREATE TABLE terms (
+    term INTEGER NOT NULL,
+    id   TEXT NOT NULL,  -- of a run or of a thread; the hash tells which
+    PRIMARY KEY (term, id)
+) WITHOUT ROWID;
 
 CREATE TABLE checkpoints (
     id         TEXT PRIMARY KEY,

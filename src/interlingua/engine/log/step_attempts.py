@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
-from msgspec.structs import replace
-
-from ...model.events import Emission, OutputDelta
+from ...model.events import Emission
+from .emissions import copied
 
 
 class Attempt:
-    """What was shown since an attempt began: by it, and by all others."""
+    """Emissions since an attempt began: its own, and all others."""
 
     def __init__(self, place: str, keep: int, output: Any, sent: int) -> None:
         self.place = place
@@ -31,18 +27,7 @@ class Attempts:
     """The attempts that are under way in one run. Usually there are none."""
 
     def __init__(self) -> None:
-        self.steps: dict[str, asyncio.Future[None]] = {}  # that are executed, by their keys: done when they are over
         self._under_way: list[Attempt] = []
-
-    @contextlib.contextmanager
-    def executing(self, place: str, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """While a step is executed. Another branch that comes to it by the same key waits for the end."""
-        over = self.steps[place] = loop.create_future()
-        try:
-            yield
-        finally:
-            del self.steps[place]
-            over.set_result(None)
 
     def begin(self, attempt: Attempt) -> None:
         self._under_way.append(attempt)
@@ -64,7 +49,7 @@ class Attempts:
                 attempt.own, attempt.others = [], []
 
     def take_back(self, attempt: Attempt) -> list[Emission]:
-        """What others have shown since an attempt began: all after that is void, so it must be shown again."""
+        """Emissions of others since an attempt began: everything after that is void, so they must be written again."""
         void, again = {id(body) for body in attempt.own}, list(attempt.others)
         attempt.own = []
         for other in self._under_way:
@@ -78,8 +63,3 @@ class Attempts:
             else:
                 other.others = [body for body in other.others if id(body) not in void]
         return [copied(body) for body in again]
-
-
-def copied(body: Emission) -> Emission:
-    """The log joins fragments of output in the body that it was given."""
-    return replace(body) if isinstance(body, OutputDelta) else body

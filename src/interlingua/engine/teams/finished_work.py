@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
@@ -12,13 +12,18 @@ from ...model.events import ArtifactAdded, ChildCalled, Emission, Event, Message
 from ...model.status import Status
 from ...model.team.oversight import Exchange, Result, join_chunks, read_verdict
 from ..log.replay import STATE, Replay
+from ..log.run_log import LiveLog
 
-if TYPE_CHECKING:
-    from .worker import Worker
+
+class RunLogs(Protocol):
+    """The logs of runs that are in this process, or in its store."""
+
+    def log_of(self, run: str) -> LiveLog | None: ...
+    async def all_events(self, run: str) -> list[Event]: ...
 
 
 class Work:
-    """What came of a run, out of its log."""
+    """The results of a run, out of its log."""
 
     began = ended = 0  # microseconds since 1970
 
@@ -48,10 +53,10 @@ class Work:
                 self.exchanges.append(verdict.about(called.proposal))
 
     @classmethod
-    async def of(cls, worker: Worker, run: str) -> Work:
-        log = worker.log_of(run)  # it has just ended, most likely here
+    async def of(cls, logs: RunLogs, run: str) -> Work:
+        log = logs.log_of(run)  # it has just ended, most likely here
         near = log.since(0) if log is not None and log.finished is not None else None
-        events = near or await worker.all_events(run)
+        events = near or await logs.all_events(run)
         finished = events[-1].body
         assert isinstance(finished, RunFinished)
         work = cls(Replay.of(events), finished, _held(events))
@@ -65,17 +70,17 @@ class Work:
             found += [part for part in message.parts if not isinstance(part, TextPart) and part not in found]
         return found
 
-    async def below(self, worker: Worker) -> list[Said]:
-        """What came of what it had others do."""
+    async def below(self, logs: RunLogs) -> list[Said]:
+        """Messages about the results of tasks that it handed over."""
         mine = [said for said in self.held if said.key.endswith((":result", ":told"))]
-        return [*mine, *await _told_below(worker, self.children)]
+        return [*mine, *await _told_below(logs, self.children)]
 
-    async def reviews(self, worker: Worker) -> list[Said]:
-        """What its overseer said to it while it judged what was proposed by hand."""
+    async def reviews(self, logs: RunLogs) -> list[Said]:
+        """Messages of its overseer while that judged what was proposed by hand."""
         found: list[Said] = []
         for called in self.children:
             if called.proposal is not None:
-                found += _held(await worker.all_events(called.run), f"{called.run}:")
+                found += _held(await logs.all_events(called.run), f"{called.run}:")
         return found
 
 
@@ -87,12 +92,12 @@ def _held(events: list[Event], prefix: str = "") -> list[Said]:
     ]
 
 
-async def _told_below(worker: Worker, children: Iterable[ChildCalled]) -> list[Said]:
-    """What those to whom a run delegated have told, and what those told to whom they delegated in turn."""
+async def _told_below(logs: RunLogs, children: Iterable[ChildCalled]) -> list[Said]:
+    """Messages of the agents to which a run delegated, and of those to which they delegated in turn."""
     found: list[Said] = []
     for called in children:
         if called.notice is not None and called.proposal is None:
-            events = await worker.all_events(called.run)
+            events = await logs.all_events(called.run)
             found += _held(events, f"{called.run}:")
-            found += await _told_below(worker, [e.body for e in events if isinstance(e.body, ChildCalled)])
+            found += await _told_below(logs, [e.body for e in events if isinstance(e.body, ChildCalled)])
     return found
