@@ -50,6 +50,7 @@ from ..log.replay import Replay
 from ..log.run_log import LiveLog
 from ..observe import tracing
 from ..teams.member_run import MemberRun
+from ..teams.ports import TeamPorts
 from .ending import FOR_GOOD, ITSELF, REASON_HAS, Ending, tell_remote_side
 from .entrance import Entrance
 from .host import ExecutionHost
@@ -144,9 +145,10 @@ class Execution:
     def member(self) -> MemberRun:
         """The run in its team. It is made on first use: most runs have none."""
         if self._member is None:
+            engine = self.worker.engine
             self._member = MemberRun(
                 self.data, self.waits, self.calls, self.output, self.steps, self.questions, self.mailbox,
-                self.children, self.thread, self.worker.engine, self.worker,
+                self.children, self.thread, TeamPorts(engine, engine, engine, engine, self.worker),
             )  # fmt: skip
         return self._member
 

@@ -7,19 +7,22 @@ from typing import Any, Protocol
 
 from ...model.errors import ErrorInfo
 from ..agents.process_pool import ProcessPool
+from ..handler.child_runs import Submitter
+from ..handler.run_data import Host
 from ..handler.workspace import Editor
 from ..observe.run_metrics import Meters
 from ..runs.concurrency_limits import AgentLimit
-from ..teams.gate import TeamGate, TeamHost
+from ..teams.finished_work import RunLogs
+from ..teams.ports import Directory, Gate, Messenger, Participants
 from .parking import Listeners
 
 
-class ExecutionEngine(TeamGate, Protocol):
+class ExecutionEngine(Submitter, Directory, Gate, Participants, Messenger, Protocol):
     @property
     def editors(self) -> Mapping[str, Editor]: ...
 
 
-class ExecutionHost(TeamHost, Protocol):
+class ExecutionHost(Host, RunLogs, Protocol):
     id: str
     abandoned: int  # handlers that would not stop
 

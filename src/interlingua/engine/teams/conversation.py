@@ -28,7 +28,7 @@ from ..ids import now
 from ..log.received_messages import MailKind as MailKind
 from ..log.record_keys import Arguments, show
 from ..log.replay import said_digest
-from .gate import TeamGate
+from .ports import TeamPorts
 
 UNVERIFIED = "unverified"
 """The member of a tool result's `meta` that says that its sender has not called that tool with that result."""
@@ -43,14 +43,14 @@ ENGINE_SAYS = frozenset({"verdict", "final", RESULT_HASH})
 class Conversation:
     """The part of a run in the conversation of its team. It is the run's `TeamPart`."""
 
-    __slots__ = ("_called_tools", "_calls", "_data", "_gate", "_replay", "_waits")
+    __slots__ = ("_called_tools", "_calls", "_data", "_ports", "_replay", "_waits")
 
-    def __init__(self, data: RunData, waits: Waits, calls: Calls, gate: TeamGate) -> None:
+    def __init__(self, data: RunData, waits: Waits, calls: Calls, ports: TeamPorts) -> None:
         self._data = data
         self._replay = data.replay
         self._waits = waits
         self._calls = calls
-        self._gate = gate
+        self._ports = ports
         self._called_tools: set[str] | None = None  # digests of server, tool and result
 
     @property
@@ -128,7 +128,7 @@ class Conversation:
         assignment, authority = self._data.request.assignment, self._participant()
         if assignment is not None and assignment.review is not None:
             return assignment.review.agent == instance_id(to.agent, to.instance), assignment.review.result_hash
-        manifest = self._gate.manifest_of(authority)
+        manifest = self._ports.directory.manifest_of(authority)
         sealed = bool(self._data.row.sealed)
         return sealed and manifest is not None and to.agent == manifest.overseer, ""
 
@@ -140,7 +140,7 @@ class Conversation:
 
     async def find_participant(self, id_: str) -> DelegationRow:
         authority = self._participant()
-        return await self._gate.participant(authority.task.partition(".")[0], id_)
+        return await self._ports.participants.participant(authority.task.partition(".")[0], id_)
 
     # -- attachments --------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from ..ids import now
 from ..observe import tracing
 from .conversation import Conversation
 from .delegation import Delegation
-from .gate import TeamGate, TeamMember
+from .ports import TeamMember, TeamPorts
 
 Attempt = Callable[[str, str], Awaitable[ChildEnded]]
 
@@ -69,11 +69,11 @@ ESCALATION = question_codec(Escalation)
 class ErrorPolicy:
     """Does what the team's policy says about failures of those that a run delegated to."""
 
-    __slots__ = ("_calls", "_conversation", "_data", "_delegation", "_gate", "_questions", "_replay", "_steps")
+    __slots__ = ("_calls", "_conversation", "_data", "_delegation", "_ports", "_questions", "_replay", "_steps")
 
     def __init__(
         self, data: RunData, calls: Calls, steps: Steps, questions: Questions, conversation: Conversation,
-        delegation: Delegation, gate: TeamGate,
+        delegation: Delegation, ports: TeamPorts,
     ) -> None:  # fmt: skip
         self._data = data
         self._replay = data.replay
@@ -82,7 +82,7 @@ class ErrorPolicy:
         self._questions = questions
         self._conversation = conversation
         self._delegation = delegation
-        self._gate = gate
+        self._ports = ports
 
     async def run(self, name: str, place: str, attempt: Attempt) -> ChildEnded:
         """Delegate to an agent; where that fails, again, or to another, as long as the policy says so."""
@@ -120,7 +120,7 @@ class ErrorPolicy:
         if past is not None and past[1].code == error.code:
             self._calls.passed(past[0])
             return Action(past[1].do, past[1].delay, past[1].to)
-        team = self._gate.teams.get(self._data.authority.team) if self._data.authority is not None else None
+        team = self._ports.directory.teams.get(self._data.authority.team) if self._data.authority is not None else None
         # What failed further down was seen to there: up here it is only that the agent did not manage.
         number = ErrorNumber.FAILED if error.code == ChildFailed.code else number_of(error)
         action = team.policy.action(number, taken) if team is not None else Action("fail")
@@ -152,16 +152,16 @@ class ErrorPolicy:
         remedy = await self._escalate(action.to, place, tried[-1], error, taken)
         if remedy.decision != "answer":
             return remedy.decision == "retry", None
-        member = self._gate.member(self._data.authority, tried[-1])
+        member = self._ports.directory.member(self._data.authority, tried[-1])
         output = {member.card.output_text or "text" if member is not None else "text": remedy.text or ""}
         run, head = (ended.run, ended.head) if ended is not None else ("", "")
         return False, ChildEnded(place, run, Status.SUCCEEDED, head, output)
 
     async def _escalate(self, to: str | None, place: str, agent: str, error: ErrorInfo, taken: int) -> Remedy:
         """Tell somebody higher up, and do what they say."""
-        gate, authority = self._gate, self._data.authority
+        directory, authority = self._ports.directory, self._data.authority
         assert authority is not None
-        failed = gate.member(authority, agent)
+        failed = directory.member(authority, agent)
         if to == "overseer":
             to = failed.manifest.overseer if failed is not None else None
         if to is None:
@@ -182,7 +182,7 @@ class ErrorPolicy:
             except QuestionExpired:
                 return Remedy("fail")  # nobody wanted to say: what failed is what counts
             return found
-        overseer = gate.member(authority, to)
+        overseer = directory.member(authority, to)
         return Remedy("fail") if overseer is None else await self._ask_overseer(overseer, place, agent, error, taken)
 
     async def _ask_overseer(self, overseer: TeamMember, place: str, agent: str, error: ErrorInfo, taken: int) -> Remedy:

@@ -28,8 +28,8 @@ from ..observe import tracing
 from .conversation import RESULT_HASH, result_message, unverified, verdict_message
 from .delegation import Handover, Task
 from .finished_work import Work
-from .gate import TeamMember
 from .member_run import MemberRun
+from .ports import TeamMember
 
 if TYPE_CHECKING:
     from ..handler.context import Context
@@ -77,7 +77,7 @@ async def orchestrate(ctx: Context[Any, Any], entry: TeamMember, input_: dict[st
     run, member = ctx._run, _member_run(ctx)
     data = run.data
     # A process without the team's code may have taken the request in.
-    request = member.gate.begin_task(data.request, data.row.created_at)
+    request = member.ports.directory.begin_task(data.request, data.row.created_at)
     assert request.authority is not None
     authority = msgspec.structs.replace(request.authority, root=data.row.id)
     data.request = msgspec.structs.replace(request, authority=authority)
@@ -98,7 +98,7 @@ async def orchestrate(ctx: Context[Any, Any], entry: TeamMember, input_: dict[st
         raise Failed(ended.error or ErrorInfo("run_failed", f"{entry.id} {ended.status.value}"))
     if ended.run not in member.delegation.files:
         return ended.output  # somebody answered in place of the agent
-    work = await Work.of(member.host, ended.run)
+    work = await Work.of(member.ports.logs, ended.run)
     for body in work.shown:
         await run.output.show(msgspec.structs.replace(body, step=None))
     if work.usage:
@@ -149,7 +149,7 @@ class _Oversight:
         while True:
             turn += 1
             ended = await self._work(input_, f"work:{turn}")
-            done = await Work.of(self.member_run.host, ended.run)
+            done = await Work.of(self.member_run.ports.logs, ended.run)
             if ended.status is not Status.SUCCEEDED:
                 raise Failed(_withheld(self.member, done.error, ended.status))
             for exchange in done.exchanges:
@@ -178,7 +178,7 @@ class _Oversight:
 
     def _said(self, exchange: Exchange) -> None:
         self.earlier.append(exchange)
-        self.member_run.gate.check_patience(self.authority, self.earlier)
+        self.member_run.ports.gate.check_patience(self.authority, self.earlier)
 
     async def _approved(self, result: Result) -> bool:
         """Ask the overseer to approve. False: the agent has to work again, with what the overseer said."""
@@ -196,7 +196,7 @@ class _Oversight:
             self._said(Exchange("inquire", note, hash_))
 
     async def _verdict(self, proposal: Proposal, key: str) -> ReviewVerdict:
-        gate, data, overseer = self.member_run.gate, self.handler_run.data, self.overseer
+        gate, data, overseer = self.member_run.ports.gate, self.handler_run.data, self.overseer
         if overseer is None:
             return await self._ask(proposal, key)
         label = self.talk[0].task if self.talk else ""
@@ -214,7 +214,7 @@ class _Oversight:
         ended = await self.member_run.delegation.inner(overseer.review_name, prepare, key, told, count=count)
         if ended.status is Status.TIMED_OUT:
             raise RunTimedOut(f"{overseer.id} gave no verdict on the result of {proposal.agent} in time")
-        given = await Work.of(self.member_run.host, ended.run)
+        given = await Work.of(self.member_run.ports.logs, ended.run)
         if ended.status is not Status.SUCCEEDED:
             raise Failed(_withheld(overseer, given.error, ended.status))
         verdict = read_verdict(given.result.output, overseer.card.output_text)
@@ -265,8 +265,8 @@ class _Oversight:
             await self.handler_run.output.show(ArtifactAdded(artifact))
         for message in done.result.messages:
             await self.handler_run.output.show(MessageSent(message))
-        self.talk += await done.reviews(self.member_run.host)
-        self._tell(done, await done.below(self.member_run.host))
+        self.talk += await done.reviews(self.member_run.ports.logs)
+        self._tell(done, await done.below(self.member_run.ports.logs))
         return _hand_back(self.ctx, done)
 
     def _tell(self, done: Work, below: list[Said]) -> None:

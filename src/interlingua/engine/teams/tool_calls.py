@@ -33,7 +33,7 @@ from ..ids import now
 from ..log.record_keys import Arguments, show
 from .conversation import Conversation, sound
 from .error_policy import ErrorPolicy
-from .gate import TeamGate
+from .ports import TeamPorts
 
 ERRORS: dict[str, type[InterlinguaError]] = {cls.code: cls for cls in (RunTimedOut, Unavailable, ToolFailed)}
 
@@ -41,11 +41,11 @@ ERRORS: dict[str, type[InterlinguaError]] = {cls.code: cls for cls in (RunTimedO
 class ToolCalls:
     """Calls tools for a member of a team."""
 
-    __slots__ = ("_calls", "_conversation", "_data", "_errors", "_gate", "_output", "_replay", "_steps", "_waits")
+    __slots__ = ("_calls", "_conversation", "_data", "_errors", "_output", "_ports", "_replay", "_steps", "_waits")
 
     def __init__(
         self, data: RunData, waits: Waits, calls: Calls, output: Output, steps: Steps, conversation: Conversation,
-        errors: ErrorPolicy, gate: TeamGate,
+        errors: ErrorPolicy, ports: TeamPorts,
     ) -> None:  # fmt: skip
         self._data = data
         self._replay = data.replay
@@ -55,7 +55,7 @@ class ToolCalls:
         self._steps = steps
         self._conversation = conversation
         self._errors = errors
-        self._gate = gate
+        self._ports = ports
 
     async def call(
         self, server: str, tool: str, arguments: dict[str, Any] | None, key: str | None, timeout: float | None
@@ -67,7 +67,7 @@ class ToolCalls:
         digest = json_values.digest([server, tool, given])
         place = self._calls.place("tool", f"{server}.{tool}", key, Arguments(digest, show(given)))
         await self._may_call(authority, server, tool, place, digest)
-        servers, known = self._servers(), self._gate.teams[authority.team].servers[server]
+        servers, known = self._servers(), self._ports.directory.teams[authority.team].servers[server]
         taken = 0
         while True:
             at = place if not taken else f"{place}:again:{taken}"
@@ -118,7 +118,7 @@ class ToolCalls:
             raise _refusal(past[1].code, past[1].reason)
         if place in self._replay.records:
             return  # it was allowed, and done
-        team = self._gate.teams[authority.team]
+        team = self._ports.directory.teams[authority.team]
         needs = team.servers[server].needs.get(tool, ()) if server in team.servers else ()
         decision = may_call(authority, server, tool, needs, now=now())
         if decision.allowed:
@@ -135,7 +135,7 @@ class ToolCalls:
         authority = self._bound()
         if not authority.tools:
             return []
-        servers, known = self._servers(), self._gate.teams[authority.team].servers
+        servers, known = self._servers(), self._ports.directory.teams[authority.team].servers
 
         async def look() -> list[ToolSpec]:
             found: list[ToolSpec] = []
@@ -159,7 +159,7 @@ class ToolCalls:
         return self._data.authority
 
     def _servers(self) -> ToolServers:
-        servers = self._gate.tool_servers
+        servers = self._ports.directory.tool_servers
         if servers is None:
             raise Unavailable(
                 "this engine reaches no tool servers; load the team with il.team, or set engine.tool_servers"
