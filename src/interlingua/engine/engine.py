@@ -209,7 +209,7 @@ class Engine(Teams):
 
     def way(self, card: AgentCard) -> list[str]:
         """The servers that an agent has come by, this one last: for whoever mounts it from here."""
-        return mount_path.way(card, self.server)
+        return mount_path.path_through(card, self.server)
 
     async def card(self, name: str, version: str | None = None) -> AgentCard:
         """The card of an agent, here or in any process that ever shared this store."""

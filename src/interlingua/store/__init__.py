@@ -1,1 +1,1 @@
-"""Where truth lives: runs, logs, inboxes, questions and threads. `base` is the port, `sqlite` the default."""
+"""The store: ten ports over one database, which is a SQLite file or a PostgreSQL schema."""

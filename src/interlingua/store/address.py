@@ -12,7 +12,7 @@ _POSTGRES = re.compile("(postgres(?:ql)?):/+")
 
 
 class CannotOpen(InvalidRequest):
-    """What is at a place is no store, and none can be made there."""
+    """The place holds no store, and none can be created there."""
 
     def __init__(self, where: str | Path, why: object) -> None:
         super().__init__(f"the store {where} cannot be opened: {why}")
@@ -20,7 +20,7 @@ class CannotOpen(InvalidRequest):
 
 
 class NoStore(CannotOpen):
-    """There is nothing to read at this place."""
+    """The place holds nothing to read."""
 
     def __init__(self, where: str | Path) -> None:
         super().__init__(where, "there is no store")
@@ -31,7 +31,7 @@ def is_postgres(where: str | Path) -> bool:
 
 
 def shown(where: str | Path) -> str:
-    """An address as it may be seen: without its password."""
+    """Returns an address without its password."""
     if not is_postgres(where):
         return str(where)
     return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1:***@", whole(where))

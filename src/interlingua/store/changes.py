@@ -1,4 +1,4 @@
-"""Changes: what is written in one transaction with the events of a log, or decided in one of its own."""
+"""Changes: writes in the transaction of a log's events, and decisions in a transaction of their own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PutQuestion(msgspec.Struct):
 
 
 class CloseQuestion(msgspec.Struct):
-    """For questions that end without an answer: withdrawn, or expired."""
+    """Closes a question without an answer: it was withdrawn, or expired."""
 
     id: str
     state: Literal["withdrawn", "expired"]
@@ -34,16 +34,16 @@ class DropInbox(msgspec.Struct):
 
 
 class PutInbox(msgspec.Struct):
-    """News for another run (a parent)."""
+    """Puts an item into the inbox of another run (a parent)."""
 
     run: str
     kind: str
     body: bytes
-    id: int = 0  # told by the store: of the item in the inbox; 0 where the run had ended
+    id: int = 0  # set by the store: of the item in the inbox; 0 if the run had ended
 
 
 class ChildNews(msgspec.Struct):
-    """The end of a child, for its parent. Becomes a PutInbox when the log is sealed and its last hash is known."""
+    """Reports the end of a child to its parent. Becomes a PutInbox when the log is sealed, and its last hash known."""
 
     parent: str
     status: Status
@@ -52,13 +52,13 @@ class ChildNews(msgspec.Struct):
 
 
 class DeleteRun(msgspec.Struct):
-    """Forget the run with its own end, and what it did to its thread (a rollback)."""
+    """Deletes the run at its own end, and takes back its changes of its thread (a rollback)."""
 
     run: str
 
 
 class CommitThread(msgspec.Struct):
-    """The end of a run on a thread: a new checkpoint where `values` is not UNSET, and the next run in line."""
+    """Ends the turn of a run on a thread: writes a checkpoint if `values` is set, and passes on to the next run."""
 
     thread: str
     run: str
@@ -67,12 +67,12 @@ class CommitThread(msgspec.Struct):
     checkpoint: str | None = None
     messages: list[Message] = []
     failed: bool = False
-    agent: str | None = None  # NAME@VERSION of whoever leaves this state: known also when the run is gone
-    passed_on: bool = False  # told by the store: another run has the thread now
+    agent: str | None = None  # NAME@VERSION of the agent that leaves this state: known also when the run is gone
+    passed_on: bool = False  # set by the store: another run has the thread now
 
 
 class BlockRun(msgspec.Struct):
-    """Set the run aside: code with this digest cannot go on with it."""
+    """Blocks the run: code with this digest cannot continue it."""
 
     run: str
     code: str
@@ -80,7 +80,7 @@ class BlockRun(msgspec.Struct):
 
 
 class PutCallback(msgspec.Struct):
-    """A change of status that somebody wants to be told of."""
+    """Queues a callback for a change of a run's status."""
 
     run: str
     url: str
@@ -89,14 +89,14 @@ class PutCallback(msgspec.Struct):
 
 
 class Tally(Protocol):
-    """What counts of a task, within the transaction that counts one more."""
+    """Counts the delegations of a task, within the transaction that adds one."""
 
     def started(self, runs: Sequence[str]) -> list[int]:
-        """How many were started below each of these runs."""
+        """Counts the runs that were started below each of these."""
         ...
 
     def last(self, agent: str) -> int:
-        """The highest number of an instance of an agent; 0 where there is none."""
+        """Returns the highest instance number of an agent; 0 if there is none."""
         ...
 
 
@@ -104,10 +104,10 @@ Admit = Callable[[Tally], int]
 
 
 class CountDelegation(msgspec.Struct):
-    """One more run of a task, counted once. `admit` says which instance of its agent that is, or raises an error.
+    """Counts one more run of a task, once. `admit` returns the number of its agent's instance, or raises an error.
 
-    It gets the next label below that of the task that it is part of; where it is part of none, a new one; or the one
-    that is given. As a change of a log, it is left out where `admit` raises: whoever delegates is told by `delegate`.
+    The run gets the given label, or the next one below the task that it is part of, or a new one if it is part of
+    none. As a change of a log it is skipped if `admit` raises: the delegating run learns that from `delegations.count`.
     """
 
     task: str
@@ -122,7 +122,7 @@ class CountDelegation(msgspec.Struct):
 
 class Counted(msgspec.Struct):
     row: DelegationRow
-    started: int  # how many others were started below the same run, all levels together
+    started: int  # other runs that were started below the same run, all levels together
 
 
 Change = (
@@ -132,20 +132,20 @@ Change = (
 
 
 class Sealed(msgspec.Struct):
-    """What one log adds in one transaction. Written only `where epoch = mine and next_seq = expected`."""
+    """The part of a log that one transaction adds. Written only `where epoch = mine and next_seq = expected`."""
 
     log: Appender
     row: RunRow  # a copy, as it is after this
     expected_seq: int
     events: list[EventRow]
     changes: list[Change]
-    mark: int  # how much of the log's appends this covers
+    mark: int  # the number of the log's appends that this covers
     bodies: list[Body] = []  # of the events, decoded
-    forgotten: bool = False  # told by the store: a rollback that nobody had read was waiting, and the run is gone
+    forgotten: bool = False  # set by the store: an unread rollback was in the inbox, and the run is deleted
 
 
 class Appender(Protocol):
-    """A log with something to write. All methods are called on the event loop."""
+    """A log with something to write. The store calls its methods on the event loop."""
 
     def seal(self) -> Sealed: ...
 
@@ -155,23 +155,23 @@ class Appender(Protocol):
 
 
 class Fenced(Exception):
-    """The log has another owner now."""
+    """Another worker owns the log now."""
 
 
 class Submission(msgspec.Struct):
-    """A new run: its row, its first event, and what decides whether and where it starts."""
+    """A new run: its row, its first event, and the conditions under which it starts."""
 
     row: RunRow
     request: RunRequest
-    digest: str  # of the request: a key that comes again must mean the same
+    digest: str  # of the request: a key that is used again must come with the same
     events: list[EventRow]
     take: str | None  # the worker that would start it at once if it may start
     now: int
-    continues: str | None = None  # the failed run that it goes on with, which has one continuation
+    continues: str | None = None  # the failed run that it continues; each has one continuation
 
     @property
     def key(self) -> tuple[str, str] | None:
-        """The caller and the idempotency key. A continuation has that of no caller."""
+        """Returns the caller and the idempotency key. The key of a continuation belongs to no caller."""
         if self.continues is not None:
             return "", self.continues
         return (self.row.caller, self.request.key) if self.request.key is not None else None
@@ -181,4 +181,4 @@ class Submitted(msgspec.Struct):
     row: RunRow
     existing: bool = False  # the key or the id was used before: this is the run from then
     thread: Thread | None = None
-    cancel: str | None = None  # a run that must give way; it has been told
+    cancel: str | None = None  # a run that was asked to give way

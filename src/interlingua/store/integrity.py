@@ -1,4 +1,4 @@
-"""Whether a store is whole: its counts, and whether the logs in it prove themselves. It reads, and changes nothing.
+"""Checks a store: its counts, and the hash chains of its logs. It only reads.
 
 A run's log is a chain of hashes whose end is in the run's row, so anything that was changed, lost or added behind the
 store's back shows, down to the event.
@@ -27,7 +27,7 @@ Progress = Callable[[int], None]
 
 
 class Logs(Protocol):
-    """What a log is read from."""
+    """The reading half of a store's runs."""
 
     async def get(self, run: str) -> RunRow | None: ...
 

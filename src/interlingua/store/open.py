@@ -1,4 +1,4 @@
-"""Which store an address means: a PostgreSQL database for `postgresql://…`, a SQLite file for anything else."""
+"""Opens the store at an address: PostgreSQL for `postgresql://…`, a SQLite file for anything else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CannotOpen", "NoStore", "is_postgres", "migrate", "open_store", "sho
 
 
 def migrate(where: str | Path, *, dry: bool = False) -> Plan:
-    """Bring a store to the newest schema, as opening it does, and tell what was done; `dry`: what would be."""
+    """Migrates a store to the newest schema, as opening it does. Returns the steps; with `dry`, takes none of them."""
     if not is_postgres(where):
         import sqlite3
 
@@ -40,7 +40,7 @@ def migrate(where: str | Path, *, dry: bool = False) -> Plan:
 
 
 def open_store(where: str | Path) -> Store:
-    """The store at an address. It is opened by its `open`."""
+    """Returns the store at an address. Its `open` opens it."""
     if not is_postgres(where):
         from .sqlite.store import SQLiteStore
 

@@ -1,8 +1,8 @@
-"""The port to the store: what the engine asks of a database, in the engine's words.
+"""The ports of the store: ten small interfaces over one database.
 
-Two ways to write. `append` is the hot path: a run's owner queues its log, and the store seals whatever is queued
-into one transaction. Everything else (`submit`, `deliver`, `answer`, `claim` …) is a call of its own that shares
-the same transactions. Nothing is acknowledged before it is committed.
+There are two ways to write. `runs.append` is the hot path: the owner of a run queues its log, and the store seals all
+queued logs into one transaction. Every other write is a call of its own, and shares those transactions. Nothing is
+acknowledged before it is committed.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ class RunStore(Protocol):
         self, submission: Submission, then: Callable[[Submitted], None] | None = None,
         sealing: Callable[[], None] | None = None,
     ) -> asyncio.Future[Submitted]:  # fmt: skip
-        """Queued at once. `sealing` is called right before it is written: what `keep` is given then is written after it
-        in the same transaction. `then` is called when it is committed, also where nobody waits any more."""
+        """Queues a new run at once. `sealing` is called right before the run is written: changes of documents that are
+        queued then follow it in the same transaction. `then` is called at the commit, also for a cancelled future."""
         ...
 
     async def get(self, run: str) -> RunRow | None: ...
     async def search(self, where: RunFilter) -> list[RunRow]: ...
     async def events(self, run: str, after: int, limit: int, most_bytes: int = PAGE_BYTES) -> list[Event]:
-        """Events after one: a page, which ends at `limit` events or at so many bytes, and is empty at the end."""
+        """Reads the next page after an event: up to `limit` events or `most_bytes` bytes, and nothing at the end."""
         ...
 
     async def event_rows(self, run: str, after: int, limit: int, most_bytes: int = PAGE_BYTES) -> list[EventRow]: ...
     async def ends(self, run: str) -> list[Event]:
-        """The first event and the last one."""
+        """Reads the first event and the last one."""
         ...
 
     async def tombstone(self, run: str) -> Tombstone | None: ...
     async def known(self, run: str) -> Literal["run", "tombstone"] | None: ...
     async def is_key_known(self, caller: str, key: str) -> bool:
-        """Whether a run was made with this idempotency key."""
+        """Returns true if a run was created with this idempotency key."""
         ...
 
     async def delete(self, run: str, now: int, *, rollback: bool = False) -> list[str]: ...
@@ -75,11 +75,11 @@ class RunStore(Protocol):
     async def count_pending(self, upto: int) -> int: ...
     async def deliver(self, run: str, kind: str, body: bytes, now: int) -> tuple[int, str | None]: ...
     async def inbox(self, run: str, after: int = 0) -> list[InboxItem]:
-        """A page of what others want of a run, after an item: it ends at PAGE_ITEMS or at PAGE_BYTES."""
+        """Reads the next page of a run's inbox after an item: up to PAGE_ITEMS items or PAGE_BYTES bytes."""
         ...
 
     async def has_news(self, run: str, kind: str | None = None) -> bool:
-        """Whether something is in a run's inbox."""
+        """Returns true if something, or something of a kind, is in a run's inbox."""
         ...
 
     async def expire(
@@ -90,12 +90,12 @@ class RunStore(Protocol):
 class ClaimStore(Protocol):
     """Workers, the runs that they own, and the project and queues that runs belong to."""
 
-    missed_after: float  # seconds after which a worker that died is taken for dead by whoever looks
-    on_lost: Callable[[str], None]  # a worker that entered here was taken for dead: its runs are others' now
+    missed_after: float  # seconds after which others take a worker that gives no sign for dead
+    on_lost: Callable[[str], None]  # others took a worker of this process for dead, and own its runs now
 
     async def enter(self, worker: WorkerRow) -> None: ...
     async def serve(self, worker: str, queues: list[str]) -> None:
-        """Note which queues a worker serves from now on."""
+        """Notes the queues that a worker serves from now on."""
         ...
 
     async def leave(self, worker: str) -> None: ...
@@ -105,58 +105,59 @@ class ClaimStore(Protocol):
         self, worker: str, agents: list[str], now: int, limit: int, *,
         at_most: Sequence[tuple[Sequence[str], int]] = (), found: dict[str, Found] | None = None,
     ) -> list[RunRow]:  # fmt: skip
-        """Those that are due and may start, of each agent in the order in which its callers take turns. Agents share
-        the places, in the order in which they are given; `at_most`: of these, together, no more than so many. One
-        without a worker only got in line, and the run before it was told. `found` is given what there is of each that
-        was taken, by its id, where that is little. Of runs that are suspected of having ended a process, a worker gets
-        the next one when the one that it has did not end it: when that has ended, waits, or has made a record."""
+        """Claims runs that are due and may start, of each agent in the order in which its callers take turns.
+
+        Agents share the places, in the given order; `at_most` limits several agents together. A returned run without
+        a worker only got in line for its thread, and the run before it was asked to give way. `found` receives the
+        log of each claimed run, by its id, if that is short. Runs suspected of crashing the process are claimed one
+        at a time: the next one when the current one has ended, waits, or has made a record.
+        """
         ...
 
     async def claim_one(self, worker: str, run: str) -> RunRow | None: ...
     async def next_wake(self, agents: list[str]) -> int | None: ...
     async def owned(self, worker: str) -> list[str]: ...
     async def owned_with_news(self, worker: str) -> list[str]:
-        """The runs of a worker that have something in their inboxes."""
+        """Lists the runs of a worker that have something in their inboxes."""
         ...
 
     async def release(self, worker: str, runs: list[str], *, crashed: bool = False) -> None: ...
     async def blocked_lines(self) -> list[BlockedLine]:
-        """All runs that some code could not go on with, and that have not ended."""
+        """Groups the unfinished runs that some code could not continue."""
         ...
 
     async def claim_blocked(self, worker: str, line: BlockedLine, now: int, limit: int, *, due: bool) -> list[RunRow]:
-        """Take runs of such a line, wherever they stand; `due`: only those that are due."""
+        """Claims runs of such a line, wherever they stand; with `due`, only those that are due."""
         ...
 
     async def blocked_reasons(self) -> list[tuple[str | None, int]]:
-        """Why runs are blocked, as it stands in their rows, and how many for each. None: other code went on with them,
-        and is gone."""
+        """Counts blocked runs by the reason in their rows. None: other code continued them, and is gone."""
         ...
 
     async def unblock(self, run: str, now: int) -> bool:
-        """Let any code of its queue go on with a blocked run. False where it is not blocked."""
+        """Lets any code of its queue continue a blocked run. Returns false if the run is not blocked."""
         ...
 
     async def due_counts(self, now: int) -> list[tuple[str, int]]:
-        """How many runs are due and have no worker, by queue."""
+        """Counts the runs that are due and have no worker, by queue."""
         ...
 
     async def due_runs(self, queue: str, now: int, limit: int) -> list[RunRow]: ...
     async def project(self) -> ProjectRow | None: ...
     async def claim_project(self, project: ProjectRow) -> ProjectRow:
-        """Give the store to a project, where it belongs to none. Returns the project that it belongs to."""
+        """Gives the store to a project if it belongs to none. Returns the project that it belongs to."""
         ...
 
     async def move(self, run: str, to: MoveTo) -> RunRow:
-        """Give an unfinished run that no worker owns to another queue."""
+        """Moves an unfinished run that no worker owns to another queue."""
         ...
 
     async def open_queues(self) -> list[QueueCount]:
-        """All queues that have unfinished runs."""
+        """Lists all queues that have unfinished runs."""
         ...
 
     async def open_runs(self, queue: str) -> list[str]:
-        """The ids of the unfinished runs of a queue."""
+        """Lists the ids of the unfinished runs of a queue."""
         ...
 
 
@@ -188,12 +189,12 @@ class QuestionStore(Protocol):
     async def search(self, where: QuestionFilter) -> list[QuestionRecord]: ...
     async def last_change(self) -> int: ...
     async def count_open(self) -> list[tuple[str, int, int]]:
-        """Of open ones: the agent that asks, how many, and when the oldest was asked."""
+        """Counts open questions by the agent that asks, with the time of the oldest."""
         ...
 
     async def claim_reminders(self, now: int, limit: int, formats: Sequence[str]) -> list[Reminder]:
-        """Those that are due. Nobody else gets them, and what they tell to callbacks of these formats is noted in the
-        same transaction. What fell due several times meanwhile is one reminder."""
+        """Claims the reminders that are due, for this caller alone. Callbacks of these formats are written in the same
+        transaction. A reminder that fell due several times meanwhile is claimed once."""
         ...
 
     async def next_reminder(self) -> int | None: ...
@@ -204,15 +205,15 @@ class DelegationStore(Protocol):
 
     async def of_task(self, task: str) -> list[DelegationRow]: ...
     async def started(self, task: str, runs: Sequence[str]) -> list[int]:
-        """How many runs of a task count that were started below each of these."""
+        """Counts the runs of a task that were started below each of these runs."""
         ...
 
     async def count(self, wanted: CountDelegation) -> Counted:
-        """Count a run, or tell what became of one that is counted already. Deciding and writing are one transaction."""
+        """Counts a run, or finds one that is counted already. Deciding and writing are one transaction."""
         ...
 
     async def labelled(self, label: str) -> list[DelegationRow]:
-        """The run of a task, and those of all its parts."""
+        """Lists the run of a task and those of all its parts."""
         ...
 
     async def uncount(self, run: str) -> None: ...
@@ -222,14 +223,14 @@ class DocumentStore(Protocol):
     """Documents, letters, feeds and links: what doors keep beside runs and threads."""
 
     def write(self, changes: Sequence[ShelfChange], heed: Heed | None = None) -> asyncio.Future[Kept]:
-        """Apply all of these, or none where the condition of one does not hold. Calls take effect in their order, and
+        """Applies all changes, or none if the condition of one does not hold. Calls take effect in their order, and
         those that are queued together share a transaction."""
         ...
 
     def write_each(
         self, lists: Sequence[Sequence[ShelfChange]], heed: Heed | None = None
     ) -> asyncio.Future[list[Kept | InterlinguaError]]:
-        """The same for many lists that somebody waits for together: each is applied by itself, in one transaction."""
+        """Applies many lists in one transaction, each by itself."""
         ...
 
     def peek(self, space: str, id_: str) -> tuple[Document | None, bool]:
@@ -241,7 +242,7 @@ class DocumentStore(Protocol):
         self, space: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None,
         after: str | None = None, limit: int = 100, newest: bool = False,
     ) -> list[Document]:  # fmt: skip
-        """In the order in which they were created, going on after the document with the id `after`."""
+        """Finds documents in the order of their creation, after the document with the id `after`."""
         ...
 
     async def count(
@@ -252,35 +253,35 @@ class DocumentStore(Protocol):
         self, box: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None,
         after: int = 0, limit: int = 100, ranked: bool = False, newest: bool = False,
     ) -> list[Letter]:  # fmt: skip
-        """In the order of their numbers, or the highest rank first and of one rank the lowest number. Only those with
-        a number higher than `after`; read newest first, lower (0: all)."""
+        """Finds letters by number, or `ranked`: the highest rank first, and of one rank the lowest number. Only letters
+        with a number higher than `after`, or lower if `newest` (0: all)."""
         ...
 
     async def count_letters(
         self, box: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None
     ) -> int: ...
     async def forget_letters(self, box: str, before: int, states: Iterable[str], limit: int = 1000) -> int:
-        """Delete the oldest letters in these states that were posted before that time. Returns how many that were."""
+        """Deletes the oldest letters in these states that were posted before that time. Returns their number."""
         ...
 
     async def feed(self, feed: str, after: int, limit: int, topic: str | None = None) -> list[Told]:
-        """Entries after one: a page, which ends at `limit` entries or at TOLD_BYTES, and is empty at the end."""
+        """Reads the next page after an entry: up to `limit` entries or TOLD_BYTES bytes, and nothing at the end."""
         ...
 
     async def feed_head(self, feed: str) -> int:
-        """The seq of the newest news, or 0: also where that is trimmed away."""
+        """Returns the seq of the newest entry, also if that was trimmed away; 0 for a feed without entries."""
         ...
 
     async def trim_feed(self, feed: str, keep: int) -> int:
-        """Delete all but the newest so many. Returns how many are gone."""
+        """Deletes all but the newest entries. Returns the number of deleted ones."""
         ...
 
     async def followed(self, feed: str) -> list[tuple[str, int]]:
-        """The runs whose logs are told to a feed and have not ended, and how far they are."""
+        """Lists the unfinished runs whose logs a feed follows, and how far it has come."""
         ...
 
     async def forget_followed(self, feed: str, before: int, limit: int = 1000) -> int:
-        """Delete what is known of runs that ended before that time. Returns how many those were."""
+        """Forgets followed runs that ended before that time. Returns their number."""
         ...
 
     async def link(self, kind: str, foreign: str, target: str) -> str: ...
@@ -289,7 +290,7 @@ class DocumentStore(Protocol):
 
 
 class CallbackStore(Protocol):
-    """Callbacks: which are due, and how they went."""
+    """Callbacks: claiming those that are due, and noting their outcome."""
 
     async def claim(
         self, now: int, lease_until: int, places: Places, *, busy: dict[str, int], per_receiver: int
@@ -315,7 +316,7 @@ class CardStore(Protocol):
 
     async def put(self, cards: list[StoredCard]) -> None: ...
     async def get(self, name: str, version: str | None, origin: str | None = None) -> StoredCard | None:
-        """The newest of a name, where no version is given. Of several origins, code of the project before mounts."""
+        """Finds a card; without a version, the newest of the name. Code of the project comes before mounts."""
         ...
 
     async def list(self) -> list[StoredCard]: ...
@@ -347,9 +348,9 @@ class KeyStore(Protocol):
 class Store(Protocol):
     """The ports of one database. A method may be called only on the event loop that opened the store."""
 
-    on_change: Callable[[], None]  # somebody else wrote, or may have; set by the engine
+    on_change: Callable[[], None]  # another process wrote, or may have; set by the engine
     shown: str  # its address, without secrets
-    waits_for_server: bool  # `open` waits for a database server that is away, and fails only where that refuses
+    waits_for_server: bool  # `open` waits for a database server that is away, and fails only if the server refuses
 
     @property
     def runs(self) -> RunStore: ...
@@ -387,12 +388,12 @@ class Store(Protocol):
 
     async def close(self) -> None: ...
     def trouble(self) -> str | None:
-        """The reason why nothing can be written: the file that was opened is no longer at its path."""
+        """Returns the reason why nothing can be written: the file that was opened is no longer at its path."""
         ...
 
 
 def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    """Resolve a future that its waiter may have given up on."""
+    """Resolves a future, unless its waiter has given up."""
     if future.done():
         return
     if error is not None:

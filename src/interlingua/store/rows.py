@@ -1,4 +1,4 @@
-"""Rows: what the ports of a store give back, and the sizes of its pages."""
+"""Rows that the ports of a store return, and the sizes of its pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..model.status import Status
 
 
 class RunRow(msgspec.Struct):
-    """A run's row: what is needed to find, claim and order it. Everything else is in its log."""
+    """A run's row: the columns to find, claim and order it by. Everything else is in its log."""
 
     id: str
     agent: str
@@ -82,7 +82,7 @@ class MoveTo(msgspec.Struct, frozen=True):
 
 
 class Tombstone(msgspec.Struct, frozen=True):
-    """What is left of a run that was deleted."""
+    """The rest of a run that was deleted."""
 
     run: str
     agent: str
@@ -112,7 +112,7 @@ PAGE_ITEMS = 500
 
 
 def is_last_page(sizes: Sequence[int], limit: int) -> bool:
-    """Whether a page ended neither by its number of entries nor by its bytes."""
+    """Returns true if neither the number of entries nor the bytes ended a page."""
     return len(sizes) < limit and sum(sizes) < PAGE_BYTES
 
 
@@ -128,14 +128,14 @@ class BlockedLine(msgspec.Struct):
 
 
 class Found(msgspec.Struct):
-    """What there was of a run when it was claimed, so that it need not be read."""
+    """The log of a run at the moment of its claim, so that it need not be read."""
 
     events: list[Event]  # all of its log
     news: bool  # whether something is in its inbox
 
 
 class Reminder(msgspec.Struct):
-    """Somebody is to be reminded of a question now: the how-manieth time, of how many."""
+    """A reminder of a question that is due now."""
 
     record: QuestionRecord
     agent: str  # that asks
@@ -163,7 +163,7 @@ class CallbackRow(msgspec.Struct):
 
 
 class Places(msgspec.Struct, frozen=True):
-    """How many callbacks may be claimed: at all, and of those for receivers that are new, or failing."""
+    """The number of callbacks that may be claimed: in all, and of these for new and for failing receivers."""
 
     all: int
     new: int
@@ -171,7 +171,7 @@ class Places(msgspec.Struct, frozen=True):
 
 
 def receiver_of(url: str) -> str:
-    """Who is to be told: the host and port of an address."""
+    """Returns the receiver of a callback: the host and port of its address."""
     try:
         return urlsplit(url).netloc.lower()
     except ValueError:

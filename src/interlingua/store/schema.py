@@ -1,4 +1,4 @@
-"""Versions of a store's tables: which one a store has, which one this program knows, and the steps in between.
+"""Versions of a store's tables: that of a store, that of this program, and the steps in between.
 
 A step is a numbered `.sql` file. One that begins with `-- alone: WHY` may not be taken while older processes use the
 store: they would go on writing as before. Taking the steps is for the store of each kind.
@@ -25,7 +25,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is between a store and this program."""
+    """The steps from a store's version to this program's."""
 
     found: int  # the version of the store; 0: there is nothing yet
     known: int

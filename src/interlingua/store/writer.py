@@ -207,7 +207,7 @@ class Writer:
         raise NotImplementedError
 
     def _hopeless(self, error: Exception) -> bool:
-        """Whether every other write would meet the same: then trying them one by one only makes everybody wait."""
+        """Returns true if every other write would fail in the same way: then trying them one by one only takes time."""
         raise NotImplementedError
 
     def _tell(self, fn: Callable[..., None], *args: Any) -> None:
@@ -271,7 +271,7 @@ def _is_certain(call: Call) -> bool:
 
 
 def write_changes(conn: Connection, batch: list[Sealed]) -> None:
-    """What logs change beside themselves, and what follows from their end."""
+    """Applies the changes of sealed logs, and the consequences of their ends."""
     thread_ends: list[CommitThread] = []
     for sealed in batch:
         for change in sealed.changes:

@@ -408,6 +408,12 @@ class LiveLog:
         """Committed events after `seq`, from memory; None where memory does not reach back that far."""
         return self.recent.since(seq)
 
+    def leave_memory(self) -> None:
+        """Leaves the events to the store, which has them all. A slow reader may hold this log for long."""
+        self.recent.clear()
+        if self.finished is not None:
+            self.finished = replace(self.finished, output=None)
+
     def changed(self) -> asyncio.Future[None]:
         """Done at the next commit."""
         future = asyncio.get_running_loop().create_future()

@@ -34,7 +34,7 @@ _LIVELY = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a store is, and how it is used: what the query of its URL may say beside what libpq knows."""
+    """The address of a store and its settings: those of its URL's query that libpq does not know."""
 
     conninfo: str
     schema: str | None = None  # of its own, so that several stores share a database; None: as the server has it
@@ -44,7 +44,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def place(url: str) -> Place:
-    """What a URL says."""
+    """Parses the URL of a store."""
     parts = urlsplit(url)
     given: dict[str, Any] = {}
     others = list[tuple[str, str]]()
@@ -145,9 +145,8 @@ _TOO_MANY = [0]
 
 
 def metadata_terms(json: bytes, caller: str) -> list[int] | None:
-    """Of every member its name, and its name with its value where that is no object and no list; both for everybody and
-    for the caller, whose searches are to find the few of theirs among the many that are like them. None where there are
-    no members: then it contains nothing that can be looked for."""
+    """Hashes every member: its name, and its name with its value unless that is an object or a list; each for everybody
+    and for the caller, whose searches must find their few rows among many that are alike. None without members."""
     members = members_of(json)
     if not members:
         return None
@@ -217,8 +216,8 @@ class PostgresConnection:
         return cursor
 
     def frequent(self, table: str) -> frozenset[int]:
-        """The terms that many rows of a table have, as the statistics of the database know them. Every other one is
-        rare, more so than PostgreSQL itself believes."""
+        """Returns the terms that many rows of a table have, by the statistics of the database. Every other one is rarer
+        than PostgreSQL itself assumes."""
         since, known = self._frequent.get(table, (float("-inf"), frozenset[int]()))
         if time.monotonic() - since > _KNOWN_FOR:
             rows = self.execute(_FREQUENT, (self._schema, table)).fetchall()
@@ -264,12 +263,12 @@ class PostgresConnection:
         self.execute(_END_KEEPERS, ([key >> 32 & _HALF for key in keys], [key & _HALF for key in keys]))
 
     def _key(self, lock: Lock) -> int:
-        """Of a lock that counts in the whole database, where there may be other stores in other schemas."""
+        """Returns the key of an advisory lock. These count in the whole database, which may hold other stores."""
         return number("\0".join((self._schema, *lock)).encode(errors="surrogatepass"))
 
 
 def _can_be(id_: str) -> bool:
-    """Whether there may be something of this id: what cannot be written is told to whoever wants to."""
+    """Returns true if the database can hold this id. Writing any other fails later, with a reason."""
     return "\0" not in id_ and not any("\ud800" <= letter <= "\udfff" for letter in id_)
 
 
@@ -321,7 +320,7 @@ def _option(text: str) -> str:
 
 
 def lost(conn: PostgresConnection | None, error: BaseException) -> bool:
-    """Whether it was the connection that failed, and another one may do better."""
+    """Returns true if the connection failed, and another one may work."""
     if isinstance(error, psycopg.errors.IdleInTransactionSessionTimeout):
         return True
     if not isinstance(error, psycopg.OperationalError):
@@ -337,9 +336,9 @@ _NOT_NOW = (
 
 
 def is_away(error: psycopg.OperationalError) -> bool:
-    """Whether a connection failed because there is no server now, or it takes nobody yet; not because it refused us (a
-    wrong password, an unknown database). Errors of a connection that was never made have no code, so their text
-    counts: what the server itself says begins with FATAL."""
+    """Returns true if a connection failed because there is no server now, or it accepts no connections yet; false if it
+    refused this one (a wrong password, an unknown database). Errors of connecting have no code, so their text decides:
+    messages of the server itself begin with FATAL."""
     if error.sqlstate:
         return error.sqlstate.startswith(("08", "57P", "53"))
     text = str(error)

@@ -84,7 +84,7 @@ class PostgresDatabase(Database):
         self._connections.clear()
 
     def _looked(self) -> None:
-        """Nobody says when others have written: it may always be."""
+        """Reports a possible change: no message says when others have written."""
         self._look = self.loop.call_later(self.where.poll, self._looked)
         self._on_change()
 

@@ -1,8 +1,8 @@
-"""Who is alive, on PostgreSQL: a worker's row says until when, by the database's clock, and a thread renews it.
+"""Leases of workers on PostgreSQL: a worker's row says until when it lives, by the database's clock.
 
-A thread of its own, with a connection of its own: agents that block the event loop, or a writer that waits, do not make
-a process look dead. One that was stopped for longer than its lease finds its row gone, and is told. What it was writing
-when it was stopped is ended by the others, who may all be waiting for it: so that is not left to their writers, either.
+A thread with a connection of its own renews the leases, so agents that block the event loop and a writer that waits do
+not make a process look dead. A process that was stopped for longer than its lease finds its row gone, and learns it.
+The same thread ends the connections of dead processes: their open transactions may hold up every writer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RUN_OUT = (
 
 
 def alive(worker: str) -> Lock:
-    """What the connection keeps by which a worker writes."""
+    """Returns the lock that a worker's writing connection holds as long as it lasts."""
     return ("alive", worker)
 
 
@@ -52,7 +52,7 @@ class Leases:
         self._thread: threading.Thread | None = None
 
     def hold(self, worker: str) -> None:
-        """Its row has just been written, with a lease."""
+        """Keeps renewing the lease of a worker whose row has just been written."""
         with self._lock:
             self._held.add(worker)
         if self._thread is None:
@@ -60,7 +60,7 @@ class Leases:
             self._thread.start()
 
     def holds(self, worker: str) -> bool:
-        """Whether it is of this process, which is alive."""
+        """Returns true if this process holds the lease of a worker."""
         with self._lock:
             return worker in self._held
 
@@ -69,7 +69,7 @@ class Leases:
             self._held.discard(worker)
 
     def close(self) -> None:
-        """Whoever still holds one here has died without a word: others need not wait for it to run out."""
+        """Ends the leases that are still held: their workers died without leaving, and others need not wait."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

@@ -60,14 +60,14 @@ class LeaseLiveness:
         await self._database.write(lambda conn: hand_back(conn, worker, crashed=False), [("worker", worker)])
 
     def lives(self, conn: Connection, worker: str) -> bool:
-        """One that was buried and has not heard of it yet takes nothing: that would at once be taken away again."""
+        """Returns false for a worker that was buried and has not learnt it: others would take its claims at once."""
         if worker not in self._entered:
             return True
         sql = "SELECT 1 FROM workers WHERE id=? FOR KEY SHARE"  # nobody buries it until this is committed
         return conn.execute(sql, (worker,)).fetchone() is not None
 
     async def bury(self) -> list[str]:
-        """Hand back the runs of workers that died. Returns those workers."""
+        """Hands back the runs of workers that died. Returns those workers."""
         lease = self._lease
         rows = await self._database.read(lambda conn: conn.execute(_DEAD, (lease,)).fetchall())
         found = [row[0] for row in rows if not self.leases.holds(row[0])]

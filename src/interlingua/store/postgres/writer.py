@@ -100,7 +100,7 @@ class PostgresWriter(Writer):
     # -- in the thread ------------------------------------------------------------------------------------
 
     def be_found(self, name: Lock) -> None:
-        """By this name, from now on, whatever becomes of the connection."""
+        """Lets others find the connection by this name, also after it was replaced."""
         self._names.add(name)
         assert self._conn is not None
         self._conn.keep(name)
@@ -223,7 +223,7 @@ class PostgresWriter(Writer):
         return conn
 
     def _reconnect(self) -> PostgresConnection:
-        """Until it is there again, or patience is at an end: then every attempt counts, and none is waited for."""
+        """Connects again, until patience ends: then each attempt fails at once."""
         if self._away_since is None:
             self._away_since = time.monotonic()
         attempt = 0
@@ -243,7 +243,7 @@ class PostgresWriter(Writer):
                 return self._conn
 
     def _landed(self, calls: list[Asked]) -> list[tuple[Any, BaseException | None]] | None:
-        """What came of the transaction that was under way when the connection broke; None: it was not committed."""
+        """Returns the results of the transaction that was under way when the connection broke; None if it failed."""
         if self._unsure is None:
             return None  # COMMIT had not been sent
         try:
@@ -292,7 +292,7 @@ def _line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _flowing(conn: PostgresConnection) -> Iterator[None]:
-    """Within this nothing is waited for but what is fetched."""
+    """Sends statements without waiting for their results, unless those are fetched."""
     with conn.raw.pipeline() as pipeline:
         conn.flows = True
         try:
@@ -306,7 +306,7 @@ def _flowing(conn: PostgresConnection) -> Iterator[None]:
 
 
 def _locks_itself(sealed: list[Sealed]) -> bool:
-    """Whether one row is touched and nothing else, by a statement that looks at nothing else."""
+    """Returns true if the batch touches one row and nothing else, by a statement that reads nothing else."""
     return len(sealed) == 1 and not sealed[0].changes and not _parks(sealed[0].row)
 
 
@@ -315,7 +315,7 @@ def _parks(row: RunRow) -> bool:
 
 
 def _touched(sealed: list[Sealed], calls: list[Asked]) -> set[Lock]:
-    """Everything that is known to be touched, so that all transactions lock in one order."""
+    """Collects the locks of everything that a batch is known to touch, so that all transactions lock in one order."""
     locks = set[Lock]()
     for one in sealed:
         locks.add(("run", one.row.id))

@@ -1,4 +1,4 @@
-"""Callbacks, as SQL: what is to be told, and how the receivers do.
+"""Callbacks as SQL, and the state of their receivers.
 
 Every step costs the same however many callbacks wait. A row is `first` where no earlier one of its run is due; of
 those, a receiver's next is found by index, and of each receiver it is noted when something is to be sent to it.
@@ -54,7 +54,7 @@ def put_callback(conn: Connection, change: PutCallback, now: int) -> None:
 
 
 def keep_run(conn: Connection, run: str) -> None:
-    """Before a run is deleted: what its callbacks have still to tell of it is kept with them."""
+    """Copies a run into its unsent callbacks, before it is deleted."""
     if conn.execute("SELECT 1 FROM callbacks WHERE run=? AND state='due'", (run,)).fetchone() is None:
         return
     columns = RunRow.__struct_fields__
@@ -65,7 +65,7 @@ def keep_run(conn: Connection, run: str) -> None:
 
 
 def _count_on(conn: Connection, receiver: str) -> None:
-    """Note when the receiver's next is due."""
+    """Notes the time at which the receiver's next callback is due."""
     conn.execute(
         f"UPDATE receivers SET due_at=(SELECT {conn.dialect.larger}(receivers.rest_until, next_at) FROM callbacks "
         f"WHERE receiver=? AND {_WAITING} ORDER BY next_at LIMIT 1) WHERE receiver=?",
@@ -74,14 +74,14 @@ def _count_on(conn: Connection, receiver: str) -> None:
 
 
 def _next_of(conn: Connection, run: str) -> None:
-    """One of a run's callbacks is done with: it is the turn of the next."""
+    """Makes the next callback of a run the first."""
     conn.execute(
         "UPDATE callbacks SET first=1 WHERE id=(SELECT MIN(id) FROM callbacks WHERE run=? AND state='due')", (run,)
     )
 
 
 class SqlCallbacks:
-    """Callbacks: which are due, and how they went."""
+    """Callbacks: claiming those that are due, and noting their outcome."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -89,7 +89,7 @@ class SqlCallbacks:
     async def claim(
         self, now: int, lease_until: int, places: Places, *, busy: dict[str, int], per_receiver: int
     ) -> list[CallbackRow]:
-        """Those that are due, the oldest of each run. Nobody else gets them before `lease_until`.
+        """Claims callbacks that are due, the oldest of each run. No other process gets them before `lease_until`.
 
         Receivers take turns. One that has answered well gets `per_receiver` at a time, less what is under way to it
         already (`busy`); any other gets one, and nothing more from anyone until that is settled.
@@ -133,7 +133,7 @@ class SqlCallbacks:
         return claimed
 
     async def next_due(self) -> int | None:
-        """When the next one is due. Those that wait for an earlier one of their run do not count."""
+        """Returns the time at which the next one is due, without those that wait for an earlier one of their run."""
         sql = "SELECT MIN(due_at) FROM receivers WHERE standing=?"
         found = await self._database.read(
             lambda conn: [conn.execute(sql, (standing,)).fetchone()[0] for standing in ("good", "new", "failing")]
@@ -144,7 +144,7 @@ class SqlCallbacks:
         self, row: CallbackRow, *, state: str, attempts: int, next_at: int, error: str | None,
         standing: Standing, failures: int, rest_until: int, now: int,
     ) -> None:  # fmt: skip
-        """How it went: with this one, and with its receiver."""
+        """Notes the outcome of a callback, and the state of its receiver."""
 
         why = error and error.replace("\0", "")
 
@@ -166,7 +166,7 @@ class SqlCallbacks:
         await self._database.write(settle, [("callbacks", row.run), ("receiver", row.receiver)])
 
     async def give_up(self, receiver: str, before: int, error: str) -> int:
-        """Give up some that have waited for this receiver since before `before`. How many; 0: there are no more."""
+        """Gives up some that have waited for this receiver since before a time. Returns their number, at last 0."""
 
         def give_up(conn: Connection) -> int:
             conn.lock(("receiver", receiver))
@@ -185,7 +185,7 @@ class SqlCallbacks:
         return count
 
     async def deleted_run(self, callback: int) -> tuple[RunRow, RunCreated | None] | None:
-        """The run that a callback tells of, where it was deleted meanwhile."""
+        """Returns the run of a callback, if it was deleted meanwhile."""
         sql = "SELECT kept FROM callbacks WHERE id=?"
         found = await self._database.read(lambda conn: conn.execute(sql, (callback,)).fetchone())
         if found is None or found[0] is None:
@@ -198,7 +198,7 @@ class SqlCallbacks:
         self, *, run: str | None = None, state: str | None = None, failing: bool = False, newest: bool = False,
         limit: int = 100,
     ) -> list[CallbackRow]:  # fmt: skip
-        """`failing`: those that failed and were not taken since, given up or not."""
+        """Finds callbacks; `failing`: those whose last attempt failed, given up or not."""
         terms, args = ["1=1"], list[Any]()
         for column, value in (("run", run), ("state", state)):
             if value is not None:
@@ -212,12 +212,12 @@ class SqlCallbacks:
         return [CallbackRow(*row) for row in rows]
 
     async def counts(self) -> dict[str, int]:
-        """How many there are, by state."""
+        """Counts callbacks by state."""
         sql = "SELECT state, COUNT(*) FROM callbacks WHERE state<>'sent' GROUP BY state"
         return dict(await self._database.read(lambda conn: conn.execute(sql).fetchall()))
 
     async def retry(self, ids: list[int] | None, now: int) -> list[int]:
-        """Make those that failed due now, as if they had never been tried; all of them, or some. Which were there."""
+        """Makes failed callbacks due now, as if they had never been tried: all, or some. Returns their ids."""
 
         def retry(conn: Connection) -> list[int]:
             wanted = "" if ids is None else f" AND id IN ({','.join('?' * len(ids))})"
@@ -244,7 +244,7 @@ class SqlCallbacks:
         return done
 
     async def forget(self, before: int) -> None:
-        """What was told long ago, some at a time: others write meanwhile."""
+        """Deletes callbacks that ended before a time, some at a time: others write meanwhile."""
 
         def forget(conn: Connection) -> int:
             told: int = conn.execute(
@@ -264,7 +264,7 @@ class SqlCallbacks:
 
 
 def _still(conn: Connection, due: list[Any], standing: Standing, now: int) -> list[Any]:
-    """Of the receivers that were due: those that still are, now that nobody else can take anything for them."""
+    """Locks the receivers that were due, and returns those that still are."""
     if not due or not conn.dialect.for_update:
         return due
     conn.lock(*(("receiver", name) for name, _ in due))

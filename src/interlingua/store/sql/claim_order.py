@@ -1,4 +1,4 @@
-"""Who is next: runs that are due stand in one line per agent, in which callers take turns.
+"""The order of claims: runs that are due stand in one line per queue, in which callers take turns.
 
 A run gets its place when it becomes due, from what stands in the line at that moment: nothing is kept beside the runs,
 and nobody is locked. Two processes that look at the same moment may give the same place twice, which hurts nobody.
@@ -36,81 +36,101 @@ TURN = (
 
 
 def of(queue: str, caller: str, status: str) -> tuple[Any, ...]:
-    """The values of `TURN`, for a run of this queue."""
+    """Returns the values of `TURN` for a run of this queue."""
     return caller, queue, int(status != "pending"), queue
 
 
-def stand(conn: Connection, run: str, agent: str, caller: str, status: str, since: int | None = None) -> None:
-    """A run is due; `since`: from this moment on, and not from when it was submitted or last went on."""
-    changes, args = f"queued=NULL, wake_at=0, turn={TURN}", list[Any](of(agent, caller, status))
+def stand(conn: Connection, run: str, queue: str, caller: str, status: str, since: int | None = None) -> None:
+    """Puts a run that is due in line; `since`: due from this moment, and not from its last update."""
+    changes, args = f"queued=NULL, wake_at=0, turn={TURN}", list[Any](of(queue, caller, status))
     if since is not None:
         changes += ", updated_at=?"
         args.append(since)
     conn.execute(f"UPDATE runs SET {changes} WHERE id=?", (*args, run))
 
 
-def _ripen(conn: Connection, agents: Sequence[str], now: int) -> None:
-    """Those whose time has come get in line."""
+def _ripen(conn: Connection, queues: Sequence[str], now: int) -> None:
+    """Puts runs whose time has come in line."""
     ripe = conn.execute(
         f"SELECT id, queue, caller, status FROM runs WHERE {LATER} AND wake_at<=? AND {conn.dialect.any_of('queue')} "
         f"LIMIT ?{conn.dialect.skip_locked}",
-        (now, conn.dialect.many(agents), _RIPE_AT_ONCE),
+        (now, conn.dialect.many(queues), _RIPE_AT_ONCE),
     ).fetchall()
-    for run, agent, caller, status in ripe:
-        stand(conn, run, agent, caller, status)
+    for run, queue, caller, status in ripe:
+        stand(conn, run, queue, caller, status)
 
 
 def executes_suspect(conn: Connection, worker: str) -> bool:
-    """Whether the suspect of a worker has yet to end, to wait, or to make a record. A worker has one at a time: when it
-    dies, that is on disk, and counts against that one alone."""
+    """Returns true while the suspect of a worker has neither ended, nor waits, nor has made a record. A worker executes
+    one suspect at a time: if it dies, that run alone gets the blame."""
     sql = f"SELECT 1 FROM runs WHERE worker=? AND crashes>={SUSPECT} LIMIT 1"
     return conn.execute(sql, (worker,)).fetchone() is not None
 
 
 def following(
-    conn: Connection, worker: str, agents: Sequence[str], now: int, limit: int,
+    conn: Connection, worker: str, queues: Sequence[str], now: int, limit: int,
     at_most: Sequence[tuple[Sequence[str], int]],
 ) -> list[tuple[Any, ...]]:  # fmt: skip
-    """The rows of the next runs in the lines of these agents, who share the places; the first ones get what cannot be
-    shared. Nobody else changes them until the transaction ends."""
-    lock = conn.dialect.skip_locked
-    if len(agents) == 1 and not at_most:  # most likely one is there: somebody was told so
-        with conn.dialect.together(conn):
-            first = conn.execute(_NEXT.format(f"<{SUSPECT}") + lock, (agents[0], limit))
-            suspicious = conn.execute(_NEXT.format(f">={SUSPECT}") + lock, (agents[0], 1))
-            later = conn.execute(_ANY_RIPE, (agents[0], now))
-        found, suspect = first.fetchall(), suspicious.fetchall()
-        if suspect and limit and not executes_suspect(conn, worker):
-            found = suspect + found[: limit - 1]
+    """Returns the rows of the next runs in the lines of these queues, and locks them until the transaction ends.
+
+    Queues share the places; the first ones get those that cannot be shared.
+    """
+    if len(queues) == 1 and not at_most:  # most likely one is there: a message said so
+        found = _next_of_one(conn, worker, queues[0], now, limit)
         if found:
-            if later.fetchone() is not None:
-                _ripen(conn, agents, now)  # for those who come next
             return found
-    looked = conn.execute(
-        f"SELECT value, {ANY_IN_LINE}, {_RIPE} FROM {conn.dialect.each_of('mine')}", (now, conn.dialect.many(agents))
-    ).fetchall()
-    if ripe := [agent for agent, _, is_ripe in looked if is_ripe]:
-        _ripen(conn, ripe, now)
-    lined = {agent for agent, in_line, is_ripe in looked if in_line or is_ripe}
-    lines = [agent for agent in agents if agent in lined]
+    lines = _lines(conn, queues, now)
     together = [set(some) for some, _ in at_most]
     left = [places for _, places in at_most]
     chosen: list[tuple[Any, ...]] = []
     suspected = False
-    for place, agent in enumerate(lines):
+    for place, queue in enumerate(lines):
         share = -(-(limit - len(chosen)) // (len(lines) - place))
-        limited = [at for at, some in enumerate(together) if agent in some]
+        limited = [at for at, some in enumerate(together) if queue in some]
         share = min([share, *(left[at] for at in limited)])
         if share <= 0:
             continue
-        found = []
-        if not suspected:
-            found = conn.execute(_NEXT.format(f">={SUSPECT}") + lock, (agent, 1)).fetchall()
-            if found and executes_suspect(conn, worker):
-                found = []
-            suspected = bool(found)
-        found += conn.execute(_NEXT.format(f"<{SUSPECT}") + lock, (agent, share - len(found))).fetchall()
+        suspect = [] if suspected else _suspect(conn, worker, queue)
+        suspected = suspected or bool(suspect)
+        found = suspect + _trusted(conn, queue, share - len(suspect))
         chosen += found
         for at in limited:
             left[at] -= len(found)
     return chosen
+
+
+def _next_of_one(conn: Connection, worker: str, queue: str, now: int, limit: int) -> list[tuple[Any, ...]]:
+    """Returns the next runs of one queue that are in line already; of suspects at most one."""
+    lock = conn.dialect.skip_locked
+    with conn.dialect.together(conn):
+        first = conn.execute(_NEXT.format(f"<{SUSPECT}") + lock, (queue, limit))
+        suspicious = conn.execute(_NEXT.format(f">={SUSPECT}") + lock, (queue, 1))
+        later = conn.execute(_ANY_RIPE, (queue, now))
+    found, suspect = first.fetchall(), suspicious.fetchall()
+    if suspect and limit and not executes_suspect(conn, worker):
+        found = suspect + found[: limit - 1]
+    if found and later.fetchone() is not None:
+        _ripen(conn, [queue], now)  # for the next claim
+    return found
+
+
+def _lines(conn: Connection, queues: Sequence[str], now: int) -> list[str]:
+    """Puts runs whose time has come in line. Returns the queues that have some in line."""
+    looked = conn.execute(
+        f"SELECT value, {ANY_IN_LINE}, {_RIPE} FROM {conn.dialect.each_of('mine')}", (now, conn.dialect.many(queues))
+    ).fetchall()
+    if ripe := [queue for queue, _, is_ripe in looked if is_ripe]:
+        _ripen(conn, ripe, now)
+    lined = {queue for queue, in_line, is_ripe in looked if in_line or is_ripe}
+    return [queue for queue in queues if queue in lined]
+
+
+def _suspect(conn: Connection, worker: str, queue: str) -> list[tuple[Any, ...]]:
+    """Returns the next suspect of a queue, unless the worker executes one."""
+    found = conn.execute(_NEXT.format(f">={SUSPECT}") + conn.dialect.skip_locked, (queue, 1)).fetchall()
+    return [] if found and executes_suspect(conn, worker) else found
+
+
+def _trusted(conn: Connection, queue: str, limit: int) -> list[tuple[Any, ...]]:
+    """Returns the next runs of a queue that are no suspects."""
+    return conn.execute(_NEXT.format(f"<{SUSPECT}") + conn.dialect.skip_locked, (queue, limit)).fetchall()

@@ -78,7 +78,7 @@ class SqlClaims:
         await self._liveness.leave(worker)
 
     async def bury(self) -> list[str]:
-        """Hand back the runs of workers that died. Returns those workers."""
+        """Hands back the runs of workers that died. Returns those workers."""
         return await self._liveness.bury()
 
     async def workers(self) -> list[WorkerRow]:
@@ -97,7 +97,7 @@ class SqlClaims:
         self, worker: str, agents: list[str], now: int, limit: int, *,
         at_most: Sequence[tuple[Sequence[str], int]] = (), found: dict[str, Found] | None = None,
     ) -> list[RunRow]:  # fmt: skip
-        """Take runs that are due. Of the suspects, one at a time."""
+        """Claims runs that are due. Of the suspects, one at a time."""
         contents = Contents() if found is not None else None
 
         def take(conn: Connection) -> list[RunRow]:
@@ -112,14 +112,14 @@ class SqlClaims:
         return rows
 
     async def claim_one(self, worker: str, run: str) -> RunRow | None:
-        """Take a run that nobody owns, whatever its agent: to end it."""
+        """Claims a run without an owner, whatever its agent: to end it."""
         row: RunRow | None = await self._database.write(
             lambda conn: take(conn, worker, run) if self._liveness.lives(conn, worker) else None, [("run", run)]
         )
         return row
 
     async def next_wake(self, agents: list[str]) -> int | None:
-        """When a run of one of these is due: 0 where one is."""
+        """Returns the time at which a run of one of these is due; 0 if one is due now."""
         one_of_these = self._database.dialect.each_of("mine")
         row = await self._database.read(
             lambda conn: conn.execute(
@@ -132,14 +132,14 @@ class SqlClaims:
         return None if row is None else row[0]
 
     async def owned(self, worker: str) -> list[str]:
-        """The runs that a worker owns on paper."""
+        """Lists the runs whose rows name a worker as the owner."""
         rows = await self._database.read(
             lambda conn: conn.execute("SELECT id FROM runs WHERE worker=?", (worker,)).fetchall()
         )
         return [row[0] for row in rows]
 
     async def release(self, worker: str, runs: list[str], *, crashed: bool = False) -> None:
-        """Hand runs back. Whoever still thinks that it owns one cannot write any more."""
+        """Hands runs back. A worker that still takes itself for the owner of one cannot write any more."""
         await self._database.write(
             lambda conn: conn.executemany(
                 "UPDATE runs SET worker=NULL, wake_at=0, epoch=epoch+1, crashes=crashes+? WHERE id=? AND worker=?",
@@ -278,7 +278,7 @@ def _project(conn: Connection) -> ProjectRow | None:
 
 
 def _move_run(conn: Connection, run: str, to: MoveTo) -> RunRow:
-    """Nobody owns the run, so this transaction stands in for the owner of its log, as one that claims it would."""
+    """Moves a run to another queue. It has no owner, so this transaction writes its log as an owner would."""
     found = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?{conn.dialect.for_update}", (run,)).fetchone()
     if found is None:
         raise RunNotFound(f"there is no run {run}")
@@ -312,7 +312,7 @@ def _move_run(conn: Connection, run: str, to: MoveTo) -> RunRow:
 
 
 class Contents:
-    """What there is of runs that were claimed: their events, of those that have few, and who has news."""
+    """The logs of claimed runs that are short, and the ids of runs with something in their inboxes."""
 
     events: Sequence[EventRow] = ()
     news: Collection[str] = ()
@@ -327,7 +327,7 @@ def claim(
     at_most: Sequence[tuple[Sequence[str], int]],
     contents: Contents | None = None,
 ) -> list[RunRow]:
-    """Take what is due. `contents`: and read what there is of it, as it is when nobody can change it any more."""
+    """Claims runs that are due, and reads their `contents` while no other process can change them."""
     claimed, mine = list[RunRow](), list[RunRow]()
     for found in following(conn, worker, agents, now, limit, at_most):
         row = run_row(found)
@@ -356,7 +356,7 @@ def claim(
 
 
 def take(conn: Connection, worker: str, run: str) -> RunRow | None:
-    """Take a run that nobody has, due or not."""
+    """Claims a run without an owner, due or not."""
     found = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?{conn.dialect.for_update}", (run,)).fetchone()
     if found is None or found[RUN_COLUMNS.index("worker")] is not None:
         return None
@@ -369,8 +369,8 @@ def take(conn: Connection, worker: str, run: str) -> RunRow | None:
 
 
 def _may_start(conn: Connection, row: RunRow, now: int) -> bool | None:
-    """Whether a run whose turn it is can be taken: it has its thread, or wants none. False: it only got in line for
-    that, and the run before it was told; None: it can do nothing now."""
+    """Returns true if a run whose turn it is has its thread, or needs none. False: it got in line for the thread, and
+    the run before it was asked to give way; None: it must wait."""
     if row.status.final:
         return None
     run = row.id
@@ -394,7 +394,7 @@ def _may_start(conn: Connection, row: RunRow, now: int) -> bool | None:
 
 
 def hand_back(conn: Connection, worker: str, *, crashed: bool) -> None:
-    """A worker is no more: its runs are anybody's."""
+    """Hands back the runs of a worker that left or died."""
     # A run that only waited did not bring its process down. For the others this is no more than a suspicion, but for
     # the one suspect among them: only those have so many crashes, and a worker executes one of them at a time.
     blame = "CASE WHEN status<>'waiting' THEN 1 ELSE 0 END" if crashed else "0"
@@ -405,7 +405,7 @@ def hand_back(conn: Connection, worker: str, *, crashed: bool) -> None:
 
 
 def _when_busy(conn: Connection, run: str) -> str:
-    """What a run was submitted to do where its thread is taken."""
+    """Returns the `when_busy` that a run was submitted with."""
     found = conn.execute("SELECT body FROM events WHERE run=? AND seq=1", (run,)).fetchone()
     created = None if found is None or found[0] is None else body_decoder.decode(found[0])
     return created.request.when_busy if isinstance(created, RunCreated) else "reject"

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class WriteQueue(Protocol):
-    """Takes what is to be written. Everything that is queued together shares a transaction."""
+    """Queues writes. All that are queued together share a transaction."""
 
     batches: int  # committed so far
 
@@ -67,7 +67,7 @@ class NoWriter:
 
 
 class Database:
-    """Gives the ports connections to read on, and the writer. Each kind of database says how to come to them."""
+    """Gives the ports connections to read on, and the writer. A subclass for each kind of database opens them."""
 
     writer: WriteQueue
 
@@ -103,11 +103,11 @@ class Database:
         return await self.read(fn)
 
     async def search(self, fn: Callable[[Connection], T]) -> T:
-        """Reads what may have to look at every row: searches wait for each other, and nobody for them."""
+        """Reads with a statement that may look at every row: searches wait for each other, and other reads do not."""
         return await self._read_on(self._searchers, fn)
 
     def look(self, fn: Callable[[Connection], T]) -> T | None:
-        """Reads one small row at once, on the event loop; None where it would have to be waited for."""
+        """Reads one small row at once, on the event loop. Returns None if the database makes it wait."""
         return None
 
     async def _read_on(self, threads: ThreadPoolExecutor, fn: Callable[[Connection], T]) -> T:

@@ -1,4 +1,4 @@
-"""Runs that members of a team have started, as SQL: counting one more, and what is known of those that count.
+"""Delegations as SQL: counting the runs that members of a team start.
 
 Everything here runs within somebody's transaction, or on a connection that only reads. Tasks have many delegations, and
 each of them is decided by how many there are: so they are counted in SQL, and never read one by one for that.
@@ -19,7 +19,7 @@ _COLUMNS = ", ".join(DelegationRow.__struct_fields__)
 
 
 class SQLTally:
-    """What counts of a task."""
+    """The tally of a task, in SQL."""
 
     def __init__(self, conn: Connection, task: str) -> None:
         self._conn = conn
@@ -34,14 +34,14 @@ class SQLTally:
 
 
 def started(conn: Connection, task: str, runs: Sequence[str]) -> list[int]:
-    """How many runs count that were started below each of these."""
+    """Counts the runs that were started below each of these."""
     below = ", ".join([f"COUNT(CASE WHEN {conn.dialect.position}(path, ?)>0 THEN 1 END)"] * len(runs))
     sql = f"SELECT {below} FROM delegations WHERE task=? AND review=0"
     return list(conn.execute(sql, (*(f"/{run}/" for run in runs), task)).fetchone())
 
 
 def count(conn: Connection, wanted: CountDelegation) -> None:
-    """Count a run, once. Raises what `admit` raises, and has changed nothing then."""
+    """Counts a run, once. Raises what `admit` raises, and has changed nothing then."""
     conn.lock(("task", wanted.task))
     if conn.execute("SELECT 1 FROM delegations WHERE run=?", (wanted.run,)).fetchone():
         return
@@ -52,7 +52,7 @@ def count(conn: Connection, wanted: CountDelegation) -> None:
 
 
 def counted(conn: Connection, run: str) -> Counted | None:
-    """What became of a run that was counted."""
+    """Finds a run that was counted."""
     found = conn.execute(f"SELECT {_COLUMNS} FROM delegations WHERE run=?", (run,)).fetchone()
     if found is None:
         return None
@@ -69,7 +69,7 @@ def count_now(conn: Connection, wanted: CountDelegation) -> Counted:
 
 
 def _label(conn: Connection, task: str, parent: str) -> str:
-    """What the next part of a task is called: T1.3 where T1.1, T1.2 and T1.2.1 are there."""
+    """Returns the label of the next part of a task: T1.3 after T1.1, T1.2 and T1.2.1."""
     if not parent:
         known = conn.execute("SELECT number FROM task_numbers WHERE run=?", (task,)).fetchone()
         made = known or conn.execute("INSERT INTO task_numbers (run) VALUES (?) RETURNING number", (task,)).fetchone()

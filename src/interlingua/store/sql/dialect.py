@@ -1,4 +1,4 @@
-"""What the SQL of a store is written against: a connection, and where the databases differ.
+"""The connection and the dialect that the SQL of a store is written against.
 
 There is one set of SQL for all of them. It is given a `Connection`, puts `?` for values, and asks the connection's
 `dialect` for the few things that SQLite and PostgreSQL say in different words.
@@ -42,7 +42,7 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """What is used of a connection, within a transaction that somebody else begins and ends."""
+    """A connection within a transaction that the writer begins and ends."""
 
     dialect: Dialect
 
@@ -51,16 +51,16 @@ class Connection(Protocol):
     def executemany(self, sql: str, args: Iterable[Sequence[Any]], /) -> object: ...
 
     def lock(self, *names: Lock) -> None:
-        """Be the only one that touches these until the transaction ends. Where transactions are alone anyway, this does
-        nothing; elsewhere it comes before the reading that a decision to write is made by."""
+        """Locks these until the transaction ends. Does nothing where transactions run one at a time; elsewhere it comes
+        before the reads that decide what to write."""
 
 
 Call = Callable[[Connection], Any]
 
 
 class Flowing:
-    """A call whose statements need not be waited for one by one: what it wants to know it fetches, and what the
-    database refuses concerns the whole transaction."""
+    """A call whose statements are sent without waiting for each: it fetches the results that it needs, and a refusal of
+    the database fails the whole transaction."""
 
     __slots__ = ("_fn",)
 
@@ -84,7 +84,7 @@ class Lead(msgspec.Struct):
 
 
 class Dialect:
-    """How SQLite says it. What others say otherwise they override."""
+    """The dialect of SQLite. Others override what differs."""
 
     error: type[Exception]  # all that the database raises
     operational: type[Exception]  # the database's trouble, and not that of what was to be written
@@ -119,7 +119,7 @@ class Dialect:
         return f"instr({column}, ?)>0"
 
     def lead(self, conn: Connection, table: str, wanted: Wanted, caller: str | None) -> Lead:
-        """How an index helps to find the rows of a table (and of a caller) whose JSON has these members."""
+        """Returns terms for an index that finds the rows of a table (and of a caller) whose JSON has these members."""
         raise NotImplementedError
 
     def aside(self, term: str) -> str:
@@ -151,7 +151,7 @@ class Dialect:
         return f"+{column}"
 
     def refusal(self, error: Exception) -> str | None:
-        """Why something can never be written, where that is the fault of who gave it."""
+        """Returns the reason why a value can never be written, if the value is at fault."""
         if isinstance(error, UnicodeEncodeError):
             return "a text with half a character in it cannot be kept"
         if isinstance(error, OverflowError):
@@ -162,7 +162,7 @@ class Dialect:
         insert(conn, "runs", RUN_COLUMNS, rows)
 
     def insert_run(self, conn: Connection, row: tuple[Any, ...], turn: str, args: tuple[Any, ...]) -> None:
-        """One whose turn is what an expression says."""
+        """Inserts a run whose turn an SQL expression computes."""
         insert_turn(conn, RUN_COLUMNS, row, turn, args)
 
 

@@ -1,4 +1,4 @@
-"""The changes of a shelf as SQL: many lists of them in few statements, in the writer's thread.
+"""Changes of documents, letters and feeds as SQL: many lists in few statements, in the writer's thread.
 
 Each list is applied as if it were alone and after those before it: what it finds, and what it counts, is worked out in
 memory first and then written for all lists together. Nothing here begins or ends a transaction.
@@ -80,7 +80,7 @@ def _attempt(conn: Connection, units: list[Unit]) -> list[Kept]:
 
 
 def touched(units: Iterable[Unit]) -> set[Lock]:
-    """What these lists count in, or look at before they are written."""
+    """Collects the locks of everything that these lists count in, or read before they are written."""
     locks = set[Lock]()
     for changes, _ in units:
         for change in changes:
@@ -291,53 +291,65 @@ class _Together:
 
     def _unit(self, changes: Sequence[Change], time: int) -> Kept:
         numbers: list[int | None] = []
-        before: list[Any] = []  # what documents and cursors were, in case it has to be so again
+        before: list[Any] = []  # the documents and cursors from before, in case they have to come back
         edits = len(self._edits)
         for place, change in enumerate(changes):
-            holds = True
-            if isinstance(change, Tell):
-                seq = self._feeds[change.feed] = self._feeds[change.feed] + 1
-                self._news += (change.feed, seq, change.kind, change.topic, time, change.body)
-                numbers.append(seq)
-            elif isinstance(change, Post):
-                key = (change.box, change.key)
-                if holds := key not in self._keys:
-                    self._keys.add(key)
-                    number = self._boxes[change.box] = self._boxes[change.box] + 1
-                    self._letters += (
-                        change.box, number, change.key, change.rank, change.topic, change.state, change.owner, time,
-                        change.body,
-                    )  # fmt: skip
-                    numbers.append(number)
-            elif isinstance(change, Put):
-                was = self._documents[change.space, change.id]
-                if holds := change.version is None or change.version == (0 if was is None else was.version):
-                    before.append(was)
-                    numbers.append(self._put(change, was, time))
-            elif isinstance(change, Drop):
-                was = self._documents[change.space, change.id]
-                before.append(was)
-                self._documents[change.space, change.id] = None
-                numbers.append(0 if was is None else 1)
-            elif isinstance(change, Follow):
-                cursor = self._cursors[change.feed, change.run]
-                there = change.expected == (0 if cursor is None else cursor.upto) and not (cursor and cursor.ended)
-                if holds := there and (change.hash is None or self._has_event(change.run, change.upto, change.hash)):
-                    before.append(cursor)
-                    self._cursors[change.feed, change.run] = _Cursor(change.upto, change.ended, time)
-                    numbers.append(None)
-            elif isinstance(change, Settle | Rewrite):
+            if isinstance(change, Settle | Rewrite):
                 # A number that is not given out yet may be by a list after this one: that is not the letter meant.
                 last, named = self._boxes[change.box], change.numbers if isinstance(change, Settle) else [change.number]
                 self._edits.append((change, [n for n in dict.fromkeys(named) if 0 < n <= last], numbers, place))
                 numbers.append(0)
-            else:
-                assert_never(change)
-            if not holds:
+            elif not self._apply(change, time, numbers, before):
                 del self._edits[edits:]
                 self._take_back(changes[:place], before)
                 return self._stale(changes[:place], change)
         return Kept(numbers)
+
+    def _apply(
+        self, change: Tell | Post | Put | Drop | Follow, time: int, numbers: list[int | None], before: list[Any]
+    ) -> bool:
+        """Applies a change in memory. Returns false if its condition does not hold."""
+        if isinstance(change, Tell):
+            seq = self._feeds[change.feed] = self._feeds[change.feed] + 1
+            self._news += (change.feed, seq, change.kind, change.topic, time, change.body)
+            numbers.append(seq)
+        elif isinstance(change, Post):
+            if (change.box, change.key) in self._keys:
+                return False
+            self._keys.add((change.box, change.key))
+            number = self._boxes[change.box] = self._boxes[change.box] + 1
+            self._letters += (
+                change.box, number, change.key, change.rank, change.topic, change.state, change.owner, time,
+                change.body,
+            )  # fmt: skip
+            numbers.append(number)
+        elif isinstance(change, Put):
+            was = self._documents[change.space, change.id]
+            if change.version is not None and change.version != (0 if was is None else was.version):
+                return False
+            before.append(was)
+            numbers.append(self._put(change, was, time))
+        elif isinstance(change, Drop):
+            was = self._documents[change.space, change.id]
+            before.append(was)
+            self._documents[change.space, change.id] = None
+            numbers.append(0 if was is None else 1)
+        elif isinstance(change, Follow):
+            cursor = self._cursors[change.feed, change.run]
+            if not self._follows(change, cursor):
+                return False
+            before.append(cursor)
+            self._cursors[change.feed, change.run] = _Cursor(change.upto, change.ended, time)
+            numbers.append(None)
+        else:
+            assert_never(change)
+        return True
+
+    def _follows(self, change: Follow, cursor: _Cursor | None) -> bool:
+        """Returns true if a cursor stands where a change expects it, and the log has the event that it names."""
+        if change.expected != (0 if cursor is None else cursor.upto) or (cursor is not None and cursor.ended):
+            return False
+        return change.hash is None or self._has_event(change.run, change.upto, change.hash)
 
     def _stale(self, earlier: Sequence[Change], stale: Change) -> Kept:
         # That the letters before it are new was only assumed, and a list that is not written would never show it.
@@ -409,7 +421,7 @@ class _Together:
             self._conn.executemany(f"UPDATE documents SET {sql} WHERE space=? AND place=?", rows)
 
     def _edit(self, change: Settle | Rewrite, numbers: list[int]) -> int:
-        """How many letters it found."""
+        """Applies an edit. Returns the number of letters that it found."""
         found = 0
         if isinstance(change, Rewrite):
             column, value, only = "body", list[Any]([change.body]), list[Any]()

@@ -1,6 +1,6 @@
-"""Documents, letters and feeds as SQL: gathering what is to be kept, reading it in order, and forgetting it.
+"""Documents, letters, feeds and links as SQL: queueing changes, reading in order, and deleting.
 
-How changes become SQL is in `sql_keep`. Reads follow an index to what they give back, and nothing else is read.
+`document_writes` turns changes into SQL. A read follows an index to the rows that it returns, and reads no others.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SqlDocuments:
         return future
 
     def _gather(self) -> None:
-        """One call for all: it takes what there is when its turn comes, so what is queued until then goes along."""
+        """Queues one call for all lists: it takes those that are queued when its turn comes."""
         taken: list[_Queued] = []
         units: list[Unit] = []
         light = False
@@ -109,7 +109,7 @@ class SqlDocuments:
         self._gathering = True
 
     def waiting(self) -> int:
-        """How many lists of changes the writer has not taken yet."""
+        """Counts the lists of changes that the writer has not taken yet."""
         return len(self._queued)
 
     # -- documents ----------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class SqlDocuments:
     # -- links: what foreign ids mean---------------------------------------------------------------------------
 
     async def link(self, kind: str, foreign: str, target: str) -> str:
-        """What a foreign id means; the first meaning stays. Returns it."""
+        """Links a foreign id to a target, unless it is linked already. Returns its target."""
         check_indexed(kind, foreign)
 
         def put(conn: Connection) -> str:
@@ -388,8 +388,8 @@ def _add_term(column: str, value: str, terms: list[str], args: list[Any]) -> Non
 def _from(
     dialect: Dialect, table: str, shelf: str, name: str, states: list[str] | None, topic: str | None, owner: str | None
 ) -> tuple[str, list[str], list[Any]]:
-    """Where to look, and for what, without the states. The index is named, because without statistics SQLite takes
-    every shelf for a small one and reads all of it."""
+    """Returns the source and the terms of a search, without the states. The index is named, because without statistics
+    SQLite takes every space and box for a small one, and reads all of it."""
     terms, args = [f"{shelf}=?"], list[Any]([name])
     for column, value in (("topic", topic), ("owner", owner)):
         if value is not None:
@@ -409,7 +409,7 @@ def _numbers(
     dialect: Dialect, table: str, shelf: str, number: str, name: str, states: list[str] | None, topic: str | None,
     owner: str | None, terms: list[str], args: list[Any], order: str, limit: int,
 ) -> tuple[str, list[Any]]:  # fmt: skip
-    """A SELECT of the numbers of what is wanted. Bodies are no part of it, so that nothing large is ever sorted."""
+    """Returns a SELECT of the numbers of the wanted rows. Bodies are no part of it, so that nothing large is sorted."""
     source, given, values = _from(dialect, table, shelf, name, states, topic, owner)
     terms, args = [*given, *terms], [*values, *args]
     columns = f"{number}, rank" if "rank" in order else number

@@ -1,4 +1,4 @@
-"""What others want of a run, as a row: put into its inbox, and the run is woken."""
+"""Inboxes as SQL: an item is put in, and the run wakes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .dialect import Connection
 
 
 def put_inbox(conn: Connection, run: str, kind: str, body: bytes, now: int) -> int:
-    """Put something into a run's inbox, and wake the run. One that has ended gets nothing any more: 0 then."""
+    """Puts an item into a run's inbox, and wakes the run. Returns its id, or 0 if the run has ended."""
     # With its row locked: whoever parks or ends the run at this moment either finds this in the inbox, or is found to
     # have parked or ended it.
     columns = "status, worker, queued, wake_at, queue, caller, blocked_reason"

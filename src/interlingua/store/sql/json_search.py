@@ -120,7 +120,7 @@ def select(source: str, columns: str, terms: list[str]) -> str:
 
 
 class Judged(msgspec.Struct):
-    """What the JSON in a column contains, and which column of those that are read that is."""
+    """The members that the JSON in a column must contain, and the place of the column among those that are read."""
 
     column: str
     place: int
@@ -195,8 +195,8 @@ def json_matches(dialect: Dialect, column: str, wanted: dict[str, Any], terms: l
 
 
 def _texts(wanted: dict[str, Any]) -> Iterator[bytes]:
-    """What any JSON with these members has in it, byte for byte, because we wrote it: searching for that is quick, and
-    leaves few to be taken apart."""
+    """Yields texts that stored JSON with these members contains byte for byte: searching for them is quick, and leaves
+    few rows to decode."""
     for key, value in wanted.items():
         name = json_values.encode(key) + b":"
         yield name + json_values.encode(value) if isinstance(value, str) else name

@@ -29,7 +29,7 @@ def named(name: str) -> bytes:
 
 
 def looked_for(name: str, value: Any) -> bytes:
-    """What a search for this member looks for."""
+    """Returns the text whose hash a search for this member looks for."""
     if isinstance(value, dict | list):
         return named(name)
     if isinstance(value, float) and value.is_integer():

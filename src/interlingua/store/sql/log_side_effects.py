@@ -1,4 +1,4 @@
-"""What a log changes beside itself, as SQL: questions, inboxes, and the end of a turn on a thread."""
+"""Changes that are written with a log, as SQL: questions, inboxes, and the end of a turn on a thread."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _end_turn(conn: Connection, end: CommitThread, now: int) -> None:
 
 
 def pass_on(conn: Connection, thread: str, now: int) -> bool:
-    """Give the thread to the next run in line, or to nobody. Whether there was one. The thread is locked."""
+    """Gives the thread, which is locked, to the next run in line. Returns false if there is none."""
     following = conn.execute(
         "SELECT id, queue, caller, status FROM runs WHERE thread=? AND queued IS NOT NULL ORDER BY queued LIMIT 1",
         (thread,),
@@ -113,7 +113,7 @@ def pass_on(conn: Connection, thread: str, now: int) -> bool:
 
 
 def add_messages(conn: Connection, thread: str, messages: list[Message], run: str | None) -> int:
-    """Append to a thread's messages; how many there are now."""
+    """Appends to a thread's messages. Returns their number."""
     count: int = conn.execute("SELECT COALESCE(MAX(n), 0) FROM messages WHERE thread=?", (thread,)).fetchone()[0]
     for message in messages:
         count += 1

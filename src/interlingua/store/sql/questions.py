@@ -1,7 +1,7 @@
-"""Questions, as SQL: asking, closing, answering, finding and reminding.
+"""Questions as SQL: asking, closing, answering, finding and reminding.
 
-Each question is one row, wherever it shows; whoever closes it does so `where state='open'`, so that one wins. Every
-change gets the next number of one count, by which one can follow them all.
+A question is one row, wherever it shows. It is closed `where state='open'`, so that one closer wins. Every change gets
+the next number of one count, by which readers follow all changes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def put_question(conn: Connection, put: PutQuestion) -> None:
 
 
 def close_question(conn: Connection, question: str, state: str, reason: str, now: int) -> bool:
-    """Whether it was still open."""
+    """Closes a question. Returns false if it was closed before."""
     # One statement decides: where two close it, the second finds that it is not open any more.
     done = conn.execute(
         "UPDATE questions SET state=?, reason=?, closed_at=? WHERE id=? AND state='open'",
@@ -91,7 +91,7 @@ class SqlQuestions:
         self._database = database
 
     async def answer(self, question: str, value: Any, by: str, now: int, door: str = "") -> tuple[str, int, str | None]:
-        """The first answer wins. Returns the run, the inbox id and the run's owner."""
+        """Answers a question; the first answer wins. Returns the run, the inbox id and the run's owner."""
 
         def put(conn: Connection) -> tuple[str, int, str | None] | AlreadyAnswered:
             if conn.dialect.for_update:
@@ -135,7 +135,7 @@ class SqlQuestions:
         return result
 
     async def close(self, question: str, state: str, now: int, reason: str = "") -> bool:
-        """Whether it was still open."""
+        """Closes a question. Returns false if it was closed before."""
         closed: bool = await self._database.write(
             lambda conn: close_question(conn, question, state, reason, now), [COUNT]
         )
@@ -149,7 +149,7 @@ class SqlQuestions:
         return None if row is None else _record(row)
 
     async def search(self, where: QuestionFilter) -> list[QuestionRecord]:
-        """Oldest first, or in the order of their changes. Those of a run include its descendants'."""
+        """Finds questions, oldest first, or in the order of their changes. Those of a run include its descendants'."""
         terms, args = ["1=1"], list[Any]()
         if where.state == "open":
             terms.append("q.state='open'")  # in words: only then is it known that the index of open ones will do
@@ -233,7 +233,7 @@ def _claim(conn: Connection, now: int, limit: int, formats: Sequence[str]) -> li
 
 
 def _remind_callback(conn: Connection, run: str, now: int, formats: Sequence[str]) -> None:
-    """Who is told of changes of a run's status is told once more that it waits."""
+    """Queues another callback that says that the run waits."""
     sql = (
         "SELECT body FROM events WHERE run=? AND seq=1 AND EXISTS (SELECT 1 FROM runs WHERE id=? AND status='waiting')"
     )

@@ -29,7 +29,7 @@ EVENT = ", ".join(EventRow.__struct_fields__)
 
 
 def _last_of_page(table: str, key: str) -> str:
-    """SQL for the last key of a page that is bounded in entries and in bytes, and holds at least one."""
+    """Returns SQL for the last key of a page that is bounded in entries and in bytes, and holds at least one."""
     sizes = f"SELECT {key} AS place, coalesce(length(body),0) AS size FROM {table} WHERE run=? AND {key}>?"
     return (
         "SELECT max(place) FROM (SELECT place, sum(size) OVER (ORDER BY place) - size AS before "
@@ -114,7 +114,7 @@ class SqlRuns:
         return sorted((event(EventRow(*row)) for row in rows), key=lambda event: event.seq)
 
     async def tombstone(self, run: str) -> Tombstone | None:
-        """What is left of a run that was deleted; None where there never was one, or it is still there."""
+        """Returns the rest of a deleted run; None if there never was one, or it still exists."""
         sql = "SELECT run, agent, status, seq, head, deleted_at FROM tombstones WHERE run=?"
         found = await self._database.read(lambda conn: conn.execute(sql, (run,)).fetchone())
         if found is None:
@@ -123,7 +123,7 @@ class SqlRuns:
         return Tombstone(run, agent, Status(status), seq, head, deleted_at)
 
     async def known(self, run: str) -> Literal["run", "tombstone"] | None:
-        """Whether there is such a run, or was one."""
+        """Returns the kind of an id: a run, or the tombstone of one."""
         sql = "SELECT 'run' FROM runs WHERE id=? UNION ALL SELECT 'tombstone' FROM tombstones WHERE run=?"
         found = await self._database.read(lambda conn: conn.execute(sql, (run, run)).fetchone())
         return found[0] if found is not None else None
@@ -139,7 +139,7 @@ class SqlRuns:
         return gone
 
     async def erase(self, run: str, seq: int) -> None:
-        """Forget a body. Its hash stays, so the chain still verifies."""
+        """Erases the body of an event. Its hash stays, so the chain still verifies."""
 
         def erase(conn: Connection) -> None:
             row = conn.execute(
@@ -156,7 +156,7 @@ class SqlRuns:
         await self._database.write(erase)
 
     async def count_pending(self, upto: int) -> int:
-        """How many runs are in line."""
+        """Counts the runs in line, up to a limit."""
         row = await self._database.read(
             lambda conn: conn.execute(
                 f"SELECT count(*) FROM (SELECT 1 FROM runs WHERE {IN_LINE} LIMIT ?) AS lined", (upto,)
@@ -195,7 +195,7 @@ class SqlRuns:
     # -- upkeep -------------------------------------------------------------------------------------------
 
     async def expire(self, *, runs_before: int | None, threads_before: int | None, now: int, limit: int) -> list[str]:
-        """Delete what is older than it may be. Returns the runs that are gone."""
+        """Deletes runs and threads that are too old. Returns the deleted runs."""
 
         def sweep(conn: Connection) -> list[str]:
             gone: list[str] = []
@@ -224,6 +224,6 @@ class SqlRuns:
 
 
 def first_id(time: int) -> str:
-    """What every id comes after that was made later than at this time: they begin with their milliseconds."""
+    """Returns a text that sorts before every id made after this time: ids begin with their milliseconds."""
     digits = f"{max(time, 0) // 1000 + 1:012x}"
     return f"{digits[:8]}-{digits[8:]}"

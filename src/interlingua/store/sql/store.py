@@ -18,7 +18,7 @@ from .threads import SqlThreads
 
 
 class SqlStore:
-    """Owns the ports, and the database that they share. Each kind of database says how it is opened."""
+    """Owns the ports, and the database that they share. A subclass for each kind of database opens it."""
 
     def __init__(self, database: Database, liveness: Liveness, shown: str) -> None:
         self.database = database
@@ -47,5 +47,5 @@ class SqlStore:
 
     @property
     def batches(self) -> int:
-        """How many transactions were committed here."""
+        """The number of transactions that this process committed."""
         return self.database.writer.batches

@@ -74,7 +74,7 @@ class SQLiteConnection(sqlite3.Connection):
     dialect: Dialect = SQLITE
 
     def lock(self, *names: Lock) -> None:
-        """Who writes is alone: see `begin`."""
+        """Does nothing: a transaction that writes is alone, see `begin`."""
 
 
 def connect(path: Path, *, read_only: bool = False) -> SQLiteConnection:

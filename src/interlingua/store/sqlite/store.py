@@ -31,7 +31,7 @@ class SQLiteStore(SqlStore):
         return self.database.trouble()
 
     async def damaged_pages(self, *, thorough: bool) -> list[str]:
-        """What SQLite finds wrong with the file itself."""
+        """Lists the damage that SQLite finds in the file itself."""
         pragma = "PRAGMA integrity_check(20)" if thorough else "PRAGMA quick_check(20)"
         try:
             rows = await self.database.search(lambda conn: conn.execute(pragma).fetchall())

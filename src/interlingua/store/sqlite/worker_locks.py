@@ -1,4 +1,4 @@
-"""Who is alive, told by the operating system: a worker holds a file lock, and a dead one cannot.
+"""Liveness by file locks: a worker holds one, and the operating system releases that of a dead one.
 
 No clock is involved, so a laptop that slept for a night has not died.
 """
@@ -76,7 +76,7 @@ class Locks:
             os.close(fd)
 
     def dead(self, worker: str) -> bool:
-        """Whether nobody holds this worker's lock. A lock file that is gone was left in good order, or swept."""
+        """Returns true if no process holds this worker's lock. A missing lock file was released, or swept."""
         if worker in self._held:
             return False
         try:
@@ -101,7 +101,7 @@ class Locks:
 
 
 class FileLiveness:
-    """Liveness by file locks. No worker that died is missed for any time."""
+    """Liveness by file locks. A death shows at once."""
 
     missed_after = 0.0
 
@@ -130,7 +130,7 @@ class FileLiveness:
         self.locks.release(worker)
 
     async def bury(self) -> list[str]:
-        """Hand back the runs of workers that died. Returns those workers."""
+        """Hands back the runs of workers that died. Returns those workers."""
         rows = await self._database.read(
             lambda conn: conn.execute(
                 "SELECT id FROM workers UNION SELECT DISTINCT worker FROM runs WHERE worker IS NOT NULL"
