@@ -134,26 +134,26 @@ class Delegation:
         )  # fmt: skip
         if not handover.label and self._conversation.notice_of(place) is None:
             # It was lost, and the child ended before the handler came to it again.
-            given = await gate.authority_of(self._replay.children[place][0].run)
-            if given is not None:
-                self._tell_notice(place, given, notice, task)
+            granted = await gate.authority_of(self._replay.children[place][0].run)
+            if granted is not None:
+                self._tell_notice(place, granted, notice, task)
         if task.proposal is None:
             await self._tell_result(place, member, ended)
         return ended
 
     async def inner(
-        self, name: str, prepare: Prepare, key: str, given: list[Any], *, mail: bool = False,
+        self, name: str, prepare: Prepare, key: str, arguments: list[Any], *, mail: bool = False,
         count: CountDelegation | None = None,
     ) -> ChildEnded:  # fmt: skip
         """A child that is part of how this run does its own work. It passes no gate: its authority is this run's.
 
-        `given` is the input of the child: where that has changed, the run is blocked.
+        `arguments` is the input of the child: where that has changed, the run is blocked.
         """
         self._waits.check_open()
         place = f"{_INNER}{key}"
         return await self._children.run_child(
             ChildCall(
-                place, json_values.digest(given), name, prepare, count=count, inner=True,
+                place, json_values.digest(arguments), name, prepare, count=count, inner=True,
                 beside=(lambda child: self._pass_on(child, place)) if mail else None,
             )
         )  # fmt: skip
@@ -203,8 +203,8 @@ class Delegation:
 
     def _tell_notice(self, place: str, granted: Authority, notice: Notice, task: Task) -> None:
         handover = task.handover
-        said: list[Part] = [TextPart(handover.summary or "")]
-        parts = handover.messages[0].parts if handover.messages else said
+        summary: list[Part] = [TextPart(handover.summary or "")]
+        parts = handover.messages[0].parts if handover.messages else summary
         metadata = unclaimed(handover.messages[0].metadata) if handover.messages else {}
         if notice.rule is not None:
             metadata["rule"] = notice.rule

@@ -1,6 +1,6 @@
 """The policy of a team says what is done when a delegation fails, error code by error code.
 
-Every decision is an event, made once: a run that is entered again finds what was decided.
+Every decision is an event, made once: a run that is replayed finds what was decided.
 """
 
 from __future__ import annotations
@@ -144,8 +144,9 @@ class ErrorPolicy:
             assert self._data.authority is not None
             left = [action.to] if action.to is not None else list(self._data.authority.delegates)
             if self._data.authority.agent == ORCHESTRATOR:
-                left = [one for one in left if one in self._data.authority.delegates]  # it starts nobody but the entry
-            if not (left := [one for one in left if one not in tried]):
+                # It starts nobody but the entry.
+                left = [agent for agent in left if agent in self._data.authority.delegates]
+            if not (left := [agent for agent in left if agent not in tried]):
                 return False, None
             tried.append(left[0])
             return True, None
@@ -174,20 +175,20 @@ class ErrorPolicy:
                 f"{place}:{taken}:told", "error", task, authority.me, to, message, code=error.code, held=held
             )
         if to == ORCHESTRATOR:
-            return Remedy("fail")  # it knows now; whoever delegated has the error
+            return Remedy("fail")  # it knows now; the agent that delegated has the error
         if to == USER:
             question = Escalation(agent, task, int(number_of(error)), error.message)
             try:
-                found: Remedy = await self._questions.ask(question, None, f"{place}:{taken}", ESCALATION)
+                remedy: Remedy = await self._questions.ask(question, None, f"{place}:{taken}", ESCALATION)
             except QuestionExpired:
                 return Remedy("fail")  # nobody wanted to say: what failed is what counts
-            return found
+            return remedy
         overseer = directory.member(authority, to)
         return Remedy("fail") if overseer is None else await self._ask_overseer(overseer, place, agent, error, taken)
 
     async def _ask_overseer(self, overseer: TeamMember, place: str, agent: str, error: ErrorInfo, taken: int) -> Remedy:
         assert self._data.authority is not None
-        said = (
+        prompt = (
             f"{agent} failed with {int(number_of(error))} ({error.message}). Answer with the one word retry to have it "
             "tried again; anything else ends it."
         )
@@ -195,7 +196,7 @@ class ErrorPolicy:
             self._data.authority, overseer.manifest, overseer.team.limits_of(overseer.manifest), now=now()
         )
         request = RunRequest(
-            overseer.run_name, overseer.version, {overseer.card.input_text or "text": said},
+            overseer.run_name, overseer.version, {overseer.card.input_text or "text": prompt},
             caller=self._data.request.caller, trace=tracing.current(self._data.request.trace), authority=granted,
         )  # fmt: skip
 
@@ -203,7 +204,7 @@ class ErrorPolicy:
             return request
 
         key = f"{place}:{taken}:overseer"
-        ended = await self._delegation.inner(overseer.run_name, prepare, key, [overseer.run_name, said])
+        ended = await self._delegation.inner(overseer.run_name, prepare, key, [overseer.run_name, prompt])
         output = ended.output if ended.status is Status.SUCCEEDED else None
         text = output.get(overseer.card.output_text or "text") if isinstance(output, dict) else None
         return Remedy("retry" if isinstance(text, str) and text.strip().strip(".").lower() == "retry" else "fail")

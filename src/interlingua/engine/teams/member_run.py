@@ -63,12 +63,12 @@ class MemberRun:
         authority = self._data.authority
         if authority is None and not await self.ports.directory.is_member(target):
             raise InvalidRequest("only a member of a team delegates; call other agents with ctx.call")
-        for what, given in (("summary", summary), ("rule", rule), ("reason", reason)):
-            sound(given, str if what == "summary" else str | None, what)
+        for what, text in (("summary", summary), ("rule", rule), ("reason", reason)):
+            sound(text, str if what == "summary" else str | None, what)
         scope = sound(scope, Scope | None, "scope")
         parts = self.conversation.attached(attachments)
-        said = [Message("user", [TextPart(summary), *parts], sender=authority.me if authority else None)]
-        handover = Handover(said, summary, rule, reason, scope, on_message=on_message)
+        messages = [Message("user", [TextPart(summary), *parts], sender=authority.me if authority else None)]
+        handover = Handover(messages, summary, rule, reason, scope, on_message=on_message)
         overseer = self.ports.directory.reviewer_of(self._data.request, target)
         if overseer is None:
             return await self._hand_over(target, summary, inputs, None, None, timeout, key, handover)
@@ -91,10 +91,10 @@ class MemberRun:
 
         async def attempt(target: str, at: str) -> ChildEnded:
             member = self.ports.directory.member(self._data.authority, target)
-            given = input_
-            if isinstance(given, str):
-                given = as_text(target, member.card.input_text if member is not None else "text", given)
-            payload = {**(given or {}), **json_values.to_plain(inputs)}
+            value = input_
+            if isinstance(value, str):
+                value = as_text(target, member.card.input_text if member is not None else "text", value)
+            payload = {**(value or {}), **json_values.to_plain(inputs)}
             payload = json_values.clean(payload, InvalidInput, what="input")
             run_name = member.run_name if member is not None else target
             task = Task(target, member, run_name, payload, handover, config, thread, timeout)

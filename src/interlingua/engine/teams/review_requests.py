@@ -54,11 +54,11 @@ class ReviewRequests:
         self._reviews = 0  # that this run has asked for
 
     def _proposed(self, output: Any) -> Result:
-        given = self._output.for_review or []
+        emitted = self._output.for_review or []
         shown = Result(
             output,
-            oversight.join_chunks([body.artifact for body in given if isinstance(body, ArtifactAdded)]),
-            [body.message for body in given if isinstance(body, MessageSent)],
+            oversight.join_chunks([body.artifact for body in emitted if isinstance(body, ArtifactAdded)]),
+            [body.message for body in emitted if isinstance(body, MessageSent)],
             self._thread.current(),
         )
         # A copy: the agent may change its own while the overseer looks, and must not change what it is shown.
@@ -114,7 +114,7 @@ class ReviewRequests:
     async def _verdict(
         self, name: str, overseer: TeamMember, handover: Handover, proposal: Proposal, base: str, turn: int
     ) -> ReviewVerdict:
-        # Without a scope: whoever is judged does not say what the overseer may use.
+        # Without a scope: an agent that is judged does not say what the overseer may use.
         asked = Handover(handover.messages, handover.summary, handover.rule, handover.reason)
         asked.assignment = Assignment(review=proposal)
         first = self._conversation.notice_of(f"{base}:1")

@@ -62,17 +62,17 @@ class ToolCalls:
     ) -> Any:
         self._waits.check_open()
         authority = self._bound()
-        given: dict[str, Any] = sound(arguments if arguments is not None else {}, dict[str, Any], "arguments")
-        given = json_values.clean(given, InvalidInput, what="arguments")
-        digest = json_values.digest([server, tool, given])
-        place = self._calls.place("tool", f"{server}.{tool}", key, Arguments(digest, show(given)))
+        sent: dict[str, Any] = sound(arguments if arguments is not None else {}, dict[str, Any], "arguments")
+        sent = json_values.clean(sent, InvalidInput, what="arguments")
+        digest = json_values.digest([server, tool, sent])
+        place = self._calls.place("tool", f"{server}.{tool}", key, Arguments(digest, show(sent)))
         await self._may_call(authority, server, tool, place, digest)
         servers, known = self._servers(), self._ports.directory.teams[authority.team].servers[server]
         taken = 0
         while True:
             at = place if not taken else f"{place}:again:{taken}"
             try:
-                result = await self._call_once(servers, known, server, tool, given, digest, at, timeout)
+                result = await self._call_once(servers, known, server, tool, sent, digest, at, timeout)
             except InterlinguaError as error:
                 if type(error) not in ERRORS.values():
                     raise
@@ -86,17 +86,17 @@ class ToolCalls:
                 return result
 
     async def _call_once(
-        self, servers: ToolServers, known: Server, server: str, tool: str, given: dict[str, Any], digest: str,
+        self, servers: ToolServers, known: Server, server: str, tool: str, sent: dict[str, Any], digest: str,
         place: str, timeout: float | None,
     ) -> Any:  # fmt: skip
         authority = self._bound()
         name = f"{server}.{tool}"
 
         async def call() -> Any:
-            self._output.emit(ToolCall(place, name, name, "other", "in_progress", given, step=place))
+            self._output.emit(ToolCall(place, name, name, "other", "in_progress", sent, step=place))
             try:
                 outcome = await servers.call(
-                    server, known, tool, given, scopes=authority.scopes.get(server, ()), timeout=timeout
+                    server, known, tool, sent, scopes=authority.scopes.get(server, ()), timeout=timeout
                 )
             except InterlinguaError as error:
                 failed = {"code": error.code, "message": error.message}
@@ -106,7 +106,7 @@ class ToolCalls:
             return outcome.result
 
         try:
-            return await self._steps.step_at(place, StepCall("tool", call, called_with=Arguments(digest, show(given))))
+            return await self._steps.step_at(place, StepCall("tool", call, called_with=Arguments(digest, show(sent))))
         except StepFailed as failure:
             raise _again(failure.error) from failure
 
@@ -138,20 +138,20 @@ class ToolCalls:
         servers, known = self._servers(), self._ports.directory.teams[authority.team].servers
 
         async def look() -> list[ToolSpec]:
-            found: list[ToolSpec] = []
+            specs: list[ToolSpec] = []
             for server, names in authority.tools.items():
                 listed = {spec.name: spec for spec in await servers.list(server, known[server])}
                 needs = known[server].needs
                 for name in names:
                     if name in listed and may_call(authority, server, name, needs.get(name, ())).allowed:
-                        found.append(listed[name])
-            return found
+                        specs.append(listed[name])
+            return specs
 
         try:
-            found: list[ToolSpec] = await self._steps.step("tools", look, (), {}, None, 0, 1.0, None)
+            specs: list[ToolSpec] = await self._steps.step("tools", look, (), {}, None, 0, 1.0, None)
         except StepFailed as failure:
             raise _again(failure.error) from failure
-        return found
+        return specs
 
     def _bound(self) -> Authority:
         if self._data.authority is None:
