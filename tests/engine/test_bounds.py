@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import tracemalloc
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -433,3 +434,35 @@ async def test_a_reader_that_waits_does_not_hold_the_end_of_a_run(store: Path) -
                 while not reader.over:
                     events = await reader.read()
                 assert len(events[-1].body.output["text"]) == 10 * MB
+
+
+async def test_a_run_that_has_ended_leaves_memory_without_the_collector(store: Path) -> None:
+    gone: list[weakref.ref[object]] = []
+
+    @il.agent
+    async def steps(ctx: il.Context[None, None], fails: bool = False) -> str:
+        gone.append(weakref.ref(ctx._run))
+        await ctx.step("add", lambda: 1)
+        await ctx.message("done")
+        if fails:
+            raise il.AgentError("no")
+        return "x"
+
+    @il.agent
+    def plain(ctx: il.SyncContext[None, None]) -> str:
+        gone.append(weakref.ref(ctx._run))
+        ctx.step("add", lambda: 1)
+        return "x"
+
+    async with engine(store, steps, plain) as eng:
+        gc.collect()
+        gc.disable()
+        try:
+            for agent, given in (("steps", {}), ("steps", {"fails": True}), ("plain", {})):
+                await finish(eng, agent, given)
+            async with asyncio.timeout(10):
+                while any(ref() is not None for ref in gone):
+                    await asyncio.sleep(0.01)
+        finally:
+            gc.enable()
+    assert len(gone) == 3

@@ -14,6 +14,7 @@ import pytest
 
 import interlingua as il
 from interlingua.bus.local import LocalBus
+from interlingua.engine.handler.child_runs import ChildCall, ChildRuns
 from interlingua.engine.ids import new_id
 from interlingua.model.errors import Overloaded
 from interlingua.model.events import OutputDelta, RunBlocked
@@ -137,7 +138,16 @@ async def test_a_step_is_entered_only_after_what_was_said_before_is_committed(st
         assert entered.is_set()
 
 
-async def test_a_child_exists_only_after_the_record_of_calling_it_is_committed(store: Path) -> None:
+async def test_a_child_exists_only_after_the_record_of_calling_it_is_committed(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit_child, settled = ChildRuns._submit, list[bool]()
+
+    async def watched(children: ChildRuns, call: ChildCall, child: str) -> None:
+        settled.append(children._data.log.settled)
+        await submit_child(children, call, child)
+
+    monkeypatch.setattr(ChildRuns, "_submit", watched)
     entered = asyncio.Event()
     go, ready = asyncio.Event(), asyncio.Event()
 
@@ -160,6 +170,7 @@ async def test_a_child_exists_only_after_the_record_of_calling_it_is_committed(s
             await settle()
             assert not entered.is_set()
         assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "done"}
+    assert settled == [True]
 
 
 @pytest.mark.parametrize("clients", [1, 8])

@@ -121,7 +121,7 @@ class Ending:
             return Status.FAILED, ITSELF
         info = self.describe(error)
         if self._task_is_over and (isinstance(error, ChildFailed) or info.code == RunTimedOut.code):
-            # Whom it called was told a moment earlier than itself.
+            # The agents that it called heard of that a moment earlier than itself.
             return Status.TIMED_OUT, RunTimedOut(self._why_late()).info()
         if info.code == RunCancelled.code and data.agent is not None and is_mounted(data.agent.card):
             # Somebody cancelled it where it really runs: then it is cancelled here too.
@@ -186,9 +186,11 @@ class Ending:
         checkpoint = None
         if row.thread is not None:
             checkpoint = new_id() if state is not msgspec.UNSET else None
-            said = self._thread.said(output) if checkpoint else []
+            messages = self._thread.messages_of(output) if checkpoint else []
             failed, by = status in (Status.FAILED, Status.TIMED_OUT), f"{row.agent}@{row.version}"
-            changes.append(CommitThread(row.thread, row.id, self._thread.version, state, checkpoint, said, failed, by))
+            changes.append(
+                CommitThread(row.thread, row.id, self._thread.version, state, checkpoint, messages, failed, by)
+            )
         if row.parent is not None:
             changes.append(self._news(row.parent, status, output, error))
         if data.rollback:
@@ -209,7 +211,7 @@ class Ending:
     def _news(self, parent: str, status: Status, output: Any, error: ErrorInfo | None) -> ChildNews:
         assignment = self._data.request.assignment
         if assignment is not None and assignment.sealed:
-            # Others may read the log of the run that called it. That run reads this one's.
+            # Others may read the log of the caller, and must not see this. The caller reads the log of this run.
             return ChildNews(parent, status, None, None)
         return ChildNews(parent, status, output, error)
 
@@ -228,8 +230,10 @@ class Ending:
         run_logging.blocked(row, body)
         changes: list[Change] = [BlockRun(row.id, body.code, reason)]
         if row.parent is not None and not row.sealed:
-            said = f"agent {row.agent} (run {row.id}) is blocked: {body.message}"
-            warning = Warned(said, {"blocked": body.reason, "run": row.id}, f"{LATE}blocked")  # no handler repeats it
+            message = f"agent {row.agent} (run {row.id}) is blocked: {body.message}"
+            warning = Warned(
+                message, {"blocked": body.reason, "run": row.id}, f"{LATE}blocked"
+            )  # no handler repeats it
             changes.append(PutInbox(row.parent, "relay", encode(warning)))
         data.log.append(body, *changes)
 

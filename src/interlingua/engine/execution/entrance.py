@@ -48,7 +48,7 @@ class Entrance:
             raise ThreadBusy(f"thread {thread} was busy with run {taken_by} when the time of this run had come")
 
     async def write(self, agent: Agent[..., Any], taken_over_from: int | None) -> tracing.Before:
-        """Write that the run has started, or goes on with other code. Raises where the run must not be entered again.
+        """Write that the run has started, or goes on with other code. Raises where the run must not be resumed.
 
         `taken_over_from`: the time of its last event, where the worker died that had it.
         """

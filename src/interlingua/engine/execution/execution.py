@@ -50,6 +50,7 @@ from ..log.replay import Replay
 from ..log.run_log import LiveLog
 from ..observe import tracing
 from ..teams.member_run import MemberRun
+from ..teams.ports import TeamPorts
 from .ending import FOR_GOOD, ITSELF, REASON_HAS, Ending, tell_remote_side
 from .entrance import Entrance
 from .host import ExecutionHost
@@ -144,9 +145,10 @@ class Execution:
     def member(self) -> MemberRun:
         """The run in its team. It is made on first use: most runs have none."""
         if self._member is None:
+            engine = self.worker.engine
             self._member = MemberRun(
                 self.data, self.waits, self.calls, self.output, self.steps, self.questions, self.mailbox,
-                self.children, self.thread, self.worker.engine.gate, self.worker,
+                self.children, self.thread, TeamPorts(engine.gate, engine.gate, engine.gate, self.worker),
             )  # fmt: skip
         return self._member
 
@@ -190,13 +192,13 @@ class Execution:
             if not self.over:
                 self._leave_now(error)
         except Exception as error:
-            # Nothing of ours may fail here; if it does, the run is handed back instead of hanging.
+            # Nothing of the engine may fail here; if it does, the run is handed back instead of hanging.
             log_.exception("run %s could not be ended in good order", self.data.row.id)
             if not self.over:
                 self._end()
             self.worker.hand_back_soon(self.data.row.id, error)
         finally:
-            # The parts hold on to this, and so to the log with all that was said. Now all go as soon as nobody needs
+            # The parts hold on to this, and so to the log with all its events. Now all go as soon as nobody needs
             # them, and not only when the collector comes, which is rare.
             self.thread.context = None
             self.waits.branches.close()
@@ -245,7 +247,7 @@ class Execution:
             await self._leave_unless_over(None if isinstance(error, asyncio.CancelledError) else error)
 
     def _crashed(self, error: ProcessDied) -> None:
-        """The worker process of the agent died: the run is entered again, as often as after a crash of this one."""
+        """The worker process of the agent died: the run is resumed, as often as after a crash of this one."""
         agent, row = self.agent, self.data.row
         assert agent is not None
         row.crashes += 1
@@ -288,7 +290,7 @@ class Execution:
         if agent is None:
             stored = await self.worker.store.cards.get(row.agent, row.version, row.origin)
             if not replay.cancelled and is_mounted(stored.card if stored is not None else None):
-                # Only a process with the agent's code can tell the remote side. Whoever asks once more insists.
+                # Only a process with the agent's code can tell the remote side. A second cancel ends the run anyway.
                 self.suspend(0)
             return
         if agent.on_cancel is None:
@@ -414,8 +416,8 @@ class Execution:
             self.suspend(None)
         elif self.ending.fell_short(error, bound=self.bound):
             info = self.exited or (ITSELF if error is None else self.ending.describe(error))
-            said = f"the code failed before it came as far as the run had come: {info.message}"
-            self.ending.block(RunBlocked("failed_on_resume", said, {"error": msgspec.to_builtins(info)}))
+            why = f"the code failed before it came as far as the run had come: {info.message}"
+            self.ending.block(RunBlocked("failed_on_resume", why, {"error": msgspec.to_builtins(info)}))
             self.suspend(None)
         elif self.exited is not None:
             self.fail(self.exited)
@@ -462,7 +464,7 @@ class Execution:
             if handle is not None:
                 handle.cancel()
         self.threads.release()
-        for future in list(self.waits.awaited):  # of tasks that the handler has left behind
+        for future in list(self.waits.awaited):  # of tasks that the handler has abandoned
             future.cancel()
         if self.task is None:
             self._let_go()

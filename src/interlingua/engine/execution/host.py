@@ -7,11 +7,17 @@ from typing import Any, Protocol
 from ...model.errors import ErrorInfo
 from ..agents.process_pool import ProcessPool
 from ..handler.child_runs import Cards, Submitter
+from ..handler.run_data import Host
 from ..handler.workspace import Workspaces
 from ..observe.run_metrics import Meters
 from ..runs.concurrency_limits import AgentLimit
-from ..teams.gate import TeamGate, TeamHost
+from ..teams.finished_work import RunLogs
+from ..teams.ports import Directory, Gate, Participants
 from .parking import Listeners
+
+
+class TeamGate(Directory, Gate, Participants, Protocol):
+    """The teams of this process, and the gate of their delegations."""
 
 
 class ExecutionEngine(Protocol):
@@ -31,7 +37,7 @@ class ExecutionEngine(Protocol):
         ...
 
 
-class ExecutionHost(TeamHost, Protocol):
+class ExecutionHost(Host, RunLogs, Protocol):
     id: str
     abandoned: int  # handlers that would not stop
 

@@ -53,10 +53,10 @@ class Calls:
 
     def mismatch(self, past: PastCall | str, called: str | None) -> NoReturn:
         """Block the run: its history has one call, and the code makes another, or (None) no more."""
-        said = f"the code calls {called}" if called is not None else "the code ended"
+        now_called = f"the code calls {called}" if called is not None else "the code ended"
         branch = self._waits.branches.here().path
         details = {"history": str(past), "code": called, **({"branch": branch} if branch else {})}
-        self._waits.block_run("history_mismatch", f"the history has {past} here; {said}", details)
+        self._waits.block_run("history_mismatch", f"the history has {past} here; {now_called}", details)
 
     def check_used(self, branch: Branch | None = None) -> None:
         """Block the run where the handler has ended, or one branch of it, and its history has more."""

@@ -189,9 +189,9 @@ class ChildRuns:
         at = self._replay.ended_at.get(place, AFTER_ALL)
         await self._waits.turn(at)
         if place in self._replay.in_store:
-            found = await self._calls.recorded_at(at)
-            assert isinstance(found, ChildEnded)
-            ended = found
+            stored = await self._calls.recorded_at(at)
+            assert isinstance(stored, ChildEnded)
+            ended = stored
         self._calls.passed(seq)
         return ended
 
@@ -212,9 +212,9 @@ class ChildRuns:
             if new or not await self._submitter.exists(child):
                 await self._submit(call, child)
             elif call.is_told is not None and not call.is_told():
-                await call.prepare(child)  # it was written, and what was said of it was not
+                await call.prepare(child)  # it was written, and its notice to the team was not
             if not new:
-                await waits.pull_inbox()  # its end may have come long ago; that of a new one is told
+                await waits.pull_inbox()  # its end may have come long ago; that of a new one will come
         return future
 
     async def _submit(self, call: ChildCall, child: str) -> None:

@@ -106,17 +106,17 @@ class _Common(Generic[S, C]):
         return self._run.editor
 
     def now(self) -> datetime.datetime:
-        """The time, the same again when the agent is entered again."""
+        """The time, the same again when the agent is replayed."""
         stamp = self._made_once("now", lambda: datetime.datetime.now(datetime.UTC).isoformat())
         return datetime.datetime.fromisoformat(stamp)
 
     def uuid(self) -> str:
-        """A new id, the same again when the agent is entered again."""
+        """A new id, the same again when the agent is replayed."""
         value: str = self._made_once("uuid", lambda: str(uuid.uuid4()))
         return value
 
     def random(self) -> float:
-        """A number in [0, 1), the same again when the agent is entered again."""
+        """A number in [0, 1), the same again when the agent is replayed."""
         value: float = self._made_once("random", random.random)
         return value
 
@@ -206,7 +206,7 @@ class Context(_Common[S, C]):
         self, name: str, fn: Callable[..., Any], /, *args: Any, key: str | None = None, retries: int = 0,
         backoff: float = 1.0, timeout: float | None = None, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        """Do something once. Its result is recorded and given back when the agent is entered again.
+        """Do something once. Its result is recorded, and returned from history when the agent is replayed.
 
         The result comes back as JSON would bring it, typed by the function's annotation. A generator's yields extend
         the output. retries: how many more times to try when it raises; the last failure is recorded as `StepFailed`.

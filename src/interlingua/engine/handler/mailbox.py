@@ -129,7 +129,7 @@ class Mailbox:
         deadline, late = None, f"{place}:late"
         if timeout is not None:
             deadline = calls.deadline_at(place, timeout)
-            if late in self._replay.records:  # what has come since then is for whoever waited later
+            if late in self._replay.records:  # what has come since then is for calls that waited later
                 await waits.turn(self._replay.records[late][0])
                 calls.passed(self._replay.records[late][0])
                 raise TimeoutError

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log_ = logging.getLogger("interlingua.engine")
 
 LOOK_EVERY = 600.0
-"""Seconds after which a run that was set aside with a question looks whether the remote side still asks it: at first,
+"""Seconds after which a run that was parked with a question looks whether the remote side still asks it: at first,
 and later less often."""
 
 _LOOK_WITHIN = 1.0
@@ -93,7 +93,7 @@ class Mounted:
 
     @property
     def leaving(self) -> Leaving | None:
-        """Why the handler is being left. After "cancel" and "timeout" it is not entered again."""
+        """Why the handler is being left. After "cancel" and "timeout" it is not called again."""
         run = self._run
         return "cancel" if run.data.cancelling else run.waits.leaving
 
@@ -253,9 +253,9 @@ class Mounted:
     ) -> Any:  # fmt: skip
         """As `ask`, for as long as the remote side asks: `moved_on` returns when it does not any more. Then what is
         asked here is withdrawn, and Gone raised, unless somebody has answered here at that very moment. For that the
-        run stays in memory, where not too many do; one that was set aside is woken from time to time to look."""
+        run stays in memory, where not too many do; one that was parked is woken from time to time to look."""
         with self._run.parking.exempt(), contextlib.ExitStack() as looking:
-            if key in self.asked():  # it was set aside, and is not again before it has looked
+            if key in self.asked():  # it was parked, and is not again before it has looked
                 looking.enter_context(self._run.waits.busy())
                 asyncio.get_running_loop().call_later(_LOOK_WITHIN, looking.close)
             asking = asyncio.ensure_future(self.ask(type_, payload, answer, key=key, **more))
@@ -274,7 +274,7 @@ class Mounted:
         while True:
             try:
                 await moved_on()
-            except Exception as error:  # whoever answers here is asked all the same
+            except Exception as error:  # people here are asked all the same
                 log_.info("run %s cannot see whether its question is still asked: %s", self._ctx.run_id, error)
                 await asyncio.sleep(LOOK_EVERY)
                 continue
@@ -334,7 +334,7 @@ class Mounted:
 
     @contextlib.asynccontextmanager
     async def telling_unused(self) -> AsyncIterator[None]:
-        """Warn of answers that were never passed on, where a run fails: whoever gave them learns it from the log."""
+        """Warn of answers that were never passed on, where a run fails: its log has the warnings."""
         try:
             yield
         except InterlinguaError:

@@ -167,8 +167,8 @@ class Questions:
         """Close a question without an answer. False where an answer was first, and is on its way."""
         store = self._data.host.store
         await store.questions.close(question.id, state, now(), reason)
-        found = await store.questions.get(question.id)
-        if found is not None and found.state == "answered":
+        stored = await store.questions.get(question.id)
+        if stored is not None and stored.state == "answered":
             return False
         self._waits.check_open()
         if self.open.pop(question.id, None) is not None:
@@ -206,8 +206,8 @@ class Questions:
         if asked is None:
             # It was withdrawn while the answer was on its way: that is on record, and does not count.
             by = f" (by {answer.by})" if answer.by else ""
-            said = f"the answer given here{by} came too late: the question had been withdrawn before"
-            self._data.log.append(Warned(said, {"question": question}, f"{LATE}{question}"), drop)
+            message = f"the answer given here{by} came too late: the question had been withdrawn before"
+            self._data.log.append(Warned(message, {"question": question}, f"{LATE}{question}"), drop)
             return
         body = QuestionAnswered(question, answer, self._some_open)
         self._data.log.append(body, drop, *self.relay(body))

@@ -113,9 +113,9 @@ class Steps:
         if seq:
             await self._waits.turn(seq)
         if place in self._replay.in_store:
-            found = await self._calls.recorded_at(seq)
-            assert isinstance(found, Recorded)
-            record = found
+            stored = await self._calls.recorded_at(seq)
+            assert isinstance(stored, Recorded)
+            record = stored
         self._replay.forget(place)
         self._calls.passed(seq)
         self._output.step_passed(place)

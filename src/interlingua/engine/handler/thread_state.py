@@ -137,18 +137,18 @@ class ThreadState:
 
     # -- conversation -------------------------------------------------------------------------------------
 
-    def said(self, output: Any) -> list[Message]:
+    def messages_of(self, output: Any) -> list[Message]:
         """The messages that this run adds to the conversation of its thread."""
         request, agent = self._data.request, self._data.agent
-        said = list(request.messages)
+        messages = list(request.messages)
         card = agent.card if agent is not None else None
-        if not said and card is not None and card.input_text and isinstance(request.input, dict):
+        if not messages and card is not None and card.input_text and isinstance(request.input, dict):
             text = request.input.get(card.input_text)
             if isinstance(text, str):
-                said.append(Message("user", [TextPart(text)]))
-        said.extend(self._data.replay.emissions.sent)
+                messages.append(Message("user", [TextPart(text)]))
+        messages.extend(self._data.replay.emissions.sent)
         if card is not None and card.output_text and isinstance(output, dict):
             text = output.get(card.output_text)
             if isinstance(text, str) and text:
-                said.append(Message("agent", [TextPart(text)]))
-        return said
+                messages.append(Message("agent", [TextPart(text)]))
+        return messages

@@ -73,7 +73,7 @@ class HandlerThreads:
 
         Daemon threads rather than an executor: a function that never returns must not keep the process from ending.
         """
-        async with self._data.host.thread_slots:  # given back when the run is left, even where the function goes on
+        async with self._data.host.thread_slots:  # freed when the run is left, even where the function goes on
             return await self._call(fn, threads)
 
     async def _call(self, fn: Callable[[], T], threads: set[asyncio.Future[None]] | None) -> T:

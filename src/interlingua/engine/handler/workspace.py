@@ -1,7 +1,7 @@
 """The editor of a caller, as it is offered to the agent: its folders, its unsaved files, its terminals.
 
 A door that has such a caller registers one under the thread; agents find it as `ctx.editor`. It lives only as long as
-the caller's connection: an agent that is entered again elsewhere finds None, so what it does there belongs into steps.
+the caller's connection: an agent that is resumed elsewhere finds None, so what it does there belongs into steps.
 """
 
 from __future__ import annotations

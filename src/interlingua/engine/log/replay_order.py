@@ -14,7 +14,7 @@ from collections.abc import Iterator
 AFTER_ALL = 2**63
 """The turn of what came after the end of the history."""
 
-_CALM = 12  # turns of the event loop without another request: by then, whoever got something has asked for more
+_CALM = 12  # turns of the event loop without another request: by then, a branch that got something has asked for more
 
 
 class Turns:

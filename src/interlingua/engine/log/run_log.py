@@ -87,7 +87,7 @@ _OURS = frozenset(
 
 
 def encode(body: Body) -> bytes:
-    """A body as it is written down. What cannot be is told to whoever said it."""
+    """A body as it is written down. Raises where it cannot be encoded."""
     try:
         return body_encoder.encode(body)
     except (UnicodeEncodeError, TypeError, ValueError) as error:

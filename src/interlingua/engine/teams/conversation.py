@@ -28,7 +28,7 @@ from ..ids import now
 from ..log.received_messages import MailKind as MailKind
 from ..log.record_keys import Arguments, show
 from ..log.replay import said_digest
-from .gate import TeamGate
+from .ports import TeamPorts
 
 UNVERIFIED = "unverified"
 """The member of a tool result's `meta` that says that its sender has not called that tool with that result."""
@@ -43,14 +43,14 @@ ENGINE_SAYS = frozenset({"verdict", "final", RESULT_HASH})
 class Conversation:
     """The part of a run in the conversation of its team. It is the run's `TeamPart`."""
 
-    __slots__ = ("_called_tools", "_calls", "_data", "_gate", "_replay", "_waits")
+    __slots__ = ("_called_tools", "_calls", "_data", "_ports", "_replay", "_waits")
 
-    def __init__(self, data: RunData, waits: Waits, calls: Calls, gate: TeamGate) -> None:
+    def __init__(self, data: RunData, waits: Waits, calls: Calls, ports: TeamPorts) -> None:
         self._data = data
         self._replay = data.replay
         self._waits = waits
         self._calls = calls
-        self._gate = gate
+        self._ports = ports
         self._called_tools: set[str] | None = None  # digests of server, tool and result
 
     @property
@@ -82,8 +82,8 @@ class Conversation:
 
     def notice_of(self, call: str) -> Said | None:
         """The message with which a task was handed over: it tells what the task is called, and who has it."""
-        found = self._replay.said.get(f"{call}:notice")
-        return found[1] if found is not None else None
+        notice = self._replay.said.get(f"{call}:notice")
+        return notice[1] if notice is not None else None
 
     async def send(self, recipient: str, content: str, attachments: list[Part | str], key: str | None) -> None:
         """Send a message to another participant of the task. No rule says who may talk to whom."""
@@ -107,19 +107,19 @@ class Conversation:
 
     async def _send_to_member(self, place: str, authority: Authority, recipient: str, message: Message) -> None:
         host = self._data.host
-        found = await self.find_participant(recipient)
-        run = await host.store.runs.get(found.run)
+        participant = await self.find_participant(recipient)
+        run = await host.store.runs.get(participant.run)
         self._waits.check_open()
         if run is None or run.status.final:
-            raise AlreadyFinished(f"{recipient} has ended its part in {found.label}, and reads no more messages")
-        message.metadata["task"] = task = between(authority.task, found.label)
-        held, hash_ = self._is_held(found)
+            raise AlreadyFinished(f"{recipient} has ended its part in {participant.label}, and reads no more messages")
+        message.metadata["task"] = task = between(authority.task, participant.label)
+        held, hash_ = self._is_held(participant)
         if hash_:
             message.metadata[RESULT_HASH] = hash_
         body, most = json_values.encode(message), host.settings.max_input_bytes
         if len(body) > most:
             raise TooLarge(f"the message to {recipient} is larger than {most} bytes: as JSON it has {len(body)}")
-        mail = PutInbox(found.run, "message", body)
+        mail = PutInbox(participant.run, "message", body)
         self.say_once(place, "message", task, authority.me, recipient, message, held=held, also=[mail])
 
     def _is_held(self, to: DelegationRow) -> tuple[bool, str]:
@@ -128,7 +128,7 @@ class Conversation:
         assignment, authority = self._data.request.assignment, self._participant()
         if assignment is not None and assignment.review is not None:
             return assignment.review.agent == instance_id(to.agent, to.instance), assignment.review.result_hash
-        manifest = self._gate.manifest_of(authority)
+        manifest = self._ports.directory.manifest_of(authority)
         sealed = bool(self._data.row.sealed)
         return sealed and manifest is not None and to.agent == manifest.overseer, ""
 
@@ -140,14 +140,14 @@ class Conversation:
 
     async def find_participant(self, id_: str) -> DelegationRow:
         authority = self._participant()
-        return await self._gate.participant(authority.task.partition(".")[0], id_)
+        return await self._ports.participants.participant(authority.task.partition(".")[0], id_)
 
     # -- attachments --------------------------------------------------------------------------------------
 
     def attached(self, attachments: Iterable[Part | str]) -> list[Part]:
         """Attachments as parts. A tool's result that this run did not get is marked."""
-        given = [TextPart(part) if isinstance(part, str) else part for part in attachments]
-        parts: list[Part] = [sound(part, Part, "attachment") for part in given]
+        plain = [TextPart(part) if isinstance(part, str) else part for part in attachments]
+        parts: list[Part] = [sound(part, Part, "attachment") for part in plain]
         return [self._verified(part) if isinstance(part, ToolResultPart) else part for part in parts]
 
     def _verified(self, part: ToolResultPart) -> Part:
@@ -168,10 +168,10 @@ class Conversation:
         if assignment is None or assignment.review is None or not isinstance(output, dict):
             return output
         try:
-            given = msgspec.convert(output.get("attachments"), list[Part] | None)
+            attachments = msgspec.convert(output.get("attachments"), list[Part] | None)
         except msgspec.ValidationError:
             return output  # then it is no verdict
-        return output if not given else {**output, "attachments": msgspec.to_builtins(self.attached(given))}
+        return output if not attachments else {**output, "attachments": msgspec.to_builtins(self.attached(attachments))}
 
     # -- what the run asks and is told --------------------------------------------------------------------
 
@@ -229,17 +229,17 @@ def between(mine: str, theirs: str) -> str:
 
 
 def unverified(part: Part) -> Part:
-    """A part as whoever cannot have called a tool gives it."""
+    """Mark a part as coming from a sender who cannot have called its tool."""
     if not isinstance(part, ToolResultPart):
         return part
     return msgspec.structs.replace(part, meta={**(part.meta or {}), UNVERIFIED: True})
 
 
-def sound(given: Any, type_: Any, what: str) -> Any:
+def sound(value: Any, type_: Any, what: str) -> Any:
     """Convert a value to something that can be read back when it is written. Nothing else may reach a log: no run gets
     past it."""
     try:
-        return msgspec.convert(msgspec.to_builtins(given), type_)
+        return msgspec.convert(msgspec.to_builtins(value), type_)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"{what}: {error}") from None
 
@@ -259,9 +259,9 @@ def result_message(output: Any, text_field: str | None, sender: str) -> Message:
 
 
 def verdict_message(verdict: ReviewVerdict, overseer: str, result_hash: str) -> Message:
-    said = {"approve": "Approved.", "reject": "Rejected.", "inquire": "?"}
+    texts = {"approve": "Approved.", "reject": "Rejected.", "inquire": "?"}
     metadata = {RESULT_HASH: result_hash, "verdict": verdict.decision}
-    parts: list[Part] = [TextPart(verdict.text or said[verdict.decision]), *verdict.attachments]
+    parts: list[Part] = [TextPart(verdict.text or texts[verdict.decision]), *verdict.attachments]
     return Message("agent", parts, sender=overseer, metadata=metadata)
 
 

@@ -32,7 +32,7 @@ from ..log.received_messages import PASSED
 from ..log.record_keys import is_named
 from .conversation import RESULT_HASH, Conversation, error_message, result_message, unclaimed, unverified
 from .finished_work import Work
-from .gate import TeamGate, TeamHost, TeamMember
+from .ports import TeamMember, TeamPorts
 
 _INNER = "inner:"
 _REFUSALS: dict[str, type[InterlinguaError]] = {cls.code: cls for cls in (Denied, OverBudget, RunTimedOut)}
@@ -78,12 +78,12 @@ class Task(msgspec.Struct):
 
 class Delegation:
     __slots__ = (
-        "_calls", "_children", "_conversation", "_data", "_gate", "_host", "_mailbox", "_replay", "_waits", "files",
+        "_calls", "_children", "_conversation", "_data", "_mailbox", "_ports", "_replay", "_waits", "files",
     )  # fmt: skip
 
     def __init__(
         self, data: RunData, waits: Waits, calls: Calls, children: ChildRuns, mailbox: Mailbox,
-        conversation: Conversation, gate: TeamGate, host: TeamHost,
+        conversation: Conversation, ports: TeamPorts,
     ) -> None:  # fmt: skip
         self._data = data
         self._replay = data.replay
@@ -92,13 +92,12 @@ class Delegation:
         self._children = children
         self._mailbox = mailbox
         self._conversation = conversation
-        self._gate = gate
-        self._host = host
+        self._ports = ports
         self.files: dict[str, list[Part]] = {}  # of tasks that were handed over and are done, by their runs
 
     async def delegate(self, task: Task, place: str) -> ChildEnded:
         """Through the gate: a child that the authority of this run allows, or a refusal in the log."""
-        gate, row, authority = self._gate, self._data.row, self._data.authority
+        gate, row, authority = self._ports.gate, self._data.row, self._data.authority
         digest, handover, member = task.digest, task.handover, task.member
         self._raise_refusal(place, digest)
         new = place not in self._replay.children
@@ -135,26 +134,26 @@ class Delegation:
         )  # fmt: skip
         if not handover.label and self._conversation.notice_of(place) is None:
             # It was lost, and the child ended before the handler came to it again.
-            given = await gate.authority_of(self._replay.children[place][0].run)
-            if given is not None:
-                self._tell_notice(place, given, notice, task)
+            granted = await gate.authority_of(self._replay.children[place][0].run)
+            if granted is not None:
+                self._tell_notice(place, granted, notice, task)
         if task.proposal is None:
             await self._tell_result(place, member, ended)
         return ended
 
     async def inner(
-        self, name: str, prepare: Prepare, key: str, given: list[Any], *, mail: bool = False,
+        self, name: str, prepare: Prepare, key: str, arguments: list[Any], *, mail: bool = False,
         count: CountDelegation | None = None,
     ) -> ChildEnded:  # fmt: skip
         """A child that is part of how this run does its own work. It passes no gate: its authority is this run's.
 
-        `given` is the input of the child: where that has changed, the run is blocked.
+        `arguments` is the input of the child: where that has changed, the run is blocked.
         """
         self._waits.check_open()
         place = f"{_INNER}{key}"
         return await self._children.run_child(
             ChildCall(
-                place, json_values.digest(given), name, prepare, count=count, inner=True,
+                place, json_values.digest(arguments), name, prepare, count=count, inner=True,
                 beside=(lambda child: self._pass_on(child, place)) if mail else None,
             )
         )  # fmt: skip
@@ -195,7 +194,7 @@ class Delegation:
     # -- what is told -------------------------------------------------------------------------------------
 
     def _notice(self, authority: Authority, member: TeamMember, handover: Handover) -> Notice:
-        manifest = self._gate.manifest_of(authority)
+        manifest = self._ports.directory.manifest_of(authority)
         rule = manifest.delegate_rules.get(member.id) if manifest is not None else None
         return Notice(
             member.id, handover.rule or (rule.when_to_delegate if rule is not None else None), handover.reason,
@@ -204,8 +203,8 @@ class Delegation:
 
     def _tell_notice(self, place: str, granted: Authority, notice: Notice, task: Task) -> None:
         handover = task.handover
-        said: list[Part] = [TextPart(handover.summary or "")]
-        parts = handover.messages[0].parts if handover.messages else said
+        summary: list[Part] = [TextPart(handover.summary or "")]
+        parts = handover.messages[0].parts if handover.messages else summary
         metadata = unclaimed(handover.messages[0].metadata) if handover.messages else {}
         if notice.rule is not None:
             metadata["rule"] = notice.rule
@@ -251,7 +250,7 @@ class Delegation:
             self.files[ended.run] = known[1].message.parts[len(output.parts) :]
         else:
             with self._waits.busy():
-                work = await Work.of(self._host, ended.run)
+                work = await Work.of(self._ports.logs, ended.run)
             self._waits.check_open()
             authority = self._data.authority
             assert authority is not None

@@ -1,6 +1,6 @@
 """The policy of a team says what is done when a delegation fails, error code by error code.
 
-Every decision is an event, made once: a run that is entered again finds what was decided.
+Every decision is an event, made once: a run that is replayed finds what was decided.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..ids import now
 from ..observe import tracing
 from .conversation import Conversation
 from .delegation import Delegation
-from .gate import TeamGate, TeamMember
+from .ports import TeamMember, TeamPorts
 
 Attempt = Callable[[str, str], Awaitable[ChildEnded]]
 
@@ -69,11 +69,11 @@ ESCALATION = question_codec(Escalation)
 class ErrorPolicy:
     """Does what the team's policy says about failures of those that a run delegated to."""
 
-    __slots__ = ("_calls", "_conversation", "_data", "_delegation", "_gate", "_questions", "_replay", "_steps")
+    __slots__ = ("_calls", "_conversation", "_data", "_delegation", "_ports", "_questions", "_replay", "_steps")
 
     def __init__(
         self, data: RunData, calls: Calls, steps: Steps, questions: Questions, conversation: Conversation,
-        delegation: Delegation, gate: TeamGate,
+        delegation: Delegation, ports: TeamPorts,
     ) -> None:  # fmt: skip
         self._data = data
         self._replay = data.replay
@@ -82,7 +82,7 @@ class ErrorPolicy:
         self._questions = questions
         self._conversation = conversation
         self._delegation = delegation
-        self._gate = gate
+        self._ports = ports
 
     async def run(self, name: str, place: str, attempt: Attempt) -> ChildEnded:
         """Delegate to an agent; where that fails, again, or to another, as long as the policy says so."""
@@ -120,7 +120,7 @@ class ErrorPolicy:
         if past is not None and past[1].code == error.code:
             self._calls.passed(past[0])
             return Action(past[1].do, past[1].delay, past[1].to)
-        team = self._gate.teams.get(self._data.authority.team) if self._data.authority is not None else None
+        team = self._ports.directory.teams.get(self._data.authority.team) if self._data.authority is not None else None
         # What failed further down was seen to there: up here it is only that the agent did not manage.
         number = ErrorNumber.FAILED if error.code == ChildFailed.code else number_of(error)
         action = team.policy.action(number, taken) if team is not None else Action("fail")
@@ -144,24 +144,25 @@ class ErrorPolicy:
             assert self._data.authority is not None
             left = [action.to] if action.to is not None else list(self._data.authority.delegates)
             if self._data.authority.agent == ORCHESTRATOR:
-                left = [one for one in left if one in self._data.authority.delegates]  # it starts nobody but the entry
-            if not (left := [one for one in left if one not in tried]):
+                # It starts nobody but the entry.
+                left = [agent for agent in left if agent in self._data.authority.delegates]
+            if not (left := [agent for agent in left if agent not in tried]):
                 return False, None
             tried.append(left[0])
             return True, None
         remedy = await self._escalate(action.to, place, tried[-1], error, taken)
         if remedy.decision != "answer":
             return remedy.decision == "retry", None
-        member = self._gate.member(self._data.authority, tried[-1])
+        member = self._ports.directory.member(self._data.authority, tried[-1])
         output = {member.card.output_text or "text" if member is not None else "text": remedy.text or ""}
         run, head = (ended.run, ended.head) if ended is not None else ("", "")
         return False, ChildEnded(place, run, Status.SUCCEEDED, head, output)
 
     async def _escalate(self, to: str | None, place: str, agent: str, error: ErrorInfo, taken: int) -> Remedy:
         """Tell somebody higher up, and do what they say."""
-        gate, authority = self._gate, self._data.authority
+        directory, authority = self._ports.directory, self._data.authority
         assert authority is not None
-        failed = gate.member(authority, agent)
+        failed = directory.member(authority, agent)
         if to == "overseer":
             to = failed.manifest.overseer if failed is not None else None
         if to is None:
@@ -174,20 +175,20 @@ class ErrorPolicy:
                 f"{place}:{taken}:told", "error", task, authority.me, to, message, code=error.code, held=held
             )
         if to == ORCHESTRATOR:
-            return Remedy("fail")  # it knows now; whoever delegated has the error
+            return Remedy("fail")  # it knows now; the agent that delegated has the error
         if to == USER:
             question = Escalation(agent, task, int(number_of(error)), error.message)
             try:
-                found: Remedy = await self._questions.ask(question, None, f"{place}:{taken}", ESCALATION)
+                remedy: Remedy = await self._questions.ask(question, None, f"{place}:{taken}", ESCALATION)
             except QuestionExpired:
                 return Remedy("fail")  # nobody wanted to say: what failed is what counts
-            return found
-        overseer = gate.member(authority, to)
+            return remedy
+        overseer = directory.member(authority, to)
         return Remedy("fail") if overseer is None else await self._ask_overseer(overseer, place, agent, error, taken)
 
     async def _ask_overseer(self, overseer: TeamMember, place: str, agent: str, error: ErrorInfo, taken: int) -> Remedy:
         assert self._data.authority is not None
-        said = (
+        prompt = (
             f"{agent} failed with {int(number_of(error))} ({error.message}). Answer with the one word retry to have it "
             "tried again; anything else ends it."
         )
@@ -195,7 +196,7 @@ class ErrorPolicy:
             self._data.authority, overseer.manifest, overseer.team.limits_of(overseer.manifest), now=now()
         )
         request = RunRequest(
-            overseer.run_name, overseer.version, {overseer.card.input_text or "text": said},
+            overseer.run_name, overseer.version, {overseer.card.input_text or "text": prompt},
             caller=self._data.request.caller, trace=tracing.current(self._data.request.trace), authority=granted,
         )  # fmt: skip
 
@@ -203,7 +204,7 @@ class ErrorPolicy:
             return request
 
         key = f"{place}:{taken}:overseer"
-        ended = await self._delegation.inner(overseer.run_name, prepare, key, [overseer.run_name, said])
+        ended = await self._delegation.inner(overseer.run_name, prepare, key, [overseer.run_name, prompt])
         output = ended.output if ended.status is Status.SUCCEEDED else None
         text = output.get(overseer.card.output_text or "text") if isinstance(output, dict) else None
         return Remedy("retry" if isinstance(text, str) and text.strip().strip(".").lower() == "retry" else "fail")

@@ -65,23 +65,23 @@ class Work:
 
     def files(self, *, in_messages: bool) -> list[Part]:
         """The parts of its artifacts; and what is more than text in its messages, where some mounts have all files."""
-        found = [part for artifact in self.result.artifacts for part in artifact.parts]
+        parts = [part for artifact in self.result.artifacts for part in artifact.parts]
         for message in self.result.messages if in_messages else ():
-            found += [part for part in message.parts if not isinstance(part, TextPart) and part not in found]
-        return found
+            parts += [part for part in message.parts if not isinstance(part, TextPart) and part not in parts]
+        return parts
 
     async def below(self, logs: RunLogs) -> list[Said]:
         """Messages about the results of tasks that it handed over."""
         mine = [said for said in self.held if said.key.endswith((":result", ":told"))]
-        return [*mine, *await _told_below(logs, self.children)]
+        return [*mine, *await _messages_below(logs, self.children)]
 
     async def reviews(self, logs: RunLogs) -> list[Said]:
         """Messages of its overseer while that judged what was proposed by hand."""
-        found: list[Said] = []
+        messages: list[Said] = []
         for called in self.children:
             if called.proposal is not None:
-                found += _held(await logs.all_events(called.run), f"{called.run}:")
-        return found
+                messages += _held(await logs.all_events(called.run), f"{called.run}:")
+        return messages
 
 
 def _held(events: list[Event], prefix: str = "") -> list[Said]:
@@ -92,12 +92,12 @@ def _held(events: list[Event], prefix: str = "") -> list[Said]:
     ]
 
 
-async def _told_below(logs: RunLogs, children: Iterable[ChildCalled]) -> list[Said]:
+async def _messages_below(logs: RunLogs, children: Iterable[ChildCalled]) -> list[Said]:
     """Messages of the agents to which a run delegated, and of those to which they delegated in turn."""
-    found: list[Said] = []
+    messages: list[Said] = []
     for called in children:
         if called.notice is not None and called.proposal is None:
             events = await logs.all_events(called.run)
-            found += _held(events, f"{called.run}:")
-            found += await _told_below(logs, [e.body for e in events if isinstance(e.body, ChildCalled)])
-    return found
+            messages += _held(events, f"{called.run}:")
+            messages += await _messages_below(logs, [e.body for e in events if isinstance(e.body, ChildCalled)])
+    return messages

@@ -23,7 +23,7 @@ from ..handler.waits import Waits
 from .conversation import Conversation, sound
 from .delegation import Delegation, Handover, Task
 from .error_policy import ErrorPolicy
-from .gate import TeamGate, TeamHost
+from .ports import TeamPorts
 from .review_requests import ReviewRequests
 from .tool_calls import ToolCalls
 
@@ -37,22 +37,21 @@ class TaskOutput(dict[str, Any]):
 
 
 class MemberRun:
-    __slots__ = ("_calls", "_data", "_waits", "conversation", "delegation", "errors", "gate", "host", "review", "tools")
+    __slots__ = ("_calls", "_data", "_waits", "conversation", "delegation", "errors", "ports", "review", "tools")
 
     def __init__(
         self, data: RunData, waits: Waits, calls: Calls, output: Output, steps: Steps, questions: Questions,
-        mailbox: Mailbox, children: ChildRuns, thread: ThreadState, gate: TeamGate, host: TeamHost,
+        mailbox: Mailbox, children: ChildRuns, thread: ThreadState, ports: TeamPorts,
     ) -> None:  # fmt: skip
         self._data = data
         self._waits = waits
         self._calls = calls
-        self.gate = gate
-        self.host = host
-        talk = self.conversation = Conversation(data, waits, calls, gate)
-        self.delegation = Delegation(data, waits, calls, children, mailbox, talk, gate, host)
-        self.review = ReviewRequests(data, calls, output, thread, talk, self.delegation, gate)
-        self.errors = ErrorPolicy(data, calls, steps, questions, talk, self.delegation, gate)
-        self.tools = ToolCalls(data, waits, calls, output, steps, talk, self.errors, gate)
+        self.ports = ports
+        talk = self.conversation = Conversation(data, waits, calls, ports)
+        self.delegation = Delegation(data, waits, calls, children, mailbox, talk, ports)
+        self.review = ReviewRequests(data, calls, output, thread, talk, self.delegation, ports)
+        self.errors = ErrorPolicy(data, calls, steps, questions, talk, self.delegation, ports)
+        self.tools = ToolCalls(data, waits, calls, output, steps, talk, self.errors, ports)
 
     async def delegate(
         self, target: str, summary: str, attachments: list[Part | str], rule: str | None, reason: str | None,
@@ -62,15 +61,15 @@ class MemberRun:
         """Hand over a task. To one's own overseer: propose what was done, and give back the verdict."""
         self._waits.check_open()
         authority = self._data.authority
-        if authority is None and not await self.gate.is_member(target):
+        if authority is None and not await self.ports.directory.is_member(target):
             raise InvalidRequest("only a member of a team delegates; call other agents with ctx.call")
-        for what, given in (("summary", summary), ("rule", rule), ("reason", reason)):
-            sound(given, str if what == "summary" else str | None, what)
+        for what, text in (("summary", summary), ("rule", rule), ("reason", reason)):
+            sound(text, str if what == "summary" else str | None, what)
         scope = sound(scope, Scope | None, "scope")
         parts = self.conversation.attached(attachments)
-        said = [Message("user", [TextPart(summary), *parts], sender=authority.me if authority else None)]
-        handover = Handover(said, summary, rule, reason, scope, on_message=on_message)
-        overseer = self.gate.reviewer_of(self._data.request, target)
+        messages = [Message("user", [TextPart(summary), *parts], sender=authority.me if authority else None)]
+        handover = Handover(messages, summary, rule, reason, scope, on_message=on_message)
+        overseer = self.ports.directory.reviewer_of(self._data.request, target)
         if overseer is None:
             return await self._hand_over(target, summary, inputs, None, None, timeout, key, handover)
         return await self.review.propose(target, overseer, handover, parts, output, on_inquiry, key)
@@ -91,11 +90,11 @@ class MemberRun:
         place = self._calls.place("call", name, key)
 
         async def attempt(target: str, at: str) -> ChildEnded:
-            member = self.gate.member(self._data.authority, target)
-            given = input_
-            if isinstance(given, str):
-                given = as_text(target, member.card.input_text if member is not None else "text", given)
-            payload = {**(given or {}), **json_values.to_plain(inputs)}
+            member = self.ports.directory.member(self._data.authority, target)
+            value = input_
+            if isinstance(value, str):
+                value = as_text(target, member.card.input_text if member is not None else "text", value)
+            payload = {**(value or {}), **json_values.to_plain(inputs)}
             payload = json_values.clean(payload, InvalidInput, what="input")
             run_name = member.run_name if member is not None else target
             task = Task(target, member, run_name, payload, handover, config, thread, timeout)

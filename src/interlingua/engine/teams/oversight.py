@@ -28,8 +28,8 @@ from ..observe import tracing
 from .conversation import RESULT_HASH, result_message, unverified, verdict_message
 from .delegation import Handover, Task
 from .finished_work import Work
-from .gate import TeamMember
 from .member_run import MemberRun
+from .ports import TeamMember
 
 if TYPE_CHECKING:
     from ..handler.context import Context
@@ -77,7 +77,7 @@ async def orchestrate(ctx: Context[Any, Any], entry: TeamMember, input_: dict[st
     run, member = ctx._run, _member_run(ctx)
     data = run.data
     # A process without the team's code may have taken the request in.
-    request = member.gate.begin_task(data.request, data.row.created_at)
+    request = member.ports.directory.begin_task(data.request, data.row.created_at)
     assert request.authority is not None
     authority = msgspec.structs.replace(request.authority, root=data.row.id)
     data.request = msgspec.structs.replace(request, authority=authority)
@@ -98,7 +98,7 @@ async def orchestrate(ctx: Context[Any, Any], entry: TeamMember, input_: dict[st
         raise Failed(ended.error or ErrorInfo("run_failed", f"{entry.id} {ended.status.value}"))
     if ended.run not in member.delegation.files:
         return ended.output  # somebody answered in place of the agent
-    work = await Work.of(member.host, ended.run)
+    work = await Work.of(member.ports.logs, ended.run)
     for body in work.shown:
         await run.output.show(msgspec.structs.replace(body, step=None))
     if work.usage:
@@ -149,7 +149,7 @@ class _Oversight:
         while True:
             turn += 1
             ended = await self._work(input_, f"work:{turn}")
-            done = await Work.of(self.member_run.host, ended.run)
+            done = await Work.of(self.member_run.ports.logs, ended.run)
             if ended.status is not Status.SUCCEEDED:
                 raise Failed(_withheld(self.member, done.error, ended.status))
             for exchange in done.exchanges:
@@ -173,12 +173,12 @@ class _Oversight:
         async def prepare(_: str) -> RunRequest:
             return asked
 
-        told = [card.name, input_, request.config, msgspec.to_builtins(assignment)]
-        return await self.member_run.delegation.inner(card.name, prepare, key, told, mail=True)
+        arguments = [card.name, input_, request.config, msgspec.to_builtins(assignment)]
+        return await self.member_run.delegation.inner(card.name, prepare, key, arguments, mail=True)
 
     def _said(self, exchange: Exchange) -> None:
         self.earlier.append(exchange)
-        self.member_run.gate.check_patience(self.authority, self.earlier)
+        self.member_run.ports.gate.check_patience(self.authority, self.earlier)
 
     async def _approved(self, result: Result) -> bool:
         """Ask the overseer to approve. False: the agent has to work again, with what the overseer said."""
@@ -196,7 +196,7 @@ class _Oversight:
             self._said(Exchange("inquire", note, hash_))
 
     async def _verdict(self, proposal: Proposal, key: str) -> ReviewVerdict:
-        gate, data, overseer = self.member_run.gate, self.handler_run.data, self.overseer
+        gate, data, overseer = self.member_run.ports.gate, self.handler_run.data, self.overseer
         if overseer is None:
             return await self._ask(proposal, key)
         label = self.talk[0].task if self.talk else ""
@@ -209,35 +209,35 @@ class _Oversight:
                 assignment=Assignment(sealed=True, review=proposal),
             )  # fmt: skip
 
-        told = [overseer.review_name, msgspec.to_builtins(proposal)]
+        arguments = [overseer.review_name, msgspec.to_builtins(proposal)]
         count = await gate.count_review(data.row, self.authority, overseer, label)
-        ended = await self.member_run.delegation.inner(overseer.review_name, prepare, key, told, count=count)
+        ended = await self.member_run.delegation.inner(overseer.review_name, prepare, key, arguments, count=count)
         if ended.status is Status.TIMED_OUT:
             raise RunTimedOut(f"{overseer.id} gave no verdict on the result of {proposal.agent} in time")
-        given = await Work.of(self.member_run.host, ended.run)
+        done = await Work.of(self.member_run.ports.logs, ended.run)
         if ended.status is not Status.SUCCEEDED:
-            raise Failed(_withheld(overseer, given.error, ended.status))
-        verdict = read_verdict(given.result.output, overseer.card.output_text)
-        self._remember(proposal, given, verdict)
+            raise Failed(_withheld(overseer, done.error, ended.status))
+        verdict = read_verdict(done.result.output, overseer.card.output_text)
+        self._remember(proposal, done, verdict)
         return verdict
 
-    def _remember(self, proposal: Proposal, given: Work, verdict: ReviewVerdict) -> None:
+    def _remember(self, proposal: Proposal, done: Work, verdict: ReviewVerdict) -> None:
         """Remember the review for when others may know of it: as if the agent had asked for it itself."""
-        made = given.created.request.authority
+        made = done.created.request.authority
         assert made is not None
         mine, about = self.authority, {RESULT_HASH: proposal.result_hash}
         if not any(said.message.metadata.get(RESULT_HASH) == proposal.result_hash for said in self.talk):
             asked = Message("agent", [TextPart("Please review.")], sender=mine.me, metadata=about)
             self.talk.append(
-                Said(made.task, mine.me, made.me, "delegation", asked, time=given.began, key=f"review:{self.reviews}")
+                Said(made.task, mine.me, made.me, "delegation", asked, time=done.began, key=f"review:{self.reviews}")
             )
         to = mine.delegator if verdict.decision == "approve" else mine.me
         form: Form = "inquiry" if verdict.decision == "inquire" else "message"
         message = verdict_message(verdict, made.me, proposal.result_hash)
         key = f"review:{self.reviews}:verdict"
-        self.talk.append(Said(made.task, made.me, to, form, message, time=given.ended, key=key))
+        self.talk.append(Said(made.task, made.me, to, form, message, time=done.ended, key=key))
         # Each review is a run of its own, with keys of its own.
-        self.talk.extend(msgspec.structs.replace(one, key=f"review:{self.reviews}:{one.key}") for one in given.held)
+        self.talk.extend(msgspec.structs.replace(one, key=f"review:{self.reviews}:{one.key}") for one in done.held)
 
     async def _ask(self, proposal: Proposal, key: str) -> ReviewVerdict:
         question = Review(
@@ -265,8 +265,8 @@ class _Oversight:
             await self.handler_run.output.show(ArtifactAdded(artifact))
         for message in done.result.messages:
             await self.handler_run.output.show(MessageSent(message))
-        self.talk += await done.reviews(self.member_run.host)
-        self._tell(done, await done.below(self.member_run.host))
+        self.talk += await done.reviews(self.member_run.ports.logs)
+        self._tell(done, await done.below(self.member_run.ports.logs))
         return _hand_back(self.ctx, done)
 
     def _tell(self, done: Work, below: list[Said]) -> None:
@@ -299,7 +299,7 @@ class _Oversight:
 
 def _withheld(member: TeamMember, error: ErrorInfo | None, status: Status) -> ErrorInfo:
     """The error that others get of a failure: its code, where that says nothing of the work. The rest stays sealed."""
-    known = {cls.code for cls in all_errors()} | {one.code for one in member.card.errors}
+    known = {cls.code for cls in all_errors()} | {error_type.code for error_type in member.card.errors}
     code = error.code if error is not None and error.code in known else "run_failed"
-    said = f"{member.id} did not finish: it {status.value.replace('_', ' ')} ({code})"
-    return ErrorInfo(code, said, error.transient if error is not None else False)
+    message = f"{member.id} did not finish: it {status.value.replace('_', ' ')} ({code})"
+    return ErrorInfo(code, message, error.transient if error is not None else False)

@@ -21,19 +21,27 @@ from ..handler.run_data import RunData
 from ..handler.thread_state import ThreadState
 from .conversation import RESULT_HASH, Conversation, sound, verdict_message
 from .delegation import Delegation, Handover, Task
-from .gate import TeamGate, TeamMember
+from .ports import TeamMember, TeamPorts
 
 
 class ReviewRequests:
     """Asks the overseer of a run to judge what the run has done so far."""
 
     __slots__ = (
-        "_calls", "_conversation", "_data", "_delegation", "_exchanges", "_gate", "_output", "_reviews", "_thread",
+        "_calls",
+        "_conversation",
+        "_data",
+        "_delegation",
+        "_exchanges",
+        "_output",
+        "_ports",
+        "_reviews",
+        "_thread",
     )  # fmt: skip
 
     def __init__(
         self, data: RunData, calls: Calls, output: Output, thread: ThreadState, conversation: Conversation,
-        delegation: Delegation, gate: TeamGate,
+        delegation: Delegation, ports: TeamPorts,
     ) -> None:  # fmt: skip
         self._data = data
         self._calls = calls
@@ -41,16 +49,16 @@ class ReviewRequests:
         self._thread = thread
         self._conversation = conversation
         self._delegation = delegation
-        self._gate = gate
+        self._ports = ports
         self._exchanges: list[Exchange] = []  # what came of proposals of this run that were not approved
         self._reviews = 0  # that this run has asked for
 
     def _proposed(self, output: Any) -> Result:
-        given = self._output.for_review or []
+        emitted = self._output.for_review or []
         shown = Result(
             output,
-            oversight.join_chunks([body.artifact for body in given if isinstance(body, ArtifactAdded)]),
-            [body.message for body in given if isinstance(body, MessageSent)],
+            oversight.join_chunks([body.artifact for body in emitted if isinstance(body, ArtifactAdded)]),
+            [body.message for body in emitted if isinstance(body, MessageSent)],
             self._thread.current(),
         )
         # A copy: the agent may change its own while the overseer looks, and must not change what it is shown.
@@ -66,7 +74,7 @@ class ReviewRequests:
         output = await self._checked(output, handover.summary, parts)
         turn, base = 0, self._calls.place("call", name, key)
         while True:
-            self._gate.check_patience(authority, self._so_far(), self._reviews - len(exchanges))
+            self._ports.gate.check_patience(authority, self._so_far(), self._reviews - len(exchanges))
             self._reviews += 1
             result = self._proposed(output)
             proposal = Proposal(authority.path[-1], result.hash, result, handover.summary, self._so_far())
@@ -74,7 +82,7 @@ class ReviewRequests:
             verdict = await self._verdict(name, overseer, handover, proposal, base, turn)
             if verdict.decision != "approve":
                 exchanges.append(verdict.about(proposal.result_hash))
-                self._gate.check_patience(authority, [*proposal.earlier, exchanges[-1]])
+                self._ports.gate.check_patience(authority, [*proposal.earlier, exchanges[-1]])
             self._tell_verdict(base, turn, verdict, proposal.result_hash)
             reply = None
             if verdict.decision == "inquire" and on_inquiry is not None:
@@ -106,7 +114,7 @@ class ReviewRequests:
     async def _verdict(
         self, name: str, overseer: TeamMember, handover: Handover, proposal: Proposal, base: str, turn: int
     ) -> ReviewVerdict:
-        # Without a scope: whoever is judged does not say what the overseer may use.
+        # Without a scope: an agent that is judged does not say what the overseer may use.
         asked = Handover(handover.messages, handover.summary, handover.rule, handover.reason)
         asked.assignment = Assignment(review=proposal)
         first = self._conversation.notice_of(f"{base}:1")

@@ -33,7 +33,7 @@ from ..ids import now
 from ..log.record_keys import Arguments, show
 from .conversation import Conversation, sound
 from .error_policy import ErrorPolicy
-from .gate import TeamGate
+from .ports import TeamPorts
 
 ERRORS: dict[str, type[InterlinguaError]] = {cls.code: cls for cls in (RunTimedOut, Unavailable, ToolFailed)}
 
@@ -41,11 +41,11 @@ ERRORS: dict[str, type[InterlinguaError]] = {cls.code: cls for cls in (RunTimedO
 class ToolCalls:
     """Calls tools for a member of a team."""
 
-    __slots__ = ("_calls", "_conversation", "_data", "_errors", "_gate", "_output", "_replay", "_steps", "_waits")
+    __slots__ = ("_calls", "_conversation", "_data", "_errors", "_output", "_ports", "_replay", "_steps", "_waits")
 
     def __init__(
         self, data: RunData, waits: Waits, calls: Calls, output: Output, steps: Steps, conversation: Conversation,
-        errors: ErrorPolicy, gate: TeamGate,
+        errors: ErrorPolicy, ports: TeamPorts,
     ) -> None:  # fmt: skip
         self._data = data
         self._replay = data.replay
@@ -55,24 +55,24 @@ class ToolCalls:
         self._steps = steps
         self._conversation = conversation
         self._errors = errors
-        self._gate = gate
+        self._ports = ports
 
     async def call(
         self, server: str, tool: str, arguments: dict[str, Any] | None, key: str | None, timeout: float | None
     ) -> Any:
         self._waits.check_open()
         authority = self._bound()
-        given: dict[str, Any] = sound(arguments if arguments is not None else {}, dict[str, Any], "arguments")
-        given = json_values.clean(given, InvalidInput, what="arguments")
-        digest = json_values.digest([server, tool, given])
-        place = self._calls.place("tool", f"{server}.{tool}", key, Arguments(digest, show(given)))
+        sent: dict[str, Any] = sound(arguments if arguments is not None else {}, dict[str, Any], "arguments")
+        sent = json_values.clean(sent, InvalidInput, what="arguments")
+        digest = json_values.digest([server, tool, sent])
+        place = self._calls.place("tool", f"{server}.{tool}", key, Arguments(digest, show(sent)))
         await self._may_call(authority, server, tool, place, digest)
-        servers, known = self._servers(), self._gate.teams[authority.team].servers[server]
+        servers, known = self._servers(), self._ports.directory.teams[authority.team].servers[server]
         taken = 0
         while True:
             at = place if not taken else f"{place}:again:{taken}"
             try:
-                result = await self._call_once(servers, known, server, tool, given, digest, at, timeout)
+                result = await self._call_once(servers, known, server, tool, sent, digest, at, timeout)
             except InterlinguaError as error:
                 if type(error) not in ERRORS.values():
                     raise
@@ -86,17 +86,17 @@ class ToolCalls:
                 return result
 
     async def _call_once(
-        self, servers: ToolServers, known: Server, server: str, tool: str, given: dict[str, Any], digest: str,
+        self, servers: ToolServers, known: Server, server: str, tool: str, sent: dict[str, Any], digest: str,
         place: str, timeout: float | None,
     ) -> Any:  # fmt: skip
         authority = self._bound()
         name = f"{server}.{tool}"
 
         async def call() -> Any:
-            self._output.emit(ToolCall(place, name, name, "other", "in_progress", given, step=place))
+            self._output.emit(ToolCall(place, name, name, "other", "in_progress", sent, step=place))
             try:
                 outcome = await servers.call(
-                    server, known, tool, given, scopes=authority.scopes.get(server, ()), timeout=timeout
+                    server, known, tool, sent, scopes=authority.scopes.get(server, ()), timeout=timeout
                 )
             except InterlinguaError as error:
                 failed = {"code": error.code, "message": error.message}
@@ -106,7 +106,7 @@ class ToolCalls:
             return outcome.result
 
         try:
-            return await self._steps.step_at(place, StepCall("tool", call, called_with=Arguments(digest, show(given))))
+            return await self._steps.step_at(place, StepCall("tool", call, called_with=Arguments(digest, show(sent))))
         except StepFailed as failure:
             raise _again(failure.error) from failure
 
@@ -118,7 +118,7 @@ class ToolCalls:
             raise _refusal(past[1].code, past[1].reason)
         if place in self._replay.records:
             return  # it was allowed, and done
-        team = self._gate.teams[authority.team]
+        team = self._ports.directory.teams[authority.team]
         needs = team.servers[server].needs.get(tool, ()) if server in team.servers else ()
         decision = may_call(authority, server, tool, needs, now=now())
         if decision.allowed:
@@ -135,23 +135,23 @@ class ToolCalls:
         authority = self._bound()
         if not authority.tools:
             return []
-        servers, known = self._servers(), self._gate.teams[authority.team].servers
+        servers, known = self._servers(), self._ports.directory.teams[authority.team].servers
 
         async def look() -> list[ToolSpec]:
-            found: list[ToolSpec] = []
+            specs: list[ToolSpec] = []
             for server, names in authority.tools.items():
                 listed = {spec.name: spec for spec in await servers.list(server, known[server])}
                 needs = known[server].needs
                 for name in names:
                     if name in listed and may_call(authority, server, name, needs.get(name, ())).allowed:
-                        found.append(listed[name])
-            return found
+                        specs.append(listed[name])
+            return specs
 
         try:
-            found: list[ToolSpec] = await self._steps.step("tools", look, (), {}, None, 0, 1.0, None)
+            specs: list[ToolSpec] = await self._steps.step("tools", look, (), {}, None, 0, 1.0, None)
         except StepFailed as failure:
             raise _again(failure.error) from failure
-        return found
+        return specs
 
     def _bound(self) -> Authority:
         if self._data.authority is None:
@@ -159,7 +159,7 @@ class ToolCalls:
         return self._data.authority
 
     def _servers(self) -> ToolServers:
-        servers = self._gate.tool_servers
+        servers = self._ports.directory.tool_servers
         if servers is None:
             raise Unavailable(
                 "this engine reaches no tool servers; load the team with il.team, or set engine.teams.tool_servers"

@@ -1,12 +1,12 @@
-"""The gate in front of the members of teams, and what else a member's run needs of the engine, as Protocols."""
+"""Ports of a member's run to the engine: who is in its team, the gate of delegations, messages, and logs of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...model.card import AgentCard
-from ...model.events import Event
 from ...model.run import RunRequest
 from ...model.team.authority import Authority, Scope
 from ...model.team.manifest import Manifest, Team
@@ -14,8 +14,7 @@ from ...model.team.oversight import Exchange, Proposal
 from ...model.team.tools import ToolServers
 from ...store.changes import CountDelegation
 from ...store.rows import DelegationRow, RunRow
-from ..handler.run_data import Host
-from ..log.run_log import LiveLog
+from .finished_work import RunLogs
 
 
 class TeamMember(Protocol):
@@ -30,28 +29,27 @@ class TeamMember(Protocol):
     version: str
     overseen: bool
 
-    def review_input(self, proposal: Proposal) -> dict[str, Any]: ...
+    def review_input(self, proposal: Proposal) -> dict[str, Any]:
+        """A proposal as the input of this agent."""
+        ...
 
 
-class TeamGate(Protocol):
-    """Says who is in a team, and which delegations its authorities allow."""
+class Directory(Protocol):
+    """The teams of this process, and their members."""
 
     @property
     def teams(self) -> Mapping[str, Team]: ...
     @property
     def tool_servers(self) -> ToolServers | None: ...
-
-    # -- who is who
-
     def begin_task(self, request: RunRequest, moment: int) -> RunRequest: ...
     async def is_member(self, name: str) -> bool: ...
     def member(self, authority: Authority | None, name: str) -> TeamMember | None: ...
     def manifest_of(self, authority: Authority) -> Manifest | None: ...
     def reviewer_of(self, request: RunRequest, target: str) -> TeamMember | None: ...
-    async def participant(self, label: str, id_: str) -> DelegationRow: ...
-    async def authority_of(self, run: str) -> Authority | None: ...
 
-    # -- what is allowed
+
+class Gate(Protocol):
+    """Says which delegations an authority allows, and counts them."""
 
     async def check_delegation(self, row: RunRow, authority: Authority | None, name: str) -> None: ...
     async def count_delegation(self, row: RunRow, authority: Authority, member: Any) -> CountDelegation: ...
@@ -63,10 +61,18 @@ class TeamGate(Protocol):
         self, run: str, row: RunRow, judged: Authority, overseer: Any, label: str = ""
     ) -> Authority: ...
     def check_patience(self, judged: Authority, exchanges: list[Exchange], others: int = 0) -> None: ...
+    async def authority_of(self, run: str) -> Authority | None: ...
 
 
-class TeamHost(Host, Protocol):
-    """The process of a member's run."""
+class Participants(Protocol):
+    """The participants of tasks."""
 
-    def log_of(self, run: str) -> LiveLog | None: ...
-    async def all_events(self, run: str) -> list[Event]: ...
+    async def participant(self, label: str, id_: str) -> DelegationRow: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TeamPorts:
+    directory: Directory
+    gate: Gate
+    participants: Participants
+    logs: RunLogs
