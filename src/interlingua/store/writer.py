@@ -50,7 +50,7 @@ class Batch:
         """Nothing here was acknowledged to anyone, so it need not wait for the disk."""
         return all(
             not s.changes and s.row.worker and all(e.kind == "delta" for e in s.events) for s in self.sealed
-        ) and all(passes_by is not None and passes_by() for _, _, _, _, passes_by in self.calls)
+        ) and all(only_output is not None and only_output() for _, _, _, _, only_output in self.calls)
 
 
 class Writer:
@@ -82,13 +82,13 @@ class Writer:
 
     def call(
         self, fn: Call, then: Callable[[Any], None] | None = None, locks: LockList = (), *,
-        passes_by: Callable[[], bool] | None = None,
+        only_output: Callable[[], bool] | None = None,
     ) -> asyncio.Future[Any]:  # fmt: skip
-        """`passes_by` is asked right before it is done, in the thread: whether it writes nothing but output."""
+        """Queues a call. `only_output` is called right before it, in the thread: true if it writes nothing but output."""
         if self._closing:
             raise StoreError("the store is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._calls.append((fn, future, then, locks, passes_by))
+        self._calls.append((fn, future, then, locks, only_output))
         self._schedule()
         return future
 

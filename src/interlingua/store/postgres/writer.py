@@ -21,7 +21,7 @@ from ...model.errors import InvalidRequest, StoreError
 from ...model.status import Status
 from ..changes import CloseQuestion, CommitThread, CountDelegation, Fenced, PutCallback, PutInbox, PutQuestion, Sealed
 from ..rows import RunRow, receiver_of
-from ..sql.dialect import Flowing, Lock
+from ..sql.dialect import Lock, Pipelined
 from ..sql.questions import COUNT
 from ..writer import Asked, Batch, InDoubt, Writer, answered, write_changes
 from .connection import Place, PostgresConnection, connect, lost
@@ -184,7 +184,7 @@ class PostgresWriter(Writer):
         self, conn: PostgresConnection, sealed: list[Sealed], calls: list[Asked]
     ) -> list[tuple[Any, BaseException | None]]:
         results: list[tuple[Any, BaseException | None]] = []
-        flows = all(isinstance(call, Flowing) for call, *_ in calls) and not any(one.changes for one in sealed)
+        flows = all(isinstance(call, Pipelined) for call, *_ in calls) and not any(one.changes for one in sealed)
         conn.begun()
         with _flowing(conn):
             cursor = conn.raw.cursor()

@@ -27,7 +27,7 @@ from ..rows import (
 from .admission import make_way
 from .claim_order import ANY_IN_LINE, IN_LINE, LATER, executes_suspect, following, stand
 from .database import Database
-from .dialect import FINAL_SQL, RUN, RUN_COLUMNS, Connection, Flowing, insert, run_row
+from .dialect import FINAL_SQL, RUN, RUN_COLUMNS, Connection, Pipelined, insert, run_row
 from .json_search import STUCK
 from .runs import EVENT, event
 from .threads import lock_thread, place_in_line
@@ -105,7 +105,7 @@ class SqlClaims:
                 return []
             return claim(conn, worker, agents, now, limit, at_most, contents)
 
-        rows: list[RunRow] = await self._database.write(Flowing(take))
+        rows: list[RunRow] = await self._database.write(Pipelined(take))
         if found is not None and contents is not None:
             for each in sorted(map(event, contents.events), key=lambda each: each.seq):
                 found.setdefault(each.run, Found([], each.run in contents.news)).events.append(each)

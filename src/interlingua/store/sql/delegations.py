@@ -18,7 +18,7 @@ from .dialect import Connection
 _COLUMNS = ", ".join(DelegationRow.__struct_fields__)
 
 
-class SQLTally:
+class SqlTally:
     """The tally of a task, in SQL."""
 
     def __init__(self, conn: Connection, task: str) -> None:
@@ -45,7 +45,7 @@ def count(conn: Connection, wanted: CountDelegation) -> None:
     conn.lock(("task", wanted.task))
     if conn.execute("SELECT 1 FROM delegations WHERE run=?", (wanted.run,)).fetchone():
         return
-    number = wanted.admit(SQLTally(conn, wanted.task))
+    number = wanted.admit(SqlTally(conn, wanted.task))
     label = wanted.label or _label(conn, wanted.task, wanted.part_of)
     row = DelegationRow(wanted.run, wanted.task, wanted.path, wanted.agent, number, label, int(wanted.review))
     conn.execute(f"INSERT INTO delegations ({_COLUMNS}) VALUES (?,?,?,?,?,?,?)", msgspec.structs.astuple(row))

@@ -58,7 +58,7 @@ class Connection(Protocol):
 Call = Callable[[Connection], Any]
 
 
-class Flowing:
+class Pipelined:
     """A call whose statements are sent without waiting for each: it fetches the results that it needs, and a refusal of
     the database fails the whole transaction."""
 

@@ -23,7 +23,7 @@ LETTER = ", ".join(LETTER_COLUMNS)
 _DOCUMENT_COLUMNS = (
     "space", "place", "id", "version", "state", "topic", "owner", "created_at", "updated_at", "body",
 )  # fmt: skip
-_TOLD_COLUMNS = ("feed", "seq", "kind", "topic", "time", "body")
+_ENTRY_COLUMNS = ("feed", "seq", "kind", "topic", "time", "body")
 _WIDTHS = (64, 32, 16, 8, 4, 2, 1)
 _RUN = 4  # numbers in a row that are worth a statement of their own
 
@@ -225,7 +225,7 @@ class _Together:
         ]
         conn = self._conn
         _insert(conn, "letters", LETTER_COLUMNS, self._letters)
-        _insert(conn, "told", _TOLD_COLUMNS, self._news)
+        _insert(conn, "feed_entries", _ENTRY_COLUMNS, self._news)
         if documents:
             self._write_documents(documents)
         if cursors:
@@ -378,7 +378,7 @@ class _Together:
         for change in reversed(changes):
             if isinstance(change, Tell):
                 self._feeds[change.feed] -= 1
-                del self._news[-len(_TOLD_COLUMNS) :]
+                del self._news[-len(_ENTRY_COLUMNS) :]
             elif isinstance(change, Post):
                 self._boxes[change.box] -= 1
                 del self._letters[-len(LETTER_COLUMNS) :]

@@ -29,7 +29,7 @@ _PEEK = (
     f"SELECT {', '.join(Document.__struct_fields__[:-1])}, CASE WHEN length(body)<={_SMALL} THEN body END "
     "FROM documents WHERE space=? AND id=?"
 )
-_TOLD = ", ".join(Told.__struct_fields__)
+_ENTRY = ", ".join(Told.__struct_fields__)
 
 
 # Lists of changes that are waited for together, whether there may be several, and who is told before whoever waits.
@@ -77,10 +77,10 @@ class SqlDocuments:
                 units.extend(queued[0])
             return touched(units)
 
-        def passes_by() -> bool:
+        def only_output() -> bool:
             nonlocal light
             take()
-            light = all(_passes_by(changes) for changes, _ in units)
+            light = all(_is_only_output(changes) for changes, _ in units)
             return light
 
         def apply(conn: Connection) -> list[Kept | InterlinguaError]:
@@ -105,7 +105,7 @@ class SqlDocuments:
                     while self._queued:
                         settle(self._queued.popleft()[1], None, closed)
 
-        self._database.write(apply, take, passes_by).add_done_callback(done)
+        self._database.write(apply, take, only_output).add_done_callback(done)
         self._gathering = True
 
     def waiting(self) -> int:
@@ -249,12 +249,12 @@ class SqlDocuments:
         if topic is not None:
             _add_term("topic", topic, terms, args)
         which = " AND ".join(["feed=?", *terms, "seq>?"])
-        sizes = f"SELECT seq, coalesce(length(body),0) AS size FROM told WHERE {which} ORDER BY seq LIMIT ?"
+        sizes = f"SELECT seq, coalesce(length(body),0) AS size FROM feed_entries WHERE {which} ORDER BY seq LIMIT ?"
         last = (
             "SELECT max(seq) FROM (SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before "
             f"FROM ({sizes}) AS sizes) AS page WHERE before<?"
         )
-        sql = f"SELECT {_TOLD} FROM told WHERE {which} AND seq<=({last}) ORDER BY seq"
+        sql = f"SELECT {_ENTRY} FROM feed_entries WHERE {which} AND seq<=({last}) ORDER BY seq"
         every = [feed, *args, after]
         rows = await self._database.read(lambda conn: conn.execute(sql, [*every, *every, limit, TOLD_BYTES]).fetchall())
         return [Told(*row) for row in rows]
@@ -265,11 +265,11 @@ class SqlDocuments:
     async def trim_feed(self, feed: str, keep: int) -> int:
         def trim(conn: Connection) -> tuple[int, bool]:
             last = _head(conn, feed) - keep
-            first = conn.execute("SELECT seq FROM told WHERE feed=? ORDER BY seq LIMIT 1", (feed,)).fetchone()
+            first = conn.execute("SELECT seq FROM feed_entries WHERE feed=? ORDER BY seq LIMIT 1", (feed,)).fetchone()
             if first is None or first[0] > last:
                 return 0, False
             upto = min(last, first[0] + _TRIMMED - 1)
-            return conn.execute("DELETE FROM told WHERE feed=? AND seq<=?", (feed, upto)).rowcount, upto < last
+            return conn.execute("DELETE FROM feed_entries WHERE feed=? AND seq<=?", (feed, upto)).rowcount, upto < last
 
         removed, more = 0, True
         while more:
@@ -363,7 +363,7 @@ def _hand_out(taken: list[_Queued], results: list[Kept | InterlinguaError]) -> N
             future.set_result(result)
 
 
-def _passes_by(changes: Sequence[Change]) -> bool:
+def _is_only_output(changes: Sequence[Change]) -> bool:
     return all(
         change.passes_by if type(change) is Tell else type(change) is Follow and not change.ended for change in changes
     )

@@ -53,12 +53,12 @@ def _in_order(dialect: Dialect, where: RunFilter) -> str:
     """Runs in the order of their ids, those of whoever is asked for alone. SQLite would guess which index is best."""
     if where.blocked:  # these are few, and have an index
         return "runs"
-    index = f"runs{_marked(where)}{_whose(where)}"
+    index = f"runs{_tagged(where)}{_whose(where)}"
     return "runs" if index == "runs" else f"runs{dialect.indexed(index)}"
 
 
-def _marked(where: RunFilter) -> str:
-    return "_marked" if where.marked is not None else ""
+def _tagged(where: RunFilter) -> str:
+    return "_tag" if where.tag is not None else ""
 
 
 def _whose(where: RunFilter) -> str:
@@ -74,7 +74,7 @@ def _select_each_status(
     """The newest of each status, and the newest of those. Runs that are open or did not succeed have indexes by status;
     most of the others have succeeded, so those are read in order."""
     assert where.status is not None
-    unmet = dialect.indexed(f"runs{_marked(where)}_unmet{_whose(where)}")
+    unmet = dialect.indexed(f"runs{_tagged(where)}_unmet{_whose(where)}")
     wanted = dict.fromkeys(where.status)
     arms = [(f"runs{unmet}", f"status='{status.value}'") for status in _UNMET if status in wanted]
     if Status.SUCCEEDED in wanted:
@@ -152,7 +152,7 @@ def runs_where(dialect: Dialect, where: RunFilter, lead: Lead = _NO_LEAD) -> tup
     """The terms that hold of every run that is wanted, but for its status."""
     aside = dialect.aside if lead.alone else str
     terms, args = list(lead.terms), list(lead.args)
-    for column in ("agent", "version", "caller", "thread", "parent", "marked"):
+    for column in ("agent", "version", "caller", "thread", "parent", "tag"):
         value = getattr(where, column)
         if value is not None:
             term = f"{column}=?"
