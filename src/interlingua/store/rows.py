@@ -25,11 +25,11 @@ class RunRow(msgspec.Struct):
     caller: str
     thread: str | None
     parent: str | None
-    path: str  # of its ancestors, "/first/…/parent/"; empty for a run that nobody called
+    path: str  # of its ancestors, "/first/…/parent/"; empty for a run without a caller among runs
     metadata: bytes
     created_at: int
     updated_at: int
-    worker: str | None  # who owns it; None: nobody (not started, parked, or handed back)
+    worker: str | None  # the owner; None: it was not started, is parked, or was handed back
     epoch: int  # raised by every claim: an owner from before cannot write any more
     next_seq: int
     head: bytes

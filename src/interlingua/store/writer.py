@@ -84,7 +84,7 @@ class Writer:
         self, fn: Call, then: Callable[[Any], None] | None = None, locks: LockList = (), *,
         only_output: Callable[[], bool] | None = None,
     ) -> asyncio.Future[Any]:  # fmt: skip
-        """Queues a call. `only_output` is called right before it, in the thread: true if it writes nothing but output."""
+        """Queues a call. `only_output` is called right before it, in the thread: true if it writes only output."""
         if self._closing:
             raise StoreError("the store is closed")
         future: asyncio.Future[Any] = self._loop.create_future()

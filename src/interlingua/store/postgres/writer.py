@@ -211,13 +211,13 @@ class PostgresWriter(Writer):
     def _connected(self) -> PostgresConnection:
         conn = connect(self._where, writes=True)
         # What is still on its way of an earlier generation is waited for here, or finds that it may not commit.
-        found = conn.raw.execute(
+        row = conn.raw.execute(
             "INSERT INTO writers (id, generation, batch) VALUES (%s, 1, 0) "
             "ON CONFLICT (id) DO UPDATE SET generation=writers.generation+1 RETURNING generation, batch",
             (self._id,),
         ).fetchone()
-        assert found is not None
-        self._generation, self._committed = found
+        assert row is not None
+        self._generation, self._committed = row
         for name in self._names:
             conn.keep(name)
         return conn

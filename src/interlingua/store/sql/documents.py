@@ -32,7 +32,7 @@ _PEEK = (
 _ENTRY = ", ".join(Told.__struct_fields__)
 
 
-# Lists of changes that are waited for together, whether there may be several, and who is told before whoever waits.
+# Lists of changes, their future, whether it takes a list of results, and a callback that is called before it resolves.
 _Queued = tuple[list[Unit], asyncio.Future[Any], bool, Heed | None]
 
 
@@ -70,7 +70,8 @@ class SqlDocuments:
         light = False
 
         def take() -> set[Lock]:
-            # A call that is tried again begins with what it had. What must be on disk is no part of one that need not.
+            # A call that is tried again begins with the lists that it had. A call that need not wait for the disk takes
+            # no list that must be on disk.
             while self._queued and len(units) < _MOST and not light:
                 queued = self._queued.popleft()
                 taken.append(queued)
@@ -116,20 +117,20 @@ class SqlDocuments:
 
     def peek(self, space: str, id_: str) -> tuple[Document | None, bool]:
         """Looks for a small document at once; the second value is False where it has to be read by `get`."""
-        # This reads one page of an index, and writers hold up no readers: going to a thread and back takes longer. What
-        # is large is better read in a thread.
-        found = self._database.look(lambda conn: [conn.execute(_PEEK, (space, id_)).fetchone()])
-        if found is None:
+        # This reads one page of an index, and writers hold up no readers: going to a thread and back takes longer. A
+        # large document is better read in a thread.
+        looked = self._database.look(lambda conn: [conn.execute(_PEEK, (space, id_)).fetchone()])
+        if looked is None:
             return None, False
-        (row,) = found
+        (row,) = looked
         if row is None:
             return None, True
         return (None, False) if row[-1] is None else (Document(*row), True)
 
     async def get(self, space: str, id_: str) -> Document | None:
-        found, sure = self.peek(space, id_)
+        document, sure = self.peek(space, id_)
         if sure:
-            return found
+            return document
         row = await self._database.read(
             lambda conn: conn.execute(
                 f"SELECT {_DOCUMENT} FROM documents WHERE space=? AND id=?", (space, id_)
@@ -307,8 +308,8 @@ class SqlDocuments:
                 "INSERT INTO links (kind, foreign_id, target) VALUES (?,?,?) ON CONFLICT DO NOTHING",
                 (kind, foreign, target),
             )
-            found = conn.execute("SELECT target FROM links WHERE kind=? AND foreign_id=?", (kind, foreign)).fetchone()
-            return str(found[0])
+            row = conn.execute("SELECT target FROM links WHERE kind=? AND foreign_id=?", (kind, foreign)).fetchone()
+            return str(row[0])
 
         result: str = await self._database.write(put)
         return result

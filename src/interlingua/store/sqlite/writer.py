@@ -42,16 +42,16 @@ class OpenedFile:
 
     def _look(self) -> tuple[int, int] | None:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def trouble(self) -> str | None:
-        found = self._look()
-        if found == self._id:
+        now = self._look()
+        if now == self._id:
             return None
-        what = "is gone" if found is None else "was replaced by another one"
+        what = "is gone" if now is None else "was replaced by another one"
         return (
             f"the store file {self._path} {what} while this process used it, so nothing is written any more; "
             "put the file back, or start the process again"
