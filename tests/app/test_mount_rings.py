@@ -138,7 +138,7 @@ async def test_a_server_that_tells_no_way_is_mounted_as_ever(tmp_path: Path) -> 
     from interlingua.engine.agents import mount_path
 
     for told in (None, "x", [1], [""], ["x" * 65], ["x"] * 1001, {}):
-        assert mount_path.came(told) == {}
+        assert mount_path.metadata(told) == {}
     settings = ServeSettings(port=0, engine=SETTINGS)
     async with serving(tmp_path / "one.db", [local("a")], settings) as server, httpx2.AsyncClient() as http:
         (told,) = (await http.post(f"{server.address}/connect/agents/search", json={})).json()

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import interlingua as il
-from interlingua.engine.runs.execution import Execution
-from interlingua.engine.runs.inbox import Inbox
+from interlingua.engine.execution.execution import Execution
+from interlingua.engine.execution.inbox import Inbox
 from interlingua.model.events import Body
 
 QUICK = il.Settings(

@@ -19,7 +19,7 @@ from interlingua.model.errors import AlreadyFinished, Unavailable
 from interlingua.model.events import MessageReceived, QuestionAsked
 
 from ..databases import disk_is_busy
-from .common import PATIENT, QUICK, engine, parked, question, settle, submit
+from .common import PATIENT, QUICK, engine, finish, parked, question, settle, submit
 
 MB = 1024 * 1024
 SMALL = msgspec.structs.replace(PATIENT, keep_live_bytes=2 * MB)
@@ -406,3 +406,30 @@ async def test_results_of_children_take_no_memory_once_the_handler_has_them(stor
             assert view.output == {"text": "".join(chr(ord("a") + n % 26) for n in range(60))}
             assert memory.held < 25 * MB
             assert memory.peak < 40 * MB
+
+
+@il.agent
+async def recites(mb: int) -> AsyncIterator[str]:
+    """Says as many megabytes as it is told."""
+    for _ in range(mb):
+        yield "x" * MB
+
+
+async def test_a_reader_that_waits_does_not_hold_the_end_of_a_run(store: Path) -> None:
+    forgetful = msgspec.structs.replace(SMALL, keep_finished=0)
+    with measured():
+        async with engine(store, recites, settings=forgetful) as eng:
+            await finish(eng, "recites", {"mb": 1})
+            memory, readers = Memory(), []
+            for _ in range(4):
+                run = await submit(eng, "recites", {"mb": 10})
+                reader = eng.reader(run.id)
+                await reader.read()
+                await eng.wait(run.id, timeout=20)
+                readers.append(reader)
+            await finish(eng, "recites", {"mb": 1})  # the writer forgets the batch of the last one
+            assert memory.held < 12 * MB  # of 40 MB that were said
+            for reader in readers:
+                while not reader.over:
+                    events = await reader.read()
+                assert len(events[-1].body.output["text"]) == 10 * MB

@@ -366,8 +366,8 @@ async def test_who_hears_of_the_end_from_whom_it_called_has_run_out_of_time_too(
         (lead,) = await of_agent(eng, run.id, "crew/lead")
         execution = eng.worker.execution(lead.id)
         assert execution is not None
-        assert execution._last_call is not None
-        execution._last_call.cancel()  # its own clock is late
+        assert execution.entrance.last_call is not None
+        execution.entrance.last_call.cancel()  # its own clock is late
         assert (await eng.wait(lead.id, timeout=10)).status is il.Status.TIMED_OUT
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from interlingua.engine.runs.parking import Listeners
+from interlingua.engine.execution.parking import Listeners
 
 
 class Waiting:

@@ -14,8 +14,8 @@ import pytest
 import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_all, parse
+from interlingua.engine.execution.execution import Execution
 from interlingua.engine.observe import tracing
-from interlingua.engine.runs.execution import Execution
 from interlingua.model.events import OutputDelta, Recorded
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp.peer import Peer

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from websockets.asyncio.client import connect
 
 from tests.rpc_client import INTERLINGUA
 
@@ -131,7 +132,89 @@ async def test_streams_that_nobody_reads_cost_little_and_give_it_back(tmp_path: 
             last.settimeout(PATIENCE)
             last.sendall(request.encode())
             assert await asyncio.to_thread(read, last, 9 * MIB) == b"HTTP/1.1 200"
-            assert memory(started.pid) - before < 160 * MIB
+            held = memory(started.pid) - before
+            assert held < 160 * MIB
+        finally:
+            for reader in readers:
+                reader.close()
+        async with asyncio.timeout(PATIENCE):  # what they held is given back to the system
+            while memory(started.pid) - before > max(held // 2, 64 * MIB):
+                await asyncio.sleep(0.1)
+
+
+async def _finished(http: httpx2.AsyncClient, count: int) -> None:
+    """Wait until so many runs of `flood` have succeeded."""
+    line = f'interlingua_runs_finished_total{{agent="flood",status="succeeded"}} {count}'
+    async with asyncio.timeout(PATIENCE):
+        while line not in (await http.get("/metrics")).text.splitlines():
+            await asyncio.sleep(0.1)
+
+
+def _slow_reader(port: int) -> socket.socket:
+    reader = socket.socket()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    reader.connect(("127.0.0.1", port))
+    return reader
+
+
+async def _prompt_over_a_socket(http: httpx2.AsyncClient, port: int) -> Any:
+    """A prompt whose answer nobody reads."""
+    socket_ = await connect(f"ws://127.0.0.1:{port}/editor", max_size=None, max_queue=1, sock=_slow_reader(port))
+
+    async def asked(id_: int, method: str, params: Any) -> Any:
+        await socket_.send(json.dumps({"jsonrpc": "2.0", "id": id_, "method": method, "params": params}))
+        while "result" not in (told := json.loads(await socket_.recv())):
+            pass
+        return told["result"]
+
+    await asked(0, "initialize", {"protocolVersion": 1})
+    session = (await asked(1, "session/new", {"cwd": "/", "mcpServers": []}))["sessionId"]
+    await asked(2, "session/set_mode", {"sessionId": session, "modeId": "flood@0.1.0"})
+    params = {"sessionId": session, "prompt": [{"type": "text", "text": "40"}]}
+    await socket_.send(json.dumps({"jsonrpc": "2.0", "id": 3, "method": "session/prompt", "params": params}))
+    return socket_.transport
+
+
+async def _run_over_a_stream(http: httpx2.AsyncClient, port: int) -> Any:
+    """A run over MCP whose deltas nobody reads."""
+    able = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "0"}}
+    headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+    first = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": able}
+    answer = await http.post("/mcp/", json=first, headers=headers)
+    headers |= {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+    await http.post("/mcp/", json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=headers)
+    params = {"name": "flood", "input": {"text": "40"}, "_meta": {"progressToken": "t"}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "agents/run", "params": params})
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    reader = _slow_reader(port)
+    reader.sendall(
+        f"POST /mcp/ HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n{head}content-length: {len(body)}\r\n\r\n{body}".encode()
+    )
+    return reader
+
+
+UNREAD = 24
+
+
+@pytest.mark.parametrize(
+    ("ask", "each"), [(_prompt_over_a_socket, 9 * MIB), (_run_over_a_stream, 15 * MIB)], ids=["editor", "mcp"]
+)
+async def test_runs_whose_output_their_own_client_does_not_read_cost_little(
+    tmp_path: Path, ask: Any, each: int
+) -> None:
+    """Each client has a run of its own here: nothing that they are sent can be shared."""
+    async with served(tmp_path) as (started, http, port):
+        warm = await ask(http, port)
+        await _finished(http, 1)
+        warm.close()
+        before = memory(started.pid)
+        readers = []
+        try:
+            for number in range(UNREAD):
+                readers.append(await ask(http, port))
+                await _finished(http, number + 2)
+            await asyncio.sleep(1)
+            assert memory(started.pid) - before < UNREAD * each
         finally:
             for reader in readers:
                 reader.close()

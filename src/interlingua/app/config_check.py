@@ -112,7 +112,7 @@ def _offered(
         return Tried(entry.name, False, reason=reason, wrong=True)
     told = Tried(entry.name, True, [])
     for agent in look:
-        if mount_path.turned_away(agent.card, engine.server, engine.settings.max_hops) is not None:
+        if mount_path.refusal(agent.card, engine.server, engine.settings.max_hops) is not None:
             continue  # a server that mounts this one has it from here
         try:
             engine.exchange([], [agent])

@@ -230,7 +230,7 @@ class Supervised:
 
     def _may_come(self, away: dict[str, str], card: AgentCard) -> bool:
         """Whether an agent of it is mounted. One that has been here before would come again and again."""
-        why = mount_path.turned_away(card, self._engine.server, self._engine.settings.max_hops)
+        why = mount_path.refusal(card, self._engine.server, self._engine.settings.max_hops)
         if why is not None:
             away[f"{self.entry.prefix}{card.name}"] = why
         return why is None

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..app.heap import return_large_blocks
 from .errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def _run(work: Coroutine[Any, Any, int | None]) -> int | None:
     async def go_on(main: asyncio.Task[int | None]) -> int | None:
         return await main
 
+    return_large_blocks()
     runner = asyncio.Runner()
     code: int | None = ExitCode.FAILED
     try:

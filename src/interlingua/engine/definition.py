@@ -1,4 +1,4 @@
-"""The agent decorator: a Python function becomes an agent with a card. What is wrong is said here, at definition."""
+"""The agent decorator: turns a Python function into an agent with a card. Mistakes raise at the definition."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import types
 import typing
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar, overload
 
 from ..model.card import AgentCard, ErrorDefinition, Schema, Skill
@@ -65,16 +66,16 @@ def agent(
     process: bool = False,
     max_running: int | None = None,
 ) -> Any:
-    """Make an agent of a function.
+    """Makes an agent of a function.
 
     Parameters are the input's properties, annotations become JSON Schemas, the docstring is the description. A
     parameter annotated `il.Context` (`il.SyncContext` in a plain `def`) receives the context. Generators stream: each
     yield extends the output.
 
-    asks: the questions it may ask. errors: errors of its own. retries: crashes without progress after which a run is
-    given up, at least two, because the first one blames nobody; 0 for an agent that must never be repeated. timeout:
-    seconds of running. process: run it in a worker process (for work that keeps a CPU busy). max_running: how many of
-    its runs may be at it at once in one process; others wait in line.
+    asks: the questions that it may ask. errors: the errors that it declares. retries: the number of crashes without
+    progress after which a run fails, at least two, because the first crash may have another cause; 0 for an agent that
+    must never be repeated. timeout: seconds of execution. process: execute it in a worker process (for work that keeps
+    a CPU busy). max_running: the most runs that execute at once per process; the rest queue.
     """
     locals_ = sys._getframe(1).f_locals
 
@@ -112,50 +113,15 @@ def _define(
         raise DefinitionError(f"@agent makes an agent of a function, and {fn!r} is none")
     name = name or fn.__name__
     where = f"agent {name} ({fn.__code__.co_filename}:{fn.__code__.co_firstlineno})"
-    if not _NAME.fullmatch(name):
-        raise DefinitionError(f"{where}: {name!r} is not a name; use letters, digits, dots, dashes and underscores")
-    if len(name) > _LONGEST_NAME or len(version) > _LONGEST_NAME:
-        raise DefinitionError(f"{where}: name and version have at most {_LONGEST_NAME} characters each")
-    if not _VERSION.fullmatch(version):
-        raise DefinitionError(f"{where}: {version!r} is not a version; write it like 1.2.0")
-    if retries < 0:
-        raise DefinitionError(f"{where}: retries is {retries}; it is a count, and 0 means never to repeat it")
-    if timeout is not None and not timeout > 0:
-        raise DefinitionError(f"{where}: timeout is {timeout}; it is a number of seconds greater than 0")
-    if max_running is not None and max_running < 1:
-        raise DefinitionError(f"{where}: max_running is {max_running}; it is a count, at least 1")
+    _check_names(name, version, where)
+    _check_limits(retries, timeout, max_running, where)
     shape = _shape(fn)
     hints = _hints(fn, locals_, where)
-    ctx_param: str | None = None
-    ctx_type: type[Context[Any, Any]] | type[SyncContext[Any, Any]] = Context
-    state: Codec | None = None
-    config: Codec | None = None
-    codecs: dict[str, Codec] = {}
-    required: list[str] = []
-    open_ = False
-    for parameter in inspect.signature(fn).parameters.values():
-        hint = hints.get(parameter.name, inspect.Parameter.empty)
-        if _is_context(hint) or (parameter.name == "ctx" and hint is inspect.Parameter.empty):
-            ctx_param = parameter.name
-            ctx_type = SyncContext if shape.startswith("sync") else Context
-            state, config = _context_types(hint, shape, where)
-            continue
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            open_ = True
-            continue
-        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
-            raise DefinitionError(
-                f"{where}: parameter {parameter.name!r} has no name that an input could use; make it a normal parameter"
-            )
-        type_ = Any if hint is inspect.Parameter.empty else hint
-        codec = codecs[parameter.name] = Codec(type_, what=f"{where}: parameter {parameter.name!r}")
-        if parameter.default is inspect.Parameter.empty:
-            required.append(parameter.name)
-        else:
-            _put_default(codec, parameter.default)
+    signature = _read_parameters(fn, shape, hints, where)
+    ctx_param, state, config = signature.ctx_param, signature.state, signature.config
     if process:
         _check_process(fn, shape, ctx_param, where)
-    params = Params(codecs, required, open_=open_)
+    params = Params(signature.codecs, signature.required, open_=signature.open_)
     output = OutputCodec(
         _output_type(hints.get("return", inspect.Parameter.empty), shape), what=f"{where}: what it returns",
         yields=shape.endswith("generator"),
@@ -170,8 +136,8 @@ def _define(
         output=output.schema,
         config=_object_schema(config, "config", where),
         state=_object_schema(state, "state", where),
-        input_text=_named_text(input_text, params.schema, where, "input_text"),
-        output_text=_named_text(output_text, output.schema, where, "output_text", output.text_field),
+        input_text=_text_member(input_text, params.schema, where, "input_text"),
+        output_text=_text_member(output_text, output.schema, where, "output_text", output.text_field),
         streams=shape.endswith("generator"),
         questions=[codec.describe() for codec in questions],
         errors=[_error_definition(error, where) for error in errors],
@@ -180,13 +146,70 @@ def _define(
     )
     for what, schema in (("input", card.input), ("output", card.output)):
         check_refs_local(schema, f"{what} of {where}")
-    made: Agent[P, R] = Agent(
-        card, fn, shape=shape, params=params, ctx_param=ctx_param, ctx_type=ctx_type, output=output, state=state,
+    agent_: Agent[P, R] = Agent(
+        card, fn, shape=shape, params=params, ctx_param=ctx_param, ctx_type=signature.ctx_type, output=output,
+        state=state,
         config=config, questions=questions, errors=errors, retries=retries, timeout=timeout, process=process,
         max_running=max_running,
     )  # fmt: skip
-    _refuse_twin(fn, made, where)
-    return made
+    _check_unique(fn, agent_, where)
+    return agent_
+
+
+def _check_names(name: str, version: str, where: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise DefinitionError(f"{where}: {name!r} is not a name; use letters, digits, dots, dashes and underscores")
+    if len(name) > _LONGEST_NAME or len(version) > _LONGEST_NAME:
+        raise DefinitionError(f"{where}: name and version have at most {_LONGEST_NAME} characters each")
+    if not _VERSION.fullmatch(version):
+        raise DefinitionError(f"{where}: {version!r} is not a version; write it like 1.2.0")
+
+
+def _check_limits(retries: int, timeout: float | None, max_running: int | None, where: str) -> None:
+    if retries < 0:
+        raise DefinitionError(f"{where}: retries is {retries}; it is a count, and 0 means never to repeat it")
+    if timeout is not None and not timeout > 0:
+        raise DefinitionError(f"{where}: timeout is {timeout}; it is a number of seconds greater than 0")
+    if max_running is not None and max_running < 1:
+        raise DefinitionError(f"{where}: max_running is {max_running}; it is a count, at least 1")
+
+
+@dataclass
+class _Signature:
+    """The parameters of an agent's function: those of its input, and its context."""
+
+    codecs: dict[str, Codec] = field(default_factory=dict)
+    required: list[str] = field(default_factory=list)
+    open_: bool = False
+    ctx_param: str | None = None
+    ctx_type: type[Context[Any, Any]] | type[SyncContext[Any, Any]] = Context
+    state: Codec | None = None
+    config: Codec | None = None
+
+
+def _read_parameters(fn: types.FunctionType, shape: Shape, hints: dict[str, Any], where: str) -> _Signature:
+    signature = _Signature()
+    for parameter in inspect.signature(fn).parameters.values():
+        hint = hints.get(parameter.name, inspect.Parameter.empty)
+        if _is_context(hint) or (parameter.name == "ctx" and hint is inspect.Parameter.empty):
+            signature.ctx_param = parameter.name
+            signature.ctx_type = SyncContext if shape.startswith("sync") else Context
+            signature.state, signature.config = _context_types(hint, shape, where)
+            continue
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            signature.open_ = True
+            continue
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
+            raise DefinitionError(
+                f"{where}: parameter {parameter.name!r} has no name that an input could use; make it a normal parameter"
+            )
+        type_ = Any if hint is inspect.Parameter.empty else hint
+        codec = signature.codecs[parameter.name] = Codec(type_, what=f"{where}: parameter {parameter.name!r}")
+        if parameter.default is inspect.Parameter.empty:
+            signature.required.append(parameter.name)
+        else:
+            _set_default(codec, parameter.default)
+    return signature
 
 
 def _shape(fn: Callable[..., Any]) -> Shape:
@@ -240,7 +263,7 @@ def _object_schema(codec: Codec | None, kind: str, where: str) -> Schema | None:
     return codec.schema
 
 
-def _put_default(codec: Codec, default: Any) -> None:
+def _set_default(codec: Codec, default: Any) -> None:
     try:
         codec.schema = {**codec.schema, "default": codec.encode(default)}
     except Invalid as error:
@@ -258,13 +281,13 @@ def _output_type(hint: Any, shape: Shape) -> Any:
     return inspect.Parameter.empty
 
 
-def _named_text(given: str | None, schema: Schema, where: str, option: str, found: str | None = None) -> str | None:
-    if given is None:
-        return found or text_field(schema)
-    if given not in schema.get("properties", {}):
+def _text_member(name: str | None, schema: Schema, where: str, option: str, default: str | None = None) -> str | None:
+    if name is None:
+        return default or text_field(schema)
+    if name not in schema.get("properties", {}):
         known = ", ".join(schema.get("properties", {})) or "none"
-        raise DefinitionError(f"{where}: {option}={given!r} names no member of the schema (there are: {known})")
-    return given
+        raise DefinitionError(f"{where}: {option}={name!r} names no member of the schema (there are: {known})")
+    return name
 
 
 def _question(cls: Any, where: str) -> QuestionCodec:
@@ -274,7 +297,7 @@ def _question(cls: Any, where: str) -> QuestionCodec:
 
 
 def _check_asks(fn: types.FunctionType, asks: list[type[Question[Any]]], locals_: dict[str, Any], where: str) -> None:
-    """Find questions that the function's code names and `asks` does not: clients would meet them unprepared."""
+    """Raises for a question that the function's code uses and `asks` does not list, as clients would not expect it."""
     for cls in _questions_named(fn.__code__, {**fn.__globals__, **locals_}):
         if cls not in asks:
             listed = ", ".join(c.__name__ for c in [*asks, cls])
@@ -286,9 +309,9 @@ def _check_asks(fn: types.FunctionType, asks: list[type[Question[Any]]], locals_
 def _questions_named(code: types.CodeType, scope: dict[str, Any]) -> Iterator[type[Question[Any]]]:
     modules = [scope[name] for name in code.co_names if isinstance(scope.get(name), types.ModuleType)]
     for name in (*code.co_names, *code.co_freevars):
-        for found in (scope.get(name), *(getattr(module, name, None) for module in modules)):
-            if isinstance(found, type) and issubclass(found, Question) and found is not Question:
-                yield found
+        for value in (scope.get(name), *(getattr(module, name, None) for module in modules)):
+            if isinstance(value, type) and issubclass(value, Question) and value is not Question:
+                yield value
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _questions_named(constant, scope)
@@ -317,8 +340,8 @@ def _check_process(fn: types.FunctionType, shape: Shape, ctx_param: str | None, 
         )
 
 
-def _refuse_twin(fn: types.FunctionType, made: Agent[Any, Any], where: str) -> None:
-    """Two agents of one file with the same name and version: the second would silently win."""
+def _check_unique(fn: types.FunctionType, made: Agent[Any, Any], where: str) -> None:
+    """Raises for two agents of one file with the same name and version: the second would silently win."""
     for other in fn.__globals__.values():
         if (
             isinstance(other, Agent)

@@ -209,7 +209,7 @@ class Engine(Teams):
 
     def way(self, card: AgentCard) -> list[str]:
         """The servers that an agent has come by, this one last: for whoever mounts it from here."""
-        return mount_path.way(card, self.server)
+        return mount_path.path_through(card, self.server)
 
     async def card(self, name: str, version: str | None = None) -> AgentCard:
         """The card of an agent, here or in any process that ever shared this store."""
@@ -579,7 +579,7 @@ class Engine(Teams):
 
     def next_hint(self, run: str) -> asyncio.Future[None]:
         """Done at the next news of a run, or when it is time to look anyway."""
-        return next_hint(self.bus, run, self.settings.sweep_every)
+        return next_hint(self.bus, self.store.clock, run, self.settings.sweep_every)
 
     async def cancel(
         self, run: str, *, reason: str = "", by: Caller = OWNER, rollback: bool = False, sealed: bool = False

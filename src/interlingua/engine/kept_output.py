@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..model.delta import Joiner
 from ..model.events import Event, OutputDelta, RunRestarted
-from ..store.ports import Store
+
+if TYPE_CHECKING:
+    from .engine import Engine
 
 _PAGE = 512
 
 
-async def kept_output(store: Store, restarted: Event) -> Any:
+async def kept_output(engine: Engine, restarted: Event) -> Any:
     """The output as it is behind a `RunRestarted`; ABSENT where nothing is left."""
     deltas: list[tuple[int, Any]] = []
     cursor = 0
-    while cursor < restarted.seq and (page := await store.runs.events(restarted.run, cursor, _PAGE)):
+    while cursor < restarted.seq and (page := await engine.store.runs.events(restarted.run, cursor, _PAGE)):
         for event in page:
             body = event.body
             if event.seq > restarted.seq:

@@ -1,4 +1,4 @@
-"""Agents: a card and what runs behind it, and the registry of those whose code this process has."""
+"""Agents: a card with its handler, and the registry of the agents of this process."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _TEXT_OUTPUT: Schema = {"type": "object", "properties": {"text": {"type": "strin
 
 
 class Agent(Generic[P, R]):
-    """A card and what runs behind it. Calling it calls the function, as if it had not been decorated."""
+    """A card with its handler. Calling the agent calls the function, as if it were not decorated."""
 
-    here = True  # its code is in this process
-    code = ""  # digest of its code, given when it is registered
+    here = True  # the code is in this process
+    code = ""  # digest of the code, set at registration
 
     def __init__(
         self,
@@ -63,8 +63,11 @@ class Agent(Generic[P, R]):
         max_running: int | None = None,
         source: str = "",
     ) -> None:
-        """`ctx_type` makes the context of a handler that takes one: of its run, state and config; without it, that is a
-        `Context`. `source`: the place of the code, as in `run_identity`; without one, the module of the function."""
+        """Creates an agent.
+
+        `ctx_type` makes the context of a handler from its run, state and config; by default a `Context`. `source` is
+        the place of the code, as in `run_identity`; by default the module of the function.
+        """
         self.card = card
         self.fn = fn
         self.shape: Shape = shape
@@ -88,8 +91,8 @@ class Agent(Generic[P, R]):
         self.check_output = Validator(card.output, what="output")
         self.check_config = Validator(card.config, what="config") if card.config is not None else None
         self.check_state = Validator(card.state, what="state") if card.state is not None else None
-        self.reads_history = ctx_param is not None  # what was said on its thread before is fetched for it
-        self.login: Login | None = None  # where its user must log in before it works
+        self.reads_history = ctx_param is not None  # the earlier messages of its thread are loaded for it
+        self.login: Login | None = None  # if its user must log in before it works
         # Of a mounted one: sees whether it is there, where to load it again would leave something at the other end.
         self.reach: Callable[[], Awaitable[None]] | None = None
         # And ends the connection or the process that it has in common with its siblings.
@@ -111,7 +114,7 @@ class Agent(Generic[P, R]):
 
     @property
     def available(self) -> bool:
-        """Whether there is a process that can run it."""
+        """True if a process can run it."""
         return True
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -121,7 +124,7 @@ class Agent(Generic[P, R]):
         return f"<agent {self.card.key}>"
 
     def bind(self, input_: dict[str, Any], ctx: Any) -> dict[str, Any]:
-        """The keyword arguments of a call. The input has been checked against the schema."""
+        """Builds the keyword arguments of a call. The input has been checked against the schema."""
         kwargs = self.params.decode(input_, InvalidInput) if self.params is not None else {"input": input_}
         if self.ctx_param is not None:
             kwargs[self.ctx_param] = ctx
@@ -129,7 +132,7 @@ class Agent(Generic[P, R]):
 
 
 def _module_of(fn: Callable[..., Any]) -> str:
-    """The module of a function; of a program's main file, the name by which others import it."""
+    """The module of a function; for a program's main file, the name by which other modules import it."""
     module: str = getattr(fn, "__module__", None) or "unknown"
     if module != "__main__":
         return module
@@ -141,12 +144,12 @@ def _module_of(fn: Callable[..., Any]) -> str:
 
 
 class OutputCodec:
-    """What an agent returns or yields, as a JSON object: text under `text`, other plain values under `value`."""
+    """Encodes returned and yielded values as a JSON object: text under `text`, other plain values under `value`."""
 
     def __init__(self, annotation: Any, *, what: str, yields: bool) -> None:
         self.codec: Codec | None = None
         self.text_field: str | None = None
-        self.wrap: str | None = None  # the member that a plain value goes under
+        self.wrap: str | None = None  # the member for a plain value
         if annotation is inspect.Parameter.empty or annotation is Any:
             self.schema = dict(_TEXT_OUTPUT) if yields or annotation is not Any else {"type": "object"}
             self.text_field = "text"
@@ -170,7 +173,7 @@ class OutputCodec:
                 self.schema["$defs"] = definitions
 
     def encode(self, value: Any) -> dict[str, Any]:
-        """A returned value or a yielded delta, as a JSON object."""
+        """Encodes a returned value or a yielded delta as a JSON object."""
         if type(value) is str:
             if self.wrap == "text" or self.codec is None:
                 return {"text": value}
@@ -202,7 +205,7 @@ class OutputCodec:
 
 
 def text_field(schema: Schema) -> str | None:
-    """The member that carries plain text: `text`, `message`, `content`, or the only string there is."""
+    """The member that carries plain text: `text`, `message`, `content`, `prompt`, or the only string."""
     properties = schema.get("properties", {})
     strings = [
         name for name, member in properties.items() if isinstance(member, dict) and member.get("type") == "string"
@@ -214,58 +217,58 @@ def text_field(schema: Schema) -> str | None:
 
 
 class NameTaken(DefinitionError):
-    """Two agents would have the same name and version."""
+    """Another agent has the same name and version."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"there are two agents {key}; give one of them another name= or version=")
 
 
 class Registry:
-    """The agents whose code this process has, and those that it knows to be elsewhere."""
+    """The agents whose code this process has, and the known agents of other processes."""
 
     def __init__(self, project: str = "", root: Path | None = None) -> None:
-        self._queues: dict[str, Agent[..., Any]] | None = None  # all whose runs can be entered here
+        self._queues: dict[str, Agent[..., Any]] | None = None  # by queue: the agents whose runs can execute here
         self.project = project
-        self.refusal: Conflict | None = None  # why no agent may come
+        self.refusal: Conflict | None = None  # the reason why no agent may be added
         self.root = root  # the folder of the project that the agents belong to
         self._agents: dict[str, Agent[..., Any]] = {}
         self._hidden: dict[str, Agent[..., Any]] = {}
-        self._retired: dict[str, Agent[..., Any]] = {}  # by queue; nobody finds them, and runs that have begun still do
+        self._retired: dict[str, Agent[..., Any]] = {}  # by queue; not found any more, but their runs continue
         self._elsewhere: Mapping[str, Agent[..., Any]] = {}
         self._newest: dict[str, Agent[..., Any] | None] = {}
         self.listeners: list[Callable[[], None]] = []
-        self.checks: list[Callable[[AgentCard], list[str]]] = []  # each says what is wrong with a card
+        self.checks: list[Callable[[AgentCard], list[str]]] = []  # each returns the problems of a card
 
     def add_check(self, check: Callable[[AgentCard], list[str]]) -> None:
-        """Hold every agent to a rule: those that are here already, and those to come."""
+        """Applies a check to all present and future agents."""
         for agent in self._agents.values():
-            _hold(agent.card, check)
+            _apply_check(agent.card, check)
         self.checks.append(check)
 
     def add(self, agent: Agent[..., Any], *, hidden: bool = False) -> None:
-        """`hidden`: nobody finds it here, and only the engine runs it."""
+        """Registers an agent. A `hidden` one is not listed; only the engine runs it."""
         self._check_open()
         key = agent.card.key
         known = self._hidden if hidden else self._agents
         if known.get(key, agent) is not agent:
             raise NameTaken(key)
         for check in () if hidden else self.checks:
-            _hold(agent.card, check)
+            _apply_check(agent.card, check)
         self.give_code(agent)
         known[key] = agent
-        self._tell()
+        self._changed()
 
     def _check_open(self) -> None:
         if self.refusal is not None:
             raise self.refusal
 
     def give_code(self, agent: Agent[..., Any]) -> None:
-        """Note which code this is, as its files are now."""
+        """Sets the digest of the agent's code from the current files."""
         agent.code = agent.code or code_digest(agent, self.root)
 
     def remove(self, key: str) -> None:
         if self._agents.pop(key, None) is not None:
-            self._tell()
+            self._changed()
 
     def exchange(
         self,
@@ -275,58 +278,58 @@ class Registry:
         hidden_gone: Iterable[Agent[..., Any]] = (),
         hidden_come: Iterable[Agent[..., Any]] = (),
     ) -> None:
-        """Other agents than before, in one go; where one of them cannot be, everything stays as it is.
+        """Replaces agents at once; if one of the new agents is refused, nothing changes.
 
-        Who runs goes on with the code that it began with. A run that is entered again finds the new code of its agent,
-        or, where that is gone, the last that there was.
+        Active runs keep the code that they started with. A resumed run gets the new code of its agent; if the agent was
+        removed, its last code.
         """
         come, hidden_come = list(come), list(hidden_come)
         if come or hidden_come:
             self._check_open()
         for agent in (*come, *hidden_come):
             self.give_code(agent)
-        agents = _exchanged(self._agents, gone, come)
-        hidden = _exchanged(self._hidden, hidden_gone, hidden_come)
+        agents = _after_exchange(self._agents, gone, come)
+        hidden = _after_exchange(self._hidden, hidden_gone, hidden_come)
         for agent in come:
             for check in self.checks:
-                _hold(agent.card, check)
+                _apply_check(agent.card, check)
         served = {self.queue(agent) for agent in (*agents.values(), *hidden.values())}
         for agent in (*self._hidden.values(), *self._agents.values()):
             if (queue_ := self.queue(agent)) not in served:
                 self._retired[queue_] = agent
         self._agents, self._hidden = agents, hidden
-        self._tell()
+        self._changed()
 
     def set_elsewhere(self, agents: Mapping[str, Agent[..., Any]], *, tell: bool) -> None:
-        """The agents that other processes have. One that is here, too, is found as the one that is here."""
+        """Sets the agents of other processes. An agent that is also here is found as the local one."""
         self._elsewhere = agents
         self._newest.clear()
         if tell:
-            self._tell()
+            self._changed()
 
-    def _tell(self) -> None:
+    def _changed(self) -> None:
         self._newest.clear()
         self._queues = None
         for listener in self.listeners:
             listener()
 
     def find(self, name: str, version: str | None = None) -> Agent[..., Any] | None:
-        """By name and version; without a version, the newest that is available."""
+        """Finds an agent by name and version; without a version, the newest available one."""
         if version is not None:
             key = f"{name}@{version}"
             return self._agents.get(key) or self._elsewhere.get(key)
         if name not in self._newest:
-            found = [agent for agent in self if agent.card.name == name]
-            if not found:
+            candidates = [agent for agent in self if agent.card.name == name]
+            if not candidates:
                 return None
-            self._newest[name] = max(found, key=lambda agent: (agent.available, version_key(agent.card.version)))
+            self._newest[name] = max(candidates, key=lambda agent: (agent.available, version_key(agent.card.version)))
         return self._newest[name]
 
     def code(self, name: str, version: str) -> Agent[..., Any] | None:
-        """The agent of this name and version, be it hidden or not."""
+        """The local agent of this name and version, also a hidden or retired one."""
         key = f"{name}@{version}"
-        found = self._agents.get(key) or self._hidden.get(key)
-        return found or next((agent for agent in self._retired.values() if agent.card.key == key), None)
+        agent_ = self._agents.get(key) or self._hidden.get(key)
+        return agent_ or next((agent for agent in self._retired.values() if agent.card.key == key), None)
 
     # -- origins ------------------------------------------------------------------------------------------
 
@@ -343,32 +346,32 @@ class Registry:
         return Origin(self._project, agent.source)
 
     def queue(self, agent: Agent[..., Any]) -> str:
-        """The line in which runs of this agent wait for code of its origin."""
+        """The queue in which runs of this agent wait for code of its origin."""
         return queue(self.origin(agent), agent.card.name, agent.card.version)
 
     def serving(self, queue: str) -> Agent[..., Any] | None:
-        """The agent that a run of this queue is entered with, be it hidden or not."""
-        return self._serving().get(queue)
+        """The agent that executes the runs of a queue, also a hidden or retired one."""
+        return self._agents_by_queue().get(queue)
 
     def queues(self) -> list[str]:
-        """All queues whose runs can be entered here: also those of agents that nobody finds."""
-        return list(self._serving())
+        """All queues whose runs can execute here, also those of hidden and retired agents."""
+        return list(self._agents_by_queue())
 
-    def _serving(self) -> Mapping[str, Agent[..., Any]]:
+    def _agents_by_queue(self) -> Mapping[str, Agent[..., Any]]:
         if self._queues is None:
             here = (*self._hidden.values(), *self._agents.values())
             self._queues = {**self._retired, **{self.queue(agent): agent for agent in here}}
         return self._queues
 
     def codes(self) -> dict[str, str]:
-        """The digest of the code for every queue whose runs can be entered here."""
-        return {queue: agent.code for queue, agent in self._serving().items()}
+        """The digest of the code for each queue whose runs can execute here."""
+        return {queue: agent.code for queue, agent in self._agents_by_queue().items()}
 
     def hidden(self) -> list[Agent[..., Any]]:
         return list(self._hidden.values())
 
     def own(self) -> list[Agent[..., Any]]:
-        """Those whose code is here."""
+        """The agents whose code is here."""
         return list(self._agents.values())
 
     def __iter__(self) -> Iterator[Agent[..., Any]]:
@@ -378,10 +381,10 @@ class Registry:
         return len(self._agents) + sum(key not in self._agents for key in self._elsewhere)
 
 
-def _exchanged(
+def _after_exchange(
     known: dict[str, Agent[..., Any]], gone: Iterable[Agent[..., Any]], come: Iterable[Agent[..., Any]]
 ) -> dict[str, Agent[..., Any]]:
-    """An agent that takes the place of another keeps it: the first one counts where nobody says which."""
+    """Returns the agents after an exchange. A replacement keeps the position: a default picks the first agent."""
     leaving = {id(agent) for agent in gone}
     new: dict[str, Agent[..., Any]] = {}
     for agent in come:
@@ -394,12 +397,12 @@ def _exchanged(
     return {**stay, **new}
 
 
-def _hold(card: AgentCard, check: Callable[[AgentCard], list[str]]) -> None:
+def _apply_check(card: AgentCard, check: Callable[[AgentCard], list[str]]) -> None:
     problems = check(card)
     if problems:
         raise DefinitionError(f"agent {card.key} cannot be registered: {'; '.join(problems)}")
 
 
 def version_key(version: str) -> list[tuple[int, int, str]]:
-    """Sorts versions: numbers count as numbers."""
+    """Sort key of versions, with numeric parts compared as numbers."""
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"[.+-]", version)]

@@ -1,7 +1,7 @@
-"""The digest of the code behind an agent: it changes when its file does, or a module of its project that is in use.
+"""The digest of an agent's code. It changes with the agent's file and with the loaded modules of its project.
 
-A run that some code could not go on with waits for code with another digest. So the digest is the same wherever the
-project lies, and says nothing of packages that are installed.
+A run that its code could not resume waits for code with another digest. So the digest depends neither on the location
+of the project nor on installed packages.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _INSTALLED = frozenset(("site-packages", "dist-packages"))
 _OURS = str(Path(__file__).resolve().parents[2])
 _NO_CODE = ("__pycache__", "node_modules")
 
-_digests: dict[Path, tuple[tuple[int, int], str]] = {}  # of files, as long as their stamps stay
+_digests: dict[Path, tuple[tuple[int, int], str]] = {}  # by file: stamp and digest
 
 
 def code_digest(agent: Agent[..., object], root: Path | None = None) -> str:
-    """The digest of an agent's code as it is now. `root`: the folder of its project; else that of its file."""
+    """The digest of an agent's current code. `root`: the folder of its project, by default the folder of its file."""
     parts = [json_values.digest(msgspec.to_builtins(agent.card))]
     file = None if is_mounted(agent.card) else file_of(agent)
     if file is not None:
@@ -42,12 +42,12 @@ def code_digest(agent: Agent[..., object], root: Path | None = None) -> str:
 
 
 def files_digest(place: Path | None, more: Iterable[str] = ()) -> str:
-    """The digest of a file, or of all files in a folder, and of what else the code depends on."""
-    found = {}
+    """The digest of a file, or of all files in a folder, and of further texts in `more`."""
+    digests = {}
     for path in () if place is None else _below(place):
         if (digest := _of_file(path)) is not None:
-            found[path.name if path == place else path.as_posix().removeprefix(f"{place}/")] = digest
-    return _joined([*(f"{path} {digest}" for path, digest in sorted(found.items())), *more])
+            digests[path.name if path == place else path.as_posix().removeprefix(f"{place}/")] = digest
+    return _joined([*(f"{path} {digest}" for path, digest in sorted(digests.items())), *more])
 
 
 def _below(place: Path) -> Iterator[Path]:
@@ -59,7 +59,7 @@ def _below(place: Path) -> Iterator[Path]:
 
 
 def file_of(agent: Agent[..., object]) -> Path | None:
-    """The file of an agent's function; None where it is in no file of the user's."""
+    """The file of an agent's function; None if it is not in a file of the user."""
     fn = inspect.unwrap(agent.fn)
     code = getattr(fn, "__code__", None)
     module = sys.modules.get(getattr(fn, "__module__", None) or "")
@@ -70,22 +70,22 @@ def file_of(agent: Agent[..., object]) -> Path | None:
 
 
 def _files(more: Iterable[Path], root: Path) -> list[tuple[str, str]]:
-    """These files and those of all modules below a folder that are in use, with their digests."""
+    """The digests of these files and of the files of all loaded modules below a folder."""
     below = f"{root}/"
     names = {str(path) for path in more}
     for module in list(sys.modules.values()):
         name = getattr(module, "__dict__", {}).get("__file__")
         if isinstance(name, str) and name.startswith(below):
             names.add(name)
-    found = {}
+    digests = {}
     for name in names:
         path = Path(name)
         if name.startswith(_OURS) or not _INSTALLED.isdisjoint(path.parts):
             continue
         digest = _of_file(path)
         if digest is not None:
-            found[name.removeprefix(below)] = digest
-    return sorted(found.items())
+            digests[name.removeprefix(below)] = digest
+    return sorted(digests.items())
 
 
 def _of_file(path: Path) -> str | None:

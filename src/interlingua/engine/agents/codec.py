@@ -1,7 +1,7 @@
-"""Python types as JSON Schemas, and values of those types as JSON, in both directions.
+"""Conversion between Python types and JSON Schemas, and between their values and JSON.
 
-dataclasses, TypedDicts, msgspec Structs and everything msgspec knows go through msgspec. pydantic models, where the
-user has pydantic, go through pydantic. Nothing else needs to know which.
+msgspec handles dataclasses, TypedDicts, msgspec Structs and all other types that it knows; pydantic handles pydantic
+models, if the user has installed it. No other module needs to know the difference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...model.errors import DefinitionError, Invalid
 
 
 class Codec:
-    """How values of one type travel."""
+    """Encodes and decodes the values of one type."""
 
     def __init__(self, type_: Any, *, what: str) -> None:
         self.type = type_
@@ -28,7 +28,7 @@ class Codec:
         self._holds_sets = b'"uniqueItems"' in json_values.encode(self.schema)
 
     def decode(self, value: Any, kind: type[Invalid]) -> Any:
-        """JSON to the type. A failure here means that the type is narrower than its schema."""
+        """Converts JSON to the type. A failure means that the type is narrower than its schema."""
         try:
             if self._adapter is not None:
                 return self._adapter.validate_python(value)
@@ -37,7 +37,7 @@ class Codec:
             raise kind(f"{self.what}: {error}") from error
 
     def encode(self, value: Any) -> Any:
-        """The type to JSON. A failure here is the agent's."""
+        """Converts a value of the type to JSON. A failure is a mistake of the agent."""
         try:
             if self._adapter is not None:
                 plain = self._adapter.dump_python(value, mode="json", by_alias=True)
@@ -99,7 +99,7 @@ def _beside(typed: Any, plain: Any) -> Any:
 
 
 def _inline_root(root: Schema, definitions: dict[str, Any]) -> Schema:
-    """Wires want `type` at the root, so a root that is only a reference is replaced by what it refers to."""
+    """Replaces a root that is only a reference by its target, because wires require `type` at the root."""
     ref = root.get("$ref", "")
     name = ref.removeprefix("#/$defs/")
     if ref and name in definitions:
@@ -133,7 +133,7 @@ def _uses_pydantic(type_: Any, base: type, seen: set[int]) -> bool:
 
 
 class Params:
-    """Several named values as one JSON object: the parameters of a function."""
+    """The parameters of a function as one JSON object."""
 
     def __init__(self, codecs: dict[str, Codec], required: list[str], *, open_: bool) -> None:
         self.codecs = codecs

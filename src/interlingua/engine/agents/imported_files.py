@@ -1,4 +1,4 @@
-"""The files that a Python file imports from beside it, by what is written in them."""
+"""The local files that a Python file imports, found without running it."""
 
 from __future__ import annotations
 
@@ -11,41 +11,46 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-_Stamp = tuple[int, int]  # when a file was changed, and its size
-_names: dict[Path, tuple[_Stamp, tuple[str, ...]]] = {}  # written in a file, with a dot before relative ones
+_Stamp = tuple[int, int]  # time of the last change, and size
+_names: dict[Path, tuple[_Stamp, tuple[str, ...]]] = {}  # names imported in a file; relative ones begin with a dot
 
 
 def stamp(path: Path) -> _Stamp | None:
-    """What changes with a file; None where there is none."""
+    """The time of change and the size of a file; None if it does not exist."""
     try:
-        told = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return told.st_mtime_ns, told.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def imports_of(file: Path) -> dict[str, Path]:
-    """The modules beside a file that it imports, directly or not, also when its functions run, and where they are."""
+    """Maps the local modules that a file imports, directly or not, also inside functions, to their files."""
     folder = file.resolve().parent
-    found: dict[str, Path] = {}
-    todo = [(file, "")]
-    while todo:
-        path, package = todo.pop()
+    modules: dict[str, Path] = {}
+    queue_ = [(file, "")]
+    while queue_:
+        path, package = queue_.pop()
         for name in _named_in(path, package):
             parts = name.split(".")
             for end in range(1, len(parts) + 1):
                 at, part = folder.joinpath(*parts[:end]), ".".join(parts[:end])
                 place = next(
-                    (one for one in (at / "__init__.py", at.with_name(f"{at.name}.py")) if one.is_file()), None
+                    (
+                        candidate
+                        for candidate in (at / "__init__.py", at.with_name(f"{at.name}.py"))
+                        if candidate.is_file()
+                    ),
+                    None,
                 )
                 if place is None:
                     if at.is_dir():
-                        continue  # a package without a file of its own
+                        continue  # a namespace package
                     break
-                if part not in found and place != file.resolve():
-                    found[part] = place
-                    todo.append((place, part if place.name == "__init__.py" else part.rpartition(".")[0]))
-    return found
+                if part not in modules and place != file.resolve():
+                    modules[part] = place
+                    queue_.append((place, part if place.name == "__init__.py" else part.rpartition(".")[0]))
+    return modules
 
 
 def _named_in(path: Path, package: str) -> Iterator[str]:
@@ -53,14 +58,14 @@ def _named_in(path: Path, package: str) -> Iterator[str]:
         if not name.startswith("."):
             yield name
             continue
-        with contextlib.suppress(ImportError):  # beyond the top: it would not be imported either
+        with contextlib.suppress(ImportError):  # beyond the top-level package: the import would fail, too
             dots = len(name) - len(name.lstrip("."))
             base, _, rest = name[dots:].rpartition("|")
             yield f"{importlib.util.resolve_name('.' * dots + base, package or None)}.{rest}"
 
 
 def _written_in(path: Path) -> tuple[str, ...]:
-    """The names of modules that imports in a file may mean."""
+    """The module names that the imports of a file may mean."""
     now = stamp(path)
     if now is None:
         return ()
@@ -71,18 +76,18 @@ def _written_in(path: Path) -> tuple[str, ...]:
 
 
 def _read(path: Path) -> Iterator[str]:
-    """Read the imports from compiled code: to build a syntax tree may fail while the collector runs (Python 3.11)."""
+    """Reads the imports from compiled code: building a syntax tree may fail during garbage collection (Python 3.11)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError):
-        return  # whoever imports it is told
-    todo = [code]
-    while todo:
-        code = todo.pop()
-        todo += [one for one in code.co_consts if isinstance(one, CodeType)]
-        loaded: list[Any] = []  # the level and the names, which are loaded just before a module is imported
+        return  # importing it will raise the error
+    codes = [code]
+    while codes:
+        code = codes.pop()
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        loaded: list[Any] = []  # the last two operands: the level and the names of the next import
         for instruction in dis.get_instructions(code):
             if instruction.opname == "IMPORT_NAME":
                 level, names = loaded[-2:]

@@ -1,5 +1,8 @@
-"""Agents that want their user to log in before they work (a coding agent with an account). Mounts have them; a Python
-agent gets one by `agent.login = …`. Doors that know logging in show the methods; the others say what is missing."""
+"""Logins of agents whose user must log in before they work (a coding agent with an account).
+
+Mounts set them; a Python agent gets one by `agent.login = …`. Doors with a login on their wire show the methods; the
+others report the missing login.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ class LoginMethod(msgspec.Struct):
     id: str
     name: str
     description: str = ""
-    kind: str = "agent"  # the agent does it itself, or "terminal": the user runs a command
-    args: list[str] = []  # of that command, after the agent's own
+    kind: str = "agent"  # the agent logs in itself; "terminal": the user runs a command
+    args: list[str] = []  # of that command, after the agent's arguments
     env: dict[str, str] = {}
 
 
@@ -21,7 +24,7 @@ class Login(Protocol):
     methods: list[LoginMethod]
 
     async def needed(self) -> bool:
-        """Whether nothing can be done before somebody has logged in."""
+        """True if the agent cannot work before a login."""
         ...
 
     async def login(self, method: str) -> None: ...
@@ -30,10 +33,10 @@ class Login(Protocol):
 
 
 def methods_of(agents: Any) -> list[tuple[Login, LoginMethod]]:
-    """Every way to log in to one of some agents, each id once."""
-    found: dict[str, tuple[Login, LoginMethod]] = {}
+    """Lists the login methods of some agents, each id once."""
+    methods: dict[str, tuple[Login, LoginMethod]] = {}
     for agent in agents:
         if agent.login is not None:
             for method in agent.login.methods:
-                found.setdefault(method.id, (agent.login, method))
-    return list(found.values())
+                methods.setdefault(method.id, (agent.login, method))
+    return list(methods.values())

@@ -1,7 +1,8 @@
-"""Where agents come from: the servers that one has been mounted through, told wherever agents are listed.
+"""The mount path: the ids of the servers that an agent was mounted through. Detects loops.
 
-Servers that mount each other would list each other's agents deeper and deeper. With its way on every list, an agent
-that was here before is known when it comes back. Where the way stands on a wire is its protocol's business.
+Servers that mount each other would list each other's agents over and over. Every list carries the mount path of each
+agent, so a server recognises an agent that has passed it before. Each protocol decides where the path stands on its
+wire.
 """
 
 from __future__ import annotations
@@ -20,50 +21,52 @@ MOUNTED_FROM = "mounted_from"
 the agent's code leaves such a run to one that has it, and can tell the remote side."""
 
 VIA = "via"
-"""The member of a mounted card's metadata with the ids of the servers that it came by: first where it is at home, last
-where it is mounted from. A server that tells none is not counted."""
+"""The member of a mounted card's metadata with the mount path: the agent's own server first, the mounted server last.
+Servers that send no path are not counted."""
 
 _SPACE, _ID = "server", "id"
 _LONGEST = 64  # characters of an id
-_MOST = 1000  # ids; nobody has so many hops
+_MAX_IDS = 1000  # beyond any real path
 
 
 async def server_id(store: Store) -> str:
-    """What all processes of a store are called together, for as long as it is there."""
+    """Returns the server id that all processes of a store share. Creates it if there is none."""
     if not (known := await known_id(store)):
-        await store.documents.write([Put(_SPACE, _ID, new_id().encode(), version=0)])  # or another was faster
+        await store.documents.write(
+            [Put(_SPACE, _ID, new_id().encode(), version=0)]
+        )  # unless another process was faster
         known = await known_id(store)
     return known
 
 
 async def known_id(store: Store) -> str:
-    """The same; nothing where no process was there yet."""
-    found = await store.documents.get(_SPACE, _ID)
-    return found.body.decode() if found is not None else ""
+    """Returns the server id of a store; empty if it has none yet."""
+    document = await store.documents.get(_SPACE, _ID)
+    return document.body.decode() if document is not None else ""
 
 
-def way(card: AgentCard, server: str) -> list[str]:
-    """The way of an agent as this server tells it: the one that it came, and this server."""
+def path_through(card: AgentCard, server: str) -> list[str]:
+    """The mount path of an agent as this server lists it: the received path and this server."""
     return [*read(card.metadata.get(VIA)), server]
 
 
-def read(told: Any) -> list[str]:
-    """A way as another server tells it; nothing where it makes no sense."""
-    if not isinstance(told, list) or len(told) > _MOST:
+def read(received: Any) -> list[str]:
+    """Reads a mount path from another server; empty if it is malformed."""
+    if not isinstance(received, list) or len(received) > _MAX_IDS:
         return []
-    return told if all(isinstance(one, str) and 0 < len(one) <= _LONGEST for one in told) else []
+    return received if all(isinstance(server, str) and 0 < len(server) <= _LONGEST for server in received) else []
 
 
-def came(told: Any) -> dict[str, Any]:
-    """The same, as a member for the metadata of a card."""
-    return {VIA: found} if (found := read(told)) else {}
+def metadata(received: Any) -> dict[str, Any]:
+    """A received mount path, as a member for the metadata of a card."""
+    return {VIA: path} if (path := read(received)) else {}
 
 
-def turned_away(card: AgentCard, server: str, max_hops: int) -> str | None:
-    """Why an agent is not to be mounted here; None where it may be.
+def refusal(card: AgentCard, server: str, max_hops: int) -> str | None:
+    """The reason why an agent may not be mounted here; None if it may.
 
-    One that comes straight from a server of this id is another process on this store, or this one, which its owner has
-    named. From there it has this id twice, and comes no further.
+    An agent directly from a server with this id belongs to this process or to another one on the same store, and its
+    owner has named it. On its next return the path has this id twice, and it is refused.
     """
     via = read(card.metadata.get(VIA))
     if server in via[:-1]:

@@ -1,4 +1,4 @@
-"""What runs in a worker process: read an order, run the agent, write what comes of it."""
+"""The main program of a worker process: reads an order, runs the agent, writes its output."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _loaded: dict[tuple[str, str], Agent[..., Any]] = {}
 
 def main() -> None:
     if len(sys.argv) > 1:
-        _end_with(int(sys.argv[1]))
+        _die_with(int(sys.argv[1]))
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the agent prints must not mix with what we say
+    os.dup2(2, 1)  # the agent's prints must not mix with our messages
     while True:
         head = source.read(_HEAD.size)
         if len(head) < _HEAD.size:
             return
         order = json_values.decode(source.read(_HEAD.unpack(head)[0]))
         try:
-            _say(sink, {"output": _run(order, sink)})
-        except BaseException as error:  # sys.exit ends the run, and no process
+            _send(sink, {"output": _run(order, sink)})
+        except BaseException as error:  # sys.exit ends the run, not the process
             info = describe(error)
-            _say(
+            _send(
                 sink,
                 {
                     "error": {
@@ -50,15 +50,15 @@ def main() -> None:
 _PR_SET_PDEATHSIG = 1
 
 
-def _end_with(parent: int) -> None:
-    """Let the system end this process with the one that started it. (A shell beside it ends what this one starts.)"""
+def _die_with(parent: int) -> None:
+    """Asks the system to kill this process when its parent dies. (A guard process kills its children.)"""
     if sys.platform == "linux":
         import ctypes
         import signal
 
-        with contextlib.suppress(OSError, AttributeError):  # no such call here: the shell does it
+        with contextlib.suppress(OSError, AttributeError):  # prctl is missing: the guard process does it
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was gone before
+    if os.getppid() != parent:  # the parent died before
         os._exit(1)
 
 
@@ -78,9 +78,9 @@ def _run(order: dict[str, Any], sink: BinaryIO) -> Any:
             delta = agent.output.encode(item)
             if json_values.check(delta, InvalidOutput, what="output", halves=True) or pieces.holds:
                 delta = pieces.add(delta)
-            _say(sink, {"delta": delta})
+            _send(sink, {"delta": delta})
         if pieces.holds:
-            _say(sink, {"delta": pieces.end()})
+            _send(sink, {"delta": pieces.end()})
     if result is None:
         return None
     return json_values.clean(agent.output.encode(result), InvalidOutput, what="output")
@@ -88,8 +88,8 @@ def _run(order: dict[str, Any], sink: BinaryIO) -> Any:
 
 def _load(file: str, module: str, name: str) -> Agent[..., Any]:
     file = str(Path(file).resolve())
-    found = _loaded.get((file, name))
-    if found is None:
+    agent_ = _loaded.get((file, name))
+    if agent_ is None:
         spec = None
         if module != "__main__":
             try:
@@ -105,11 +105,11 @@ def _load(file: str, module: str, name: str) -> Agent[..., Any]:
             loaded = importlib.util.module_from_spec(spec)
             sys.modules["interlingua_agent_file"] = loaded
             spec.loader.exec_module(loaded)
-        found = _loaded[(file, name)] = getattr(loaded, name)
-    return found
+        agent_ = _loaded[(file, name)] = getattr(loaded, name)
+    return agent_
 
 
-def _say(sink: BinaryIO, message: Any) -> None:
+def _send(sink: BinaryIO, message: Any) -> None:
     data = json_values.encode(message)
     sink.write(_HEAD.pack(len(data)) + data)
     sink.flush()

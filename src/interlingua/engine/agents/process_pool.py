@@ -1,8 +1,8 @@
 """Worker processes for agents that keep a CPU busy (`process=True`).
 
-Each is a fresh Python that loads the agent's file and speaks length-prefixed JSON over its pipes. Cancelling a run
-ends its process and all that it started, in the middle of whatever it computes; the next run gets a new one. None of
-them outlives this process, also where that is killed.
+Each is a fresh Python that loads the agent's file and exchanges length-prefixed JSON over its pipes. Cancelling a run
+kills its process and all child processes in the middle of the computation; the next run gets a new process. None of
+them outlives this process, even if it is killed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEAD = struct.Struct("!I")
 
 
 class ProcessFailed(AgentCrashed):
-    """What the agent raised over there."""
+    """The error that the agent raised in the worker process."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(error["message"], details=error.get("details"), transient=error.get("transient", False))
@@ -38,7 +38,7 @@ class ProcessFailed(AgentCrashed):
 
 
 class ProcessDied(RunLost):
-    """A signal ended the worker process: most likely the system had no memory left."""
+    """A signal ended the worker process, probably because the system ran out of memory."""
 
     def __init__(self, code: int) -> None:
         try:
@@ -48,14 +48,14 @@ class ProcessDied(RunLost):
         super().__init__(f"the worker process was ended by {self.signal} while the agent ran")
 
     def final(self, times: int) -> RunLost:
-        """The error of a run that ends by this."""
+        """The error of a run that ends by such deaths."""
         memory = " (it may need too much memory)" if self.signal == "SIGKILL" else ""
         often = f"{times} times" if times > 1 else "and this agent must not be repeated"
         return RunLost(f"the worker process was ended by {self.signal}{memory} {often}", transient=times <= 1)
 
 
 class _WorkerProcess:
-    """One process, with what it starts: a process group that ends as a whole, and with this process at the latest."""
+    """A worker process with its children: a process group that ends as a whole, at the latest with this process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -83,7 +83,7 @@ class _WorkerProcess:
             await self.process.wait()
         finally:
             self._guard.let_go()
-            # asyncio leaves the pipes open until the collector comes by
+            # asyncio closes the pipes only at garbage collection
             transport = getattr(self.process, "_transport", None)
             if transport is not None:
                 transport.close()
@@ -92,7 +92,7 @@ class _WorkerProcess:
 class ProcessPool:
     def __init__(self, size: int) -> None:
         self._free: list[_WorkerProcess] = []
-        self._young: set[_WorkerProcess] = set()  # all that were started since files changed
+        self._current: set[_WorkerProcess] = set()  # processes started since the last change of files
         self._slots = asyncio.Semaphore(size)
 
     async def run(self, agent: Agent[..., Any], input_: Any, show: Callable[[Any], Awaitable[None]]) -> Any:
@@ -119,26 +119,26 @@ class ProcessPool:
                         clean = True
                         return news["output"]
             finally:
-                if clean and worker in self._young:
+                if clean and worker in self._current:
                     self._free.append(worker)
                 else:
-                    self._young.discard(worker)
+                    self._current.discard(worker)
                     await worker.end()
 
     async def _take(self) -> _WorkerProcess:
         while self._free:
             worker = self._free.pop()
-            if worker.lives and worker in self._young:
+            if worker.lives and worker in self._current:
                 return worker
-            self._young.discard(worker)
-            await worker.end()  # it died while nobody needed it, or has loaded what has changed since
+            self._current.discard(worker)
+            await worker.end()  # it died while idle, or its files have changed since it loaded them
         worker = await _WorkerProcess.start()
-        self._young.add(worker)
+        self._current.add(worker)
         return worker
 
     def renew(self) -> None:
-        """Files of agents have changed: what has loaded them before is used for no other run."""
-        self._young.clear()
+        """Retires the current processes after a change of agents' files: none of them gets another run."""
+        self._current.clear()
 
     async def close(self) -> None:
         free, self._free = self._free, []

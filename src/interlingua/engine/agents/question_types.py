@@ -1,4 +1,4 @@
-"""Questions that agents ask. A question is a class: its fields are what is shown, its type argument is the answer."""
+"""Types of questions. A question is a class: its fields are the payload, its type argument is the answer."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .codec import Codec
 
 A = TypeVar("A")
 
-_LONGEST = 9_999_999_999  # seconds; what comes after is beyond the clock
+_LONGEST = 9_999_999_999  # seconds; later times are beyond the range of clocks
 
 
 EXPIRED = "nobody answered in time"
-"""Why a question was withdrawn whose deadline is over."""
+"""The reason of a withdrawal after the deadline."""
 
 
 class Gone(QuestionExpired):
-    """A remote agent asked this, and does not any more: somebody answered there, or it has gone on without."""
+    """A remote agent no longer asks this: it was answered there, or the agent continued without an answer."""
 
 
 class Question(msgspec.Struct, Generic[A], omit_defaults=True):
-    """Subclass it with the type of the answer:
+    """The base of all questions. Subclass it with the type of the answer:
 
         class MailSendApproval(il.Question[Verdict]):
             subject: str
@@ -41,15 +41,15 @@ class Question(msgspec.Struct, Generic[A], omit_defaults=True):
     def __prompt__(self) -> str:
         """One line for a human. The default is the first line of the class's docstring."""
         doc = type(self).__doc__
-        own = doc and not doc.startswith("Subclass it with") and doc.strip().splitlines()[0]
+        own = doc and not doc.startswith("The base of all questions") and doc.strip().splitlines()[0]
         return own or type(self).__name__
 
     def __options__(self) -> list[Option]:
-        """The choices, where the answer is one of several."""
+        """The choices, if the answer is one of several."""
         return []
 
     def __answer_schema__(self) -> Schema:
-        """Narrower than the answer type, where it depends on the question."""
+        """The schema of the answer. Override it if it depends on the question."""
         return question_codec(type(self)).answer.schema
 
 
@@ -78,7 +78,7 @@ class Confirm(Question[Verdict]):
 
 
 class Choose(Question[Choice]):
-    """Which of these?"""
+    """Choose one of several options."""
 
     message: str
     options: list[Option]
@@ -98,7 +98,7 @@ class Choose(Question[Choice]):
 
 
 class AskText(Question[Text]):
-    """A line of text from whoever answers."""
+    """Ask for a line of text."""
 
     message: str
 
@@ -123,14 +123,14 @@ class QuestionCodec:
 
 
 def answer_schema(question: Question[Any], codec: QuestionCodec) -> Schema:
-    """Of the codec that the agent asks with, unless the question says something narrower itself."""
+    """The answer schema of a question: its own, if it overrides it, else the codec's."""
     if type(question).__answer_schema__ is Question.__answer_schema__:
         return codec.answer.schema
     return question.__answer_schema__()
 
 
 def deadline_at(seconds: float | None, asked_at: int) -> int | None:
-    """When a question expires that has so many seconds; None where it never does (None, or infinity)."""
+    """The time at which a question expires; None if it never does (None or infinity)."""
     if seconds is None or seconds == math.inf:
         return None
     if not 0 <= seconds <= _LONGEST:
@@ -139,12 +139,12 @@ def deadline_at(seconds: float | None, asked_at: int) -> int | None:
 
 
 def remind_at(seconds: Iterable[float], asked_at: int) -> list[int]:
-    """When somebody is reminded of a question, so many seconds after it was asked; each time once, in order."""
-    given = list(seconds)
-    for one in given:
-        if not 0 <= one <= _LONGEST:
-            raise InvalidQuestion(f"remind has {one}; it is a number of seconds, from 0 to {_LONGEST:,}")
-    return sorted({asked_at + int(one * 1e6) for one in given})
+    """The times of the reminders of a question, in order and without duplicates."""
+    delays = list(seconds)
+    for delay in delays:
+        if not 0 <= delay <= _LONGEST:
+            raise InvalidQuestion(f"remind has {delay}; it is a number of seconds, from 0 to {_LONGEST:,}")
+    return sorted({asked_at + int(delay * 1e6) for delay in delays})
 
 
 _codecs: dict[type, QuestionCodec] = {}

@@ -56,7 +56,8 @@ class Watched(Coroutine[Any, Any, T]):
         self._suspend = False
 
     def _ends_a_group(self) -> bool:
-        """Whether it waits for the tasks of a group, which ends well when it is cancelled and they were suspended."""
+        """Tells whether it waits for the tasks of a group, which ends well when it is cancelled and they were
+        suspended."""
         return any(frame.f_code.co_name == "__aexit__" for frame in _waiting_frames(self.work))
 
     def __getattr__(self, name: str) -> Any:
@@ -217,7 +218,7 @@ class Branches:
         return [one for one in (self.root, *self.living) if one.task is not None and not one.task.done()]
 
     def is_excused(self, path: str) -> bool:
-        """Whether a branch, or one that it comes from, was cancelled, or is still alive."""
+        """Tells whether a branch, or one that it comes from, was cancelled, or is still alive."""
         excused = (*self.gone, *(branch.path for branch in self.living))
         return any(path == one or path.startswith(f"{one}.") for one in excused)
 
@@ -252,7 +253,8 @@ def _is_waiting(
 
 
 def _waiting_frames(work: Any) -> list[types.FrameType]:
-    """Where a coroutine is suspended, as far as that is in asyncio or anyio: asyncio.wait, or the end of a group."""
+    """The frames in which a coroutine is suspended, as far as they are in asyncio or anyio: asyncio.wait, or the end of
+    a group."""
     frames: list[types.FrameType] = []
     while work is not None:
         if isinstance(work, Watched):
@@ -276,7 +278,7 @@ _INNER = ("cr_await", "gi_yieldfrom", "ag_await")
 
 
 def _refers(value: Any, tasks: Collection[asyncio.Task[Any]], depth: int = 4) -> bool:
-    """Whether something holds one of the tasks, as a group of tasks does."""
+    """Tells whether something holds one of the tasks, as a group of tasks does."""
     if isinstance(value, asyncio.Task):
         return value in tasks
     if depth == 0 or isinstance(value, asyncio.AbstractEventLoop):

@@ -232,7 +232,7 @@ class ChildRuns:
         task = self._waits.loop.create_task(call.beside(child))
 
         def failed(answering: asyncio.Task[None]) -> None:
-            """What answers the child has failed: the child may wait for that answer for ever."""
+            """Fail the wait, as answering the child has failed: the child may wait for that answer for ever."""
             error = None if answering.cancelled() else answering.exception()
             if error is not None and not over.done():
                 over.set_exception(error)

@@ -1,4 +1,4 @@
-"""What an agent holds while it runs: its state and configuration, and everything it may do.
+"""Contexts: the state and configuration of an agent while it runs, and everything it may do.
 
 `Context` is for async agents; `SyncContext` is the same with blocking methods, for agents that are plain functions.
 """
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class _Common(Generic[S, C]):
-    """What both contexts share: everything that neither waits nor blocks."""
+    """The members of both contexts: everything that neither waits nor blocks."""
 
     state: S  # of the thread; kept when the run succeeds
     config: C
@@ -60,49 +60,49 @@ class _Common(Generic[S, C]):
 
     @property
     def messages(self) -> list[Message]:
-        """What was said in this request, with all its parts. Earlier turns are in `history`."""
+        """The messages of this request, with all their parts. Earlier turns are in `history`."""
         return self._run.data.request.messages
 
     @property
     def history(self) -> list[Message]:
-        """What was said on this thread before this run."""
+        """The messages of this thread before this run."""
         return self._run.thread.history
 
     @property
     def authority(self) -> Authority | None:
-        """What this run may do, where it is one of a team's."""
+        """The authority of this run, where it is one of a team's: what it may do."""
         return self._run.data.authority
 
     @property
     def me(self) -> str | None:
-        """What others call this run, where it is one of a team's: analyst, or analyst#2."""
+        """The name that others call this run by, where it is one of a team's: analyst, or analyst#2."""
         return self._run.data.authority.me if self._run.data.authority is not None else None
 
     @property
     def task(self) -> str | None:
-        """What its task is called, where it is one of a team's: T1, or T1.2 for a part of that."""
+        """The name of its task, where it is one of a team's: T1, or T1.2 for a part of that."""
         return (self._run.data.authority.task or None) if self._run.data.authority is not None else None
 
     @property
     def delegator(self) -> str | None:
-        """Who handed the task over, where it is one of a team's."""
+        """The agent that handed the task over, where the run is one of a team's."""
         return (self._run.data.authority.delegator or None) if self._run.data.authority is not None else None
 
     @property
     def review(self) -> Proposal | None:
-        """What this run has to judge, where it is an overseer's. Its output is a verdict then."""
+        """The proposal that this run has to judge, where it is an overseer's. Its output is a verdict then."""
         assignment = self._run.data.request.assignment
         return assignment.review if assignment is not None else None
 
     @property
     def inquiries(self) -> list[Exchange]:
-        """What the overseer said of what this task has led to before: it is worked on again."""
+        """The overseer's inquiries about earlier results of this task: it is worked on again."""
         assignment = self._run.data.request.assignment
         return assignment.earlier if assignment is not None else []
 
     @property
     def editor(self) -> Editor | None:
-        """What the caller's editor offers: files as it has them, terminals. None where nobody sits in one now."""
+        """The editor of the caller: files as it has them, terminals. None where nobody sits in one now."""
         return self._run.editor
 
     def now(self) -> datetime.datetime:
@@ -125,8 +125,8 @@ class _Common(Generic[S, C]):
         return run.use.at_once(kind, lambda: run.steps.made_once(kind, make), records=False)
 
     def patched(self, name: str) -> bool:
-        """Whether to execute new code: True in runs that come here for the first time, False in runs that have passed
-        this with the old code. A run gets the same answer each time."""
+        """Tell whether to execute new code: True in runs that come here for the first time, False in runs that have
+        passed this with the old code. A run gets the same answer each time."""
         run = self._run
         return run.use.at_once("patched", lambda: run.steps.patched(name))
 
@@ -141,12 +141,12 @@ class _Common(Generic[S, C]):
 
     @property
     def parking(self) -> bool:
-        """Whether this handler is only set aside: its run goes on later, and replays it. For code that cleans up."""
+        """True when this handler is only suspended: its run goes on later, and replays it. For code that cleans up."""
         return self._run.waits.leaving in SUSPENDING
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody wants this run to stop."""
+        """True when somebody wants this run to stop."""
         return self._run.data.cancelling
 
     async def _call(
@@ -170,7 +170,7 @@ def _tool_call(
 
 
 class Context(_Common[S, C]):
-    """What an async agent may do."""
+    """The context of an async agent."""
 
     async def ask(
         self, question: Question[A], *, deadline: float | None = None, attachments: Iterable[Part | str] = (),
@@ -328,7 +328,7 @@ class Context(_Common[S, C]):
 
 
 class SyncContext(_Common[S, C]):
-    """What an agent that is a plain function may do. Every method blocks its thread, never the others."""
+    """The context of an agent that is a plain function. Every method blocks its thread, never the others."""
 
     def ask(
         self, question: Question[A], *, deadline: float | None = None, attachments: Iterable[Part | str] = (),

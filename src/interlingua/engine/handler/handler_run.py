@@ -34,7 +34,7 @@ OnMessage = Callable[[Message], Awaitable[str | None]]
 
 
 class MemberPart(Protocol):
-    """What a run may do in its team."""
+    """The run in its team."""
 
     async def delegate(
         self, target: str, summary: str, attachments: list[Part | str], rule: str | None, reason: str | None,
@@ -89,7 +89,8 @@ class HandlerRun(Protocol):
         ...
 
     async def is_member(self, agent: str) -> bool:
-        """Whether a call of this agent is one of a team's: of one that the run works for, or of a stranger to it."""
+        """Tells whether a call of this agent goes through a team's gate: the run works for a team, or the agent is of
+        one."""
         ...
 
     async def pull_inbox(self) -> None: ...

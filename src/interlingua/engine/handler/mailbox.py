@@ -43,7 +43,7 @@ class Mailbox:
 
     @property
     def has_mail(self) -> bool:
-        """Whether there are messages that the handler has not taken."""
+        """True while there are messages that the handler has not taken."""
         return self._untaken < len(self._received)
 
     # -- what comes from the inbox ------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class Mailbox:
                 future.set_result(None)
 
     def _is_new(self, message: Message) -> bool:
-        """Whether a message that was passed on comes for the first time: after a crash it is passed on again."""
+        """Tells whether a message that was passed on comes for the first time: after a crash it is passed on again."""
         mark = message.metadata.get(PASSED)
         if self._passed_on is None:
             self._passed_on = self._received.passed_on()

@@ -84,7 +84,7 @@ def our_failure(message: str, told: Any) -> RemoteError | None:
 
 
 class Mounted:
-    """What the handler of a mounted agent may do beyond its context."""
+    """A run of a mounted agent, as its handler sees it beyond its context."""
 
     def __init__(self, ctx: Context[Any, Any]) -> None:
         self._ctx = ctx
@@ -99,16 +99,16 @@ class Mounted:
 
     @property
     def leaving_for_good(self) -> bool:
-        """Whether the remote run has to end with this one. A run that is only set aside is found again later."""
+        """True when the remote run has to end with this one. A run that is only suspended is found again later."""
         return self.leaving in ("cancel", "timeout")
 
     @property
     def begun(self) -> bool:
-        """Whether the run had begun before its handler was entered: it was parked, or its process is gone."""
+        """True when the run had begun before its handler was entered: it was parked, or its process is gone."""
         return self._run.data.replay.started
 
     def shown(self, step: str) -> list[Emission]:
-        """What a step that was cut short has shown before, and what still stands of it.
+        """Emissions that a step which was cut short has shown before, and that still stand.
 
         Show it again first, as it is: that is not written twice. `step` is the key that the step was given.
         """
@@ -189,7 +189,7 @@ class Mounted:
         return [question.key.removeprefix("ask:") for question in self._run.questions.open.values()]
 
     def said(self) -> list[Part]:
-        """What the caller said, in full; nothing where the input is all there is."""
+        """The parts of the caller's messages; none where the input is all there is."""
         return [part for message in self._ctx.messages if message.role == "user" for part in message.parts]
 
     def said_as(self, card: AgentCard, input_: dict[str, Any]) -> list[Part]:
@@ -204,11 +204,11 @@ class Mounted:
         return []
 
     def beside(self, input_: dict[str, Any]) -> list[Part]:
-        """What the caller said beside the input: files, and data that are no members of it."""
+        """The parts that the caller sent beside the input: files, and data that are no members of it."""
         return [part for part in self.said() if not isinstance(part, TextPart) and not _holds(input_, part)]
 
     def recorded(self, step: str) -> bool:
-        """Whether a step was done when the handler was entered, by the key that it was given."""
+        """Tells whether a step was done when the handler was entered, by the key that it was given."""
         return step_place(step) in self._run.data.replay.records
 
     def record(self, step: str, value: Any) -> None:
@@ -306,13 +306,14 @@ class Mounted:
             await self.committed()
 
     def passed_on(self, key: str) -> bool:
-        """Whether the answer to this may have reached the remote side, before a crash or a moment ago. What has moved
-        on there since may have done so with just this answer."""
+        """Tells whether the answer to this may have reached the remote side, before a crash or a moment ago. The remote
+        side may have moved on since with just this answer."""
         return self.recorded(_passed_on(key))
 
     def too_late(self, key: str, *, step: str, answered: bool = True, **details: Any) -> Warned:
-        """What is to be shown, in a step, of an answer that was given here and is not the one that counts: the remote
-        side had another before, or (not `answered`) no longer asked. The answer stays on record as it was given."""
+        """A warning, to be shown in a step, about an answer that was given here and is not the one that counts: the
+        remote side had another before, or (not `answered`) no longer asked. The answer stays on record as it was
+        given."""
         past = self._run.data.replay.questions[f"ask:{key}"]
         by = f" (by {past.answer.by})" if past.answer is not None and past.answer.by else ""
         why = f"the question had been answered {self._there} before"
@@ -342,8 +343,9 @@ class Mounted:
             raise
 
     async def _wake(self, key: str) -> None:
-        """What is set aside with this is entered again at that time, and looks. The longer it has waited, the less it
-        matters when exactly one hears that it need not any more: so a month of waiting costs a few dozen looks."""
+        """Wake the run from time to time while it is parked with this question, to look. The longer it has waited, the
+        less it matters when exactly one hears that it need not any more: so a month of waiting costs a few dozen
+        looks."""
         while True:
             question = self._asks(key)
             waited = 0.0 if question is None else (now() - question.asked_at) / 1e6
@@ -353,7 +355,7 @@ class Mounted:
                 await self._run.waits.wait(never, now() + int(pause * 1e6))
 
     def _asks(self, key: str) -> AskedQuestion | None:
-        """What is asked by a key, and open."""
+        """The open question with this key."""
         return next((one for one in self._run.questions.open.values() if one.key == f"ask:{key}"), None)
 
 

@@ -15,9 +15,9 @@ from ...model.content import Artifact, Message
 from ...model.delta import DeltaError, Joiner
 from ...model.errors import InterlinguaError, Invalid, InvalidOutput
 from ...model.events import ArtifactAdded, Emission, MessageSent, OutputDelta, RunRestarted
+from ..log.split_text import Pieces
 from ..log.step_attempts import Attempt, Attempts
 from .run_data import RunData
-from .split_text import Pieces
 from .waits import Waits
 
 
@@ -170,7 +170,7 @@ class Output:
     # -- what the context offers --------------------------------------------------------------------------
 
     def delta_of(self, item: Any) -> dict[str, Any]:
-        """What a handler yields, as a delta of the output."""
+        """Turn what a handler yields into a delta of the output."""
         agent = self._data.agent
         delta = agent.output.encode(item) if agent is not None and agent.output is not None else item
         if type(delta) is not dict:
@@ -221,5 +221,5 @@ class Output:
         await self._data.log.breathe()
 
     def _join_pieces(self) -> None:
-        """What is emitted now holds half a character: from here on, pieces are joined before they are written."""
+        """Join pieces before they are written, from here on: something emitted holds half a character."""
         self._pieces = self._pieces or Pieces(self._data.row.id)

@@ -42,7 +42,7 @@ def contain(run: Run | None) -> None:
 
 
 def is_signal(error: BaseException | None) -> bool:
-    """Whether this is Ctrl-C at the process, which only happened to arrive while code of an agent was executing.
+    """Tells whether this is Ctrl-C at the process, which only happened to arrive while code of an agent was executing.
 
     Python raises it between two instructions of whatever executes, or a handler of the signal does (that of asyncio
     among them); an agent that raises KeyboardInterrupt does so with a statement of its own.

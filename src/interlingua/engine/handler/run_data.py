@@ -36,7 +36,7 @@ class Host(Protocol):
     def clock(self) -> WallClock: ...
     @property
     def is_ending(self) -> bool:
-        """Whether a run that is cut short here ends with the process."""
+        """True when a run that is cut short here ends with the process."""
         ...
 
     @property
@@ -96,6 +96,6 @@ class RunData:
 
     @property
     def in_thread(self) -> bool:
-        """Whether the handler is a plain function in a thread of this process."""
+        """True when the handler is a plain function in a thread of this process."""
         agent = self.agent
         return agent is not None and agent.shape.startswith("sync") and not agent.process

@@ -235,7 +235,7 @@ class Steps:
         return (int.from_bytes(seed[:8]) >> 11) / 2**53
 
     def patched(self, name: str) -> bool:
-        """Whether the run executes the new code: it has done so before, or is past its history."""
+        """Tells whether the run executes the new code: it has done so before, or is past its history."""
         place = f"patch:{name}"
         self._replay.reach(place)
         past = self._replay.records.get(place)

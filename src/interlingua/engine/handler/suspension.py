@@ -1,4 +1,5 @@
-"""How a handler leaves memory while its run goes on later: parked, blocked, or released by a process that stops."""
+"""Suspension: a handler leaves memory while its run goes on later. It is parked, blocked, or released by a process that
+stops."""
 
 from __future__ import annotations
 

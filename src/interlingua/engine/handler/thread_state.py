@@ -42,7 +42,7 @@ class ThreadState:
 
     @property
     def exists(self) -> bool:
-        """Whether the run works on a thread."""
+        """True when the run works on a thread."""
         assignment = self._data.request.assignment
         return self._data.row.thread is not None or (assignment is not None and assignment.lent)
 

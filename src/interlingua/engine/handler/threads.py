@@ -30,7 +30,7 @@ class HandlerThreads:
 
     @property
     def on_loop(self) -> bool:
-        """Whether this is the thread of the event loop."""
+        """True in the thread of the event loop."""
         return threading.get_ident() == self._loop_thread
 
     def release(self) -> None:

@@ -18,14 +18,6 @@ from .suspension import SUSPENDING, Leaving, Suspended
 class Control(Protocol):
     """The run as a whole, as its parts need it."""
 
-    def tick(self, waits: asyncio.Task[Any] | None = None) -> None:
-        """Note that the handler begins to wait or goes on. `waits`: the task that is about to wait."""
-        ...
-
-    def stir(self) -> None:
-        """Note that the handler does something while one of its branches waits."""
-        ...
-
     def leave(self, how: Leaving) -> None:
         """Ask the handler to stop."""
         ...
@@ -39,17 +31,30 @@ class Control(Protocol):
         ...
 
 
+class Activity(Protocol):
+    """Notes whether the handler does something or only waits."""
+
+    def tick(self, waits: asyncio.Task[Any] | None = None) -> None:
+        """Note that the handler begins to wait or goes on. `waits`: the task that is about to wait."""
+        ...
+
+    def stir(self) -> None:
+        """Note that the handler does something while one of its branches waits."""
+        ...
+
+
 class Waits:
-    """What the branches of a handler wait for, and whether the handler may still do anything."""
+    """The waits of all branches of a handler. They also say whether the handler may still do anything."""
 
     __slots__ = (
-        "_control", "_data", "_deadlines", "_turns", "active", "awaited", "blocked", "branches", "entered", "leaving",
-        "loop", "over", "waited",
+        "_control", "_data", "_deadlines", "_turns", "active", "activity", "awaited", "blocked", "branches", "entered",
+        "leaving", "loop", "over", "waited",
     )  # fmt: skip
 
     def __init__(self, data: RunData, branches: Branches, control: Control, loop: asyncio.AbstractEventLoop) -> None:
         self._data = data
         self._control: Control | None = control  # None: the handler has ended
+        self.activity: Activity | None = None  # made after this; None, too, when the handler has ended
         self._turns = Turns(loop)
         self._deadlines: dict[asyncio.Future[Any], int] = {}
         self.branches = branches
@@ -64,7 +69,7 @@ class Waits:
 
     def close(self) -> None:
         """Forget the run as a whole, whose handler has ended."""
-        self._control = None
+        self._control = self.activity = None
 
     # -- whether the handler may go on --------------------------------------------------------------------
 
@@ -79,12 +84,12 @@ class Waits:
 
     @property
     def suspending(self) -> bool:
-        """Whether the handler is left, and the run goes on later."""
+        """True when the handler is left, and the run goes on later."""
         return self.leaving in SUSPENDING and not self.branches.engine_code
 
     @property
     def process_ends(self) -> bool:
-        """Whether the task was cancelled with the process, or the event loop, and not by us or by the agent."""
+        """True when the task was cancelled with the process, or the event loop, and not by us or by the agent."""
         task = self.branches.root.task
         return self.leaving is None and task is not None and task.cancelling() > 0 and self._data.host.is_ending
 
@@ -119,12 +124,12 @@ class Waits:
     # -- waiting ------------------------------------------------------------------------------------------
 
     def tick(self, waits: asyncio.Task[Any] | None = None) -> None:
-        if self._control is not None:
-            self._control.tick(waits)
+        if self.activity is not None:
+            self.activity.tick(waits)
 
     def stir(self) -> None:
-        if self._control is not None:
-            self._control.stir()
+        if self.activity is not None:
+            self.activity.stir()
 
     async def wait(
         self, future: asyncio.Future[Any], deadline: int | None = None, *, behind: asyncio.Future[Any] | None = None
@@ -191,17 +196,17 @@ class Waits:
 
     @property
     def only_waiting(self) -> bool:
-        """Whether the handler does nothing but wait."""
+        """True when the handler does nothing but wait."""
         return self.blocked > 0 and self.active == 0
 
     @property
     def goes_on(self) -> bool:
-        """Whether a branch is about to go on, because what it waited for has come."""
+        """True when a branch is about to go on, because what it waited for has come."""
         return any(one.done() for one in self.awaited.values())
 
     @property
     def at_rest(self) -> bool:
-        """Whether only somebody else can wake the run: not time, and not what has come in already."""
+        """True when only somebody else can wake the run: not time, and not what has come in already."""
         return self.only_waiting and not self.goes_on and self.next_deadline() is None
 
     def busy_branches(self) -> list[Branch]:

@@ -1,4 +1,4 @@
-"""What a caller who sits in an editor offers to the agent: its folders, its unsaved files, its terminals.
+"""The editor of a caller, as it is offered to the agent: its folders, its unsaved files, its terminals.
 
 A door that has such a caller registers one under the thread; agents find it as `ctx.editor`. It lives only as long as
 the caller's connection: an agent that is entered again elsewhere finds None, so what it does there belongs into steps.
@@ -29,7 +29,7 @@ class Terminal(Protocol):
     id: str
 
     async def output(self) -> TerminalOutput:
-        """What it has written so far."""
+        """The output that it has written so far."""
         ...
 
     async def wait(self) -> TerminalOutput:

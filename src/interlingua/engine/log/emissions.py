@@ -42,7 +42,7 @@ class Expected:
         return self.queue[0][0]
 
     def take(self, body: Emission, output: Any) -> tuple[bool, int]:
-        """Whether this is what is expected next, or a part of it; and the seq of what it completes, or 0."""
+        """Tells whether this is what is expected next, or a part of it; and the seq of what it completes, or 0."""
         seq, expected = self.queue[0]
         if isinstance(body, OutputDelta):
             if isinstance(expected, OutputDelta) and expected.step == body.step:
@@ -74,7 +74,7 @@ class Expected:
 
 
 class Emissions:
-    """What a run has emitted and still counts, and what of it the handler has yet to repeat."""
+    """Emissions of a run that still count, and those of them that the handler has yet to repeat."""
 
     _matched = 0  # seq of the last event that the handler has caught up with
     _kept: int | None = None  # seq up to which the history stands, once something of it was voided
@@ -115,13 +115,14 @@ class Emissions:
 
     @property
     def standing(self) -> list[Emission]:
-        """What was emitted and still counts."""
+        """Emissions that still count."""
         return [body for _, body in self._standing]
 
     # -- steps --------------------------------------------------------------------------------------------
 
     def of_step(self, key: str) -> tuple[list[Emission], list[Emission]]:
-        """What a recorded step emitted that still stands, and what of it was voided and must be said again."""
+        """Emissions of a recorded step: those that still stand, and those that were voided and must be emitted
+        again."""
         emitted = self._of_steps.pop(key, [])
         if self._kept is None:
             self._caught_up(emitted[-1][0] if emitted else 0)
@@ -130,7 +131,7 @@ class Emissions:
         return [body for seq, body in emitted if seq <= kept], [body for seq, body in emitted if seq > kept]
 
     def emitted_by(self, key: str) -> list[Emission]:
-        """What a step emitted that was cut short, as far as it stands and has not been emitted again."""
+        """Emissions of a step that was cut short, as far as they stand and have not been emitted again."""
         return [body for one in self._expected.values() for _, body in one.queue if body.step == key]
 
     def step_ended(self, key: str) -> Again:
@@ -189,7 +190,7 @@ class Emissions:
             self._matched = seq
 
     def _void(self) -> Again:
-        """What is expected does not count any more. What stands beyond it has to be written again."""
+        """Void everything that is expected. Emissions that stand beyond it have to be written again."""
         expected = list(self._expected.values())
         keep = min(self._matched, *(one.next_seq - 1 for one in expected))
         deltas = {seq for seq, body in self._standing if isinstance(body, OutputDelta)}
@@ -224,7 +225,7 @@ def _changes_nothing(output: Any, delta: Any) -> bool:
 
 
 def _chars(delta: Any) -> int:
-    """How much text a delta holds. Adds up under compose, so it tells when to compare."""
+    """Count the characters of text in a delta. The counts add up under compose, so they tell when to compare."""
     if isinstance(delta, str):
         return len(delta)
     if isinstance(delta, dict):

@@ -44,7 +44,7 @@ class ReceivedMessages:
 
     @property
     def bytes(self) -> int:
-        """Of the messages that are in memory."""
+        """Bytes of the messages that are in memory."""
         return self._bytes
 
     def add(self, message: Message, seq: int, size: int) -> None:

@@ -50,7 +50,7 @@ def place_of(key: str) -> Place | None:
 
 
 def is_named(key: str) -> bool:
-    """Whether this was given with `key=`: then the arguments of the call do not count."""
+    """Tells whether this was given with `key=`: then the arguments of the call do not count."""
     return place_of(key) is None
 
 
@@ -65,7 +65,7 @@ def name_of(key: str) -> str:
 
 
 class Arguments(NamedTuple):
-    """What a call was called with, as far as its record says it."""
+    """The arguments of a call, as far as its record has them."""
 
     digest: str = UNKNOWN
     shown: str = ""

@@ -1,4 +1,4 @@
-"""What a run's log already holds, for a handler that is entered again.
+"""The history of a run, for a handler that is replayed.
 
 Records (steps, answers, children's results, messages) are returned instead of being made again. What the handler emits
 is compared with what it emitted before: see `emissions`.
@@ -6,6 +6,7 @@ is compared with what it emitted before: see `emissions`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -126,54 +127,75 @@ class Replay:
             if key is not None:
                 self.has_calls = True
                 self._note_call(key, event)
-            match body:
-                case RunCreated(code=code):
-                    self.created, self.code = body, code
-                case RunStarted():
-                    if not self.started:
-                        self.checkpoint, self.thread_version = body.checkpoint, body.thread_version
-                        self.first_code = body.code or self.code
-                    self.started, self.code = True, body.code or self.code
-                case CodeChanged(new=code):
-                    self.code = code
-                case RunRestarted(keep=keep):
-                    self.emissions.restarted(keep)
-                case Recorded(key=key):
-                    self.records[key] = (event.seq, self._fitting(body, event.size))
-                case QuestionAsked(question=question, run=run):
-                    if run is None:
-                        self.questions[question.key] = PastQuestion(question)
-                    else:
-                        self.relayed[question.id] = run
-                case QuestionAnswered(question=question_id, answer=answer, run=run):
-                    self._close(question_id, answer, run, event.seq)
-                case QuestionWithdrawn(question=question_id, reason=reason, run=run):
-                    self._close(question_id, None, run, event.seq, reason)
-                case CancelRequested(rollback=rollback):
-                    self.cancelled = True
-                    self.rollback = self.rollback or rollback
-                case MessageReceived(message=message):
-                    self.received.add(message, event.seq, event.size)
-                case ChildCalled(key=key):
-                    self.children[key] = (body, None, event.seq)
-                case ChildEnded(key=key):
-                    self.children[key] = (self.children[key][0], self._fitting_end(body, event.size), event.seq)
-                    self.ended_at[key] = event.seq
-                case DelegationRefused(key=key):
-                    self.refused[key] = (event.seq, body)
-                    self.children.pop(key, None)
-                case ToolRefused(key=key):
-                    self.refused[key] = (event.seq, body)
-                case Said(key=key, run=None):
-                    self.said[key] = (event.seq, body)
-                case ErrorHandled(key=key):
-                    self.handled[key] = (event.seq, body)
-                case Warned(step=str(step)) if step.startswith(LATE):
-                    pass
-                case _ if isinstance(body, EMISSIONS):
-                    self.emissions.read(event.seq, body)
+            if (read := _READERS.get(type(body))) is not None:
+                read(self, event, body)
+            elif isinstance(body, EMISSIONS):
+                self.emissions.read(event.seq, body)
         if events:
             self.last_seq = events[-1].seq
+
+    def _read_created(self, event: Event, body: RunCreated) -> None:
+        self.created, self.code = body, body.code
+
+    def _read_started(self, event: Event, body: RunStarted) -> None:
+        if not self.started:
+            self.checkpoint, self.thread_version = body.checkpoint, body.thread_version
+            self.first_code = body.code or self.code
+        self.started, self.code = True, body.code or self.code
+
+    def _read_code(self, event: Event, body: CodeChanged) -> None:
+        self.code = body.new
+
+    def _read_restarted(self, event: Event, body: RunRestarted) -> None:
+        self.emissions.restarted(body.keep)
+
+    def _read_record(self, event: Event, body: Recorded) -> None:
+        self.records[body.key] = (event.seq, self._fitting(body, event.size))
+
+    def _read_question(self, event: Event, body: QuestionAsked) -> None:
+        if body.run is None:
+            self.questions[body.question.key] = PastQuestion(body.question)
+        else:
+            self.relayed[body.question.id] = body.run
+
+    def _read_answer(self, event: Event, body: QuestionAnswered) -> None:
+        self._close(body.question, body.answer, body.run, event.seq)
+
+    def _read_withdrawn(self, event: Event, body: QuestionWithdrawn) -> None:
+        self._close(body.question, None, body.run, event.seq, body.reason)
+
+    def _read_cancel(self, event: Event, body: CancelRequested) -> None:
+        self.cancelled = True
+        self.rollback = self.rollback or body.rollback
+
+    def _read_message(self, event: Event, body: MessageReceived) -> None:
+        self.received.add(body.message, event.seq, event.size)
+
+    def _read_child(self, event: Event, body: ChildCalled) -> None:
+        self.children[body.key] = (body, None, event.seq)
+
+    def _read_child_end(self, event: Event, body: ChildEnded) -> None:
+        called = self.children[body.key][0]
+        self.children[body.key] = (called, self._fitting_end(body, event.size), event.seq)
+        self.ended_at[body.key] = event.seq
+
+    def _read_refused_child(self, event: Event, body: DelegationRefused) -> None:
+        self.refused[body.key] = (event.seq, body)
+        self.children.pop(body.key, None)
+
+    def _read_refused_tool(self, event: Event, body: ToolRefused) -> None:
+        self.refused[body.key] = (event.seq, body)
+
+    def _read_said(self, event: Event, body: Said) -> None:
+        if body.run is None:
+            self.said[body.key] = (event.seq, body)
+
+    def _read_handled(self, event: Event, body: ErrorHandled) -> None:
+        self.handled[body.key] = (event.seq, body)
+
+    def _read_warning(self, event: Event, body: Warned) -> None:
+        if body.step is None or not body.step.startswith(LATE):
+            self.emissions.read(event.seq, body)
 
     def close_history(self) -> None:
         """All of the history was read."""
@@ -240,7 +262,7 @@ class Replay:
 
     @property
     def caught_up(self) -> bool:
-        """Whether the handler has passed its last record. Open questions and children count as records."""
+        """True when the handler has passed its last record. Open questions and children count as records."""
         return not self._ahead
 
     def unused(self, branch: str | None = None) -> list[PastCall]:
@@ -260,8 +282,29 @@ class Replay:
                 past.open, past.answer, past.seq, past.reason = False, answer, seq, reason
 
 
+_READERS: dict[type, Callable[[Any, Event, Any], None]] = {
+    RunCreated: Replay._read_created,
+    RunStarted: Replay._read_started,
+    CodeChanged: Replay._read_code,
+    RunRestarted: Replay._read_restarted,
+    Recorded: Replay._read_record,
+    QuestionAsked: Replay._read_question,
+    QuestionAnswered: Replay._read_answer,
+    QuestionWithdrawn: Replay._read_withdrawn,
+    CancelRequested: Replay._read_cancel,
+    MessageReceived: Replay._read_message,
+    ChildCalled: Replay._read_child,
+    ChildEnded: Replay._read_child_end,
+    DelegationRefused: Replay._read_refused_child,
+    ToolRefused: Replay._read_refused_tool,
+    Said: Replay._read_said,
+    ErrorHandled: Replay._read_handled,
+    Warned: Replay._read_warning,
+}
+
+
 def _comes_once(key: str) -> bool:
-    """Whether a handler comes to this record at its place, and at no other."""
+    """Tells whether a handler comes to this record at its place, and at no other."""
     place = place_of(key)
     return place is not None and place.kind in ("step", "tool", "call") and place.key == key
 
@@ -301,5 +344,5 @@ def _past_call(event: Event) -> PastCall:
 
 
 def said_digest(text: str) -> str:
-    """What tells one message to a participant from another."""
+    """The digest that tells one message to a participant from another."""
     return json_values.digest(text)[:16]

@@ -38,7 +38,7 @@ class Turns:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Whoever has the turn keeps it, also while it waits for the store."""
+        """Keep the turn, also while the store is read."""
         self._held += 1
         try:
             yield

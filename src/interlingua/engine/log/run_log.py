@@ -45,7 +45,6 @@ from ...model.status import FINAL, Move, Status, next_status
 from ...store.changes import Change, ChildNews, PutCallback, PutInbox, Sealed
 from ...store.ports import Store
 from ...store.rows import EventRow, RunRow
-from ..ids import now
 from ..settings import Settings
 from .recent_events import RecentEvents
 
@@ -73,7 +72,7 @@ _MOVES: dict[type, Callable[..., Move]] = {
 
 
 def move_of(body: Body) -> Move | None:
-    """What an event means to the status of its run."""
+    """The move of a run's status that an event makes."""
     move = _MOVES.get(type(body))
     return None if move is None else move(body)
 
@@ -259,7 +258,7 @@ class LiveLog:
 
     @property
     def heavy(self) -> bool:
-        """Whether so much waits for the disk that the next of it should wait, too."""
+        """True when so much waits for the disk that the next of it should wait, too."""
         return self._unwritten + self._in_flight > self.recent.most_bytes
 
     def touch(self, *changes: Change, close: bool = False) -> None:
@@ -310,7 +309,7 @@ class LiveLog:
         self._queued = False
         self._settle_fragments()
         row = self.row
-        time = max(now(), row.updated_at)
+        time = max(self._store.clock.now(), row.updated_at)
         events: list[EventRow] = []
         bodies: list[Body] = []
         run, seq, head = row.id, self._next_seq, self._head
@@ -407,6 +406,12 @@ class LiveLog:
     def since(self, seq: int) -> list[Event] | None:
         """Committed events after `seq`, from memory; None where memory does not reach back that far."""
         return self.recent.since(seq)
+
+    def leave_memory(self) -> None:
+        """Leaves the events to the store, which has them all. A slow reader may hold this log for long."""
+        self.recent.clear()
+        if self.finished is not None:
+            self.finished = replace(self.finished, output=None)
 
     def changed(self) -> asyncio.Future[None]:
         """Done at the next commit."""

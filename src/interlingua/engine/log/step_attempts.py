@@ -9,7 +9,7 @@ from .emissions import copied
 
 
 class Attempt:
-    """What was shown since an attempt began: by it, and by all others."""
+    """Emissions since an attempt began: its own, and all others."""
 
     def __init__(self, place: str, keep: int, output: Any, sent: int) -> None:
         self.place = place
@@ -49,7 +49,7 @@ class Attempts:
                 attempt.own, attempt.others = [], []
 
     def take_back(self, attempt: Attempt) -> list[Emission]:
-        """What others have shown since an attempt began: all after that is void, so it must be shown again."""
+        """Emissions of others since an attempt began: everything after that is void, so they must be written again."""
         void, again = {id(body) for body in attempt.own}, list(attempt.others)
         attempt.own = []
         for other in self._under_way:

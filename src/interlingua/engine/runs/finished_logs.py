@@ -30,6 +30,7 @@ class FinishedLogs:
         log = self._logs.pop(run, None)
         if log is not None:
             self._bytes -= log.recent.bytes
+            log.leave_memory()
 
     def forget_below(self, path: str) -> None:
         """Forget the runs that a run has called, and those below them. `path`: of its children."""

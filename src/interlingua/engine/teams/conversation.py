@@ -123,7 +123,8 @@ class Conversation:
         self.say_once(place, "message", task, authority.me, recipient, message, held=held, also=[mail])
 
     def _is_held(self, to: DelegationRow) -> tuple[bool, str]:
-        """Whether a message is for the log alone: an overseer and the agent that it oversees talk about a result."""
+        """Tells whether a message is for the log alone: an overseer and the agent that it oversees talk about a
+        result."""
         assignment, authority = self._data.request.assignment, self._participant()
         if assignment is not None and assignment.review is not None:
             return assignment.review.agent == instance_id(to.agent, to.instance), assignment.review.result_hash
@@ -235,7 +236,8 @@ def unverified(part: Part) -> Part:
 
 
 def sound(given: Any, type_: Any, what: str) -> Any:
-    """What can be read back when it is written down. Nothing else may reach a log: no run gets past what is there."""
+    """Convert a value to something that can be read back when it is written. Nothing else may reach a log: no run gets
+    past it."""
     try:
         return msgspec.convert(msgspec.to_builtins(given), type_)
     except (TypeError, ValueError, RecursionError) as error:

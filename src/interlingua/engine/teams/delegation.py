@@ -30,8 +30,8 @@ from ..handler.run_data import RunData
 from ..handler.waits import Waits
 from ..log.received_messages import PASSED
 from ..log.record_keys import is_named
-from ..runs.finished_work import Work
 from .conversation import RESULT_HASH, Conversation, error_message, result_message, unclaimed, unverified
+from .finished_work import Work
 from .gate import TeamGate, TeamHost, TeamMember
 
 _INNER = "inner:"
@@ -39,7 +39,7 @@ _REFUSALS: dict[str, type[InterlinguaError]] = {cls.code: cls for cls in (Denied
 
 
 class Handover(msgspec.Struct):
-    """What a delegation says besides its input."""
+    """A delegation besides its input."""
 
     messages: list[Message] = []
     summary: str | None = None

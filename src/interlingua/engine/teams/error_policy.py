@@ -135,7 +135,7 @@ class ErrorPolicy:
     async def _take(
         self, action: Action, place: str, tried: list[str], error: ErrorInfo, ended: ChildEnded | None, taken: int
     ) -> tuple[bool, ChildEnded | None]:
-        """Whether to try again now; or what to take as the result."""
+        """Take an action. Returns whether to try again now, or the result to go on with."""
         if action.do == "retry":
             if action.delay:
                 await self._steps.sleep(action.delay, f"{place}:{taken}")

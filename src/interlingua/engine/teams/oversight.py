@@ -25,9 +25,9 @@ from ..agents.agent import Agent
 from ..agents.mount_path import MOUNTED_FROM
 from ..agents.question_types import Question, question_codec
 from ..observe import tracing
-from ..runs.finished_work import Work
 from .conversation import RESULT_HASH, result_message, unverified, verdict_message
 from .delegation import Handover, Task
+from .finished_work import Work
 from .gate import TeamMember
 from .member_run import MemberRun
 
@@ -116,7 +116,7 @@ def _hand_back(ctx: Context[Any, Any], work: Work) -> Any:
 
 
 def overseen(member: TeamMember, work: Agent[..., Any], overseer: TeamMember | None, name: str) -> Agent[..., Any]:
-    """What the delegator of an overseen agent sees of it. `overseer` is None where the user oversees it."""
+    """Make the agent that the delegator of an overseen agent sees. `overseer` is None where the user oversees it."""
     metadata = {key: value for key, value in work.card.metadata.items() if key != MOUNTED_FROM}
     card = msgspec.structs.replace(work.card, name=name, metadata=metadata)
 
@@ -181,7 +181,7 @@ class _Oversight:
         self.member_run.gate.check_patience(self.authority, self.earlier)
 
     async def _approved(self, result: Result) -> bool:
-        """Whether the overseer approves. False: the agent has to work again, with what the overseer said."""
+        """Ask the overseer to approve. False: the agent has to work again, with what the overseer said."""
         hash_, note = result.hash, None
         while True:
             proposal = Proposal(self.authority.path[-1], hash_, result, None, list(self.earlier), note)
@@ -222,7 +222,7 @@ class _Oversight:
         return verdict
 
     def _remember(self, proposal: Proposal, given: Work, verdict: ReviewVerdict) -> None:
-        """What was said, for when others may know: as if the agent had asked for this review itself."""
+        """Remember the review for when others may know of it: as if the agent had asked for it itself."""
         made = given.created.request.authority
         assert made is not None
         mine, about = self.authority, {RESULT_HASH: proposal.result_hash}
@@ -270,7 +270,7 @@ class _Oversight:
         return _hand_back(self.ctx, done)
 
     def _tell(self, done: Work, below: list[Said]) -> None:
-        """What was said about this result, and the approval, which brings it."""
+        """Tell the team what was said about this result, and the approval, which brings it."""
         hash_, say_once = done.result.hash, self.member_run.conversation.say_once
         held = bool(self.handler_run.data.row.sealed)  # it works for somebody whose own work is not approved yet
         about = [said for said in (*done.held, *self.talk) if said.message.metadata.get(RESULT_HASH) == hash_]
@@ -298,7 +298,7 @@ class _Oversight:
 
 
 def _withheld(member: TeamMember, error: ErrorInfo | None, status: Status) -> ErrorInfo:
-    """What others learn of a failure: its code, where that says nothing of the work. The rest stays sealed."""
+    """The error that others get of a failure: its code, where that says nothing of the work. The rest stays sealed."""
     known = {cls.code for cls in all_errors()} | {one.code for one in member.card.errors}
     code = error.code if error is not None and error.code in known else "run_failed"
     said = f"{member.id} did not finish: it {status.value.replace('_', ' ')} ({code})"

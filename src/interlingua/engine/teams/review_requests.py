@@ -124,7 +124,7 @@ class ReviewRequests:
         return verdict
 
     def _tell_verdict(self, base: str, turn: int, verdict: ReviewVerdict, result_hash: str) -> None:
-        """What the overseer said of a proposal, for when others may know."""
+        """Tell what the overseer said of a proposal, for when others may know."""
         notice, authority = self._conversation.notice_of(f"{base}:1"), self._data.authority
         if notice is None or authority is None:
             return

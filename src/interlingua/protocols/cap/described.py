@@ -87,5 +87,5 @@ def card_of(told: dict[str, Any]) -> AgentCard:
         questions=ours.questions,
         errors=ours.errors,
         skills=ours.skills,
-        metadata=mount_path.came(ours.via),
+        metadata=mount_path.metadata(ours.via),
     )

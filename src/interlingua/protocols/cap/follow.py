@@ -74,7 +74,7 @@ async def _fed(engine: Engine, conversation: Conversation, event: Event) -> list
             asked = (await engine.questions.get(body.message.metadata["question"])).question
         except QuestionNotFound:
             asked = None
-    output = await kept_output(engine.store, event) if isinstance(body, RunRestarted) else ABSENT
+    output = await kept_output(engine, event) if isinstance(body, RunRestarted) else ABSENT
     return conversation.feed(event, asked, output)
 
 

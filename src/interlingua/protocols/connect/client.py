@@ -115,7 +115,7 @@ class Mount:
         described = object_or_empty(described)
         metadata = {**object_or_empty(entry.get("metadata")), **object_or_empty(described.get("metadata"))}
         remote = Remote(self.base, identity, metadata, object_or_empty(described.get("specs")))
-        remote.card.metadata |= mount_path.came(object_or_empty(entry.get(OURS)).get("via"))
+        remote.card.metadata |= mount_path.metadata(object_or_empty(entry.get(OURS)).get("via"))
         if remote.ours:
             with contextlib.suppress(Refused, msgspec.ValidationError):
                 told = json_of(await http.get(f"/agents/{identity}/errors"))

@@ -233,7 +233,7 @@ async def follow(
 
 
 async def _fed(engine: Engine, projection: Projection, event: Event) -> list[Update]:
-    output = await kept_output(engine.store, event) if isinstance(event.body, RunRestarted) else ABSENT
+    output = await kept_output(engine, event) if isinstance(event.body, RunRestarted) else ABSENT
     return projection.feed(event, output)
 
 

@@ -120,7 +120,7 @@ class Mount:
         if choice is not None:
             card = choice.of(card)
         elif card.key in peer.agents:
-            card.metadata |= mount_path.came(peer.agents[card.key].via)
+            card.metadata |= mount_path.metadata(peer.agents[card.key].via)
         value = choice.value if choice is not None else None
         agent = self._agent(card, value)
         if peer.is_ours:

@@ -99,7 +99,7 @@ class Choice(msgspec.Struct, frozen=True):
         name, _, version = self.value.partition("@")
         return msgspec.structs.replace(
             card, name=_plain(name, _NO_NAME) or card.name, version=_plain(version, _NO_VERSION) or card.version,
-            description=self.description, metadata=card.metadata | mount_path.came(self.via),
+            description=self.description, metadata=card.metadata | mount_path.metadata(self.via),
         )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from ...transports.jsonrpc import Id
 from . import wire
 from .again import Again
 from .sessions import Session, Turn
-from .updates import Projection
+from .updates import Projection, fed
 
 if TYPE_CHECKING:
     from .server import EditorConnection
@@ -175,7 +175,7 @@ async def _shown(editor: EditorConnection, session: Session, run: str, after: in
             if after is not None and event.seq > after:
                 break
             turn.cursor = event.seq
-            turn.projection.feed(event)
+            await fed(editor.engine, turn.projection, event)
             body = event.body
             if isinstance(body, QuestionAsked):
                 asked[body.question.id] = body.question

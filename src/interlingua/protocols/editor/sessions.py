@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import itertools
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -28,7 +30,7 @@ from ...transports.jsonrpc import INVALID_PARAMS, Id, RpcError
 from ...transports.rpc import ConnectionLost
 from . import translate, wire
 from .translate import ConfigOption
-from .updates import Projection, usage
+from .updates import Projection, fed, usage
 from .workspace import ClientEditor
 
 if TYPE_CHECKING:
@@ -99,8 +101,15 @@ class Session:
     def update(self, update: dict[str, Any]) -> None:
         self.connection.rpc.notify("session/update", {"sessionId": self.id, "update": update})
 
-    def updates(self, updates: list[dict[str, Any]]) -> None:
+    def updates(self, updates: Sequence[dict[str, Any]]) -> None:
         for update in updates:
+            self.update(update)
+
+    async def updates_in_pieces(self, updates: Sequence[dict[str, Any]]) -> None:
+        """Sends the next update only when the reader has taken enough of those before."""
+        for place, update in enumerate(updates):
+            if place:
+                await self.connection.rpc.drain(self.id)
             self.update(update)
 
     # -- configuration ------------------------------------------------------------------------------------
@@ -221,19 +230,21 @@ class Session:
         """Show a run to its end."""
         assert turn.run is not None
         assert turn.projection is not None
-        feed, rpc = turn.projection.feed, self.connection.rpc
+        rpc = self.connection.rpc
         mark = getattr(rpc.channel, "mark", None)
         async with contextlib.aclosing(self.engine.events(turn.run, after=turn.cursor)) as events:  # type: ignore[type-var]
             async for event in events:
                 turn.cursor = event.seq
-                updates = feed(event)
+                updates = await fed(self.engine, turn.projection, event)
                 if mark is not None and len(updates) > 1:  # who has seen some of them has not seen the event
                     mark(self.id, turn.run, event.seq - 1)
-                    self.updates(updates[:-1])
+                    for update in itertools.islice(updates, len(updates) - 1):
+                        self.update(update)
+                        await rpc.drain(self.id)
                     updates = updates[-1:]
                 if mark is not None:
                     mark(self.id, turn.run, event.seq)
-                self.updates(updates)
+                await self.updates_in_pieces(updates)
                 body = event.body
                 if isinstance(body, QuestionAsked):
                     self._asked(turn, body.question)
@@ -242,6 +253,7 @@ class Session:
                 elif isinstance(body, RunFinished):
                     turn.finished = body
                     break
+                del updates, event, body  # while a slow reader takes them, they are not held here
                 await rpc.drain(self.id)
         for task in turn.asks.values():
             task.cancel()
@@ -400,7 +412,7 @@ class Session:
         open_: dict[str, Question] = {}
         async for event in self.engine.events(run.id, follow=False):
             turn.cursor = event.seq
-            self.updates(turn.projection.feed(event))
+            await self.updates_in_pieces(await fed(self.engine, turn.projection, event))
             if isinstance(event.body, QuestionAsked):
                 open_[event.body.question.id] = event.body.question
             elif isinstance(event.body, QuestionAnswered | QuestionWithdrawn):
@@ -422,7 +434,7 @@ class Session:
         found = self.engine.agents.find(run.agent, run.version)
         turn.projection = Projection(run.id, found.card if found is not None else None, self.connection.dialect)
         async for event in self.engine.events(run.id, follow=False):
-            turn.projection.feed(event)
+            await fed(self.engine, turn.projection, event)
             turn.cursor = event.seq
         turn.open = run.questions
         return turn

@@ -1,11 +1,16 @@
-"""A run's log as the updates of a session. Pure: events in, updates out, in either dialect."""
+"""A run's log as the updates of a session: events in, updates out, in either dialect."""
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+from collections.abc import Sequence
+from typing import Any, overload
 
+from ...engine.engine import Engine
+from ...engine.kept_output import kept_output
 from ...model.card import AgentCard
 from ...model.content import FilePart, TextPart
+from ...model.delta import ABSENT
 from ...model.events import (
     ArtifactAdded,
     ChildCalled,
@@ -38,6 +43,48 @@ from .dialect import Dialect, Update, question_call, question_tool_call
 _PIECE = 64 * 1024
 
 
+class _Chunks(Sequence[Update]):
+    """A long text of the agent's message in pieces. Each piece is cut when it is asked for, because a slow reader may
+    keep the rest waiting for long."""
+
+    def __init__(self, dialect: Dialect, message: str, text: str) -> None:
+        self._dialect, self._message, self._text = dialect, message, text
+
+    def __len__(self) -> int:
+        return -(-len(self._text) // _PIECE)
+
+    @overload
+    def __getitem__(self, place: int) -> Update: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Update]: ...
+
+    def __getitem__(self, place: int | slice) -> Update | list[Update]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(len(self)))]
+        start = range(len(self))[place] * _PIECE
+        return self._dialect.chunk(
+            "agent_message", self._message, {"type": "text", "text": self._text[start : start + _PIECE]}
+        )
+
+
+class _Digest:
+    """The length and the digest of a text that is added in pieces."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._hash = hashlib.blake2b()
+
+    def add(self, text: str) -> None:
+        self.length += len(text)
+        self._hash.update(text.encode("utf-8", "surrogatepass"))
+
+    def begins(self, text: str) -> bool:
+        """Says whether a text begins with this one."""
+        beginning = hashlib.blake2b(text[: self.length].encode("utf-8", "surrogatepass"))
+        return len(text) >= self.length and beginning.digest() == self._hash.digest()
+
+
 class Projection:
     """One run."""
 
@@ -46,26 +93,32 @@ class Projection:
         self._dialect = dialect
         self._text = card.output_text if card is not None else None
         self._structured = card is not None and card.output_text is None
-        self._shown: list[tuple[int, str]] = []  # (seq, text) of the output
+        # Of the output that was shown: the seq of each piece, and how long the text is and its digest. The text itself
+        # may be long, and everybody who follows the run would hold it.
+        self._pieces: list[int] = []
+        self._shown = _Digest()
         self._message = f"{run}-output"
         self._calls: set[str] = set()  # tool calls that were told
 
-    def feed(self, event: Event) -> list[Update]:
+    def feed(self, event: Event, output: Any = ABSENT) -> Sequence[Update]:
+        """`output` is what is left of the output where the run was restarted."""
         body = event.body
         if type(body) is OutputDelta:
             text = body.delta.get(self._text) if type(body.delta) is dict else None
             return self._output(event.seq, text) if type(text) is str else []
-        told = self._other(event, body)
-        return told if isinstance(told, list) else [told]
+        told = self._restarted(event.seq, body.keep, output) if type(body) is RunRestarted else self._other(event, body)
+        return [told] if isinstance(told, dict) else told
 
-    def _output(self, seq: int, text: str) -> list[Update]:
+    def _output(self, seq: int, text: str) -> Sequence[Update]:
         if not text:
             return []
-        self._shown.append((seq, text))
-        pieces = [text] if len(text) <= _PIECE else [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
-        return [self._dialect.chunk("agent_message", self._message, {"type": "text", "text": one}) for one in pieces]
+        self._pieces.append(seq)
+        self._shown.add(text)
+        if len(text) <= _PIECE:
+            return [self._dialect.chunk("agent_message", self._message, {"type": "text", "text": text})]
+        return _Chunks(self._dialect, self._message, text)
 
-    def _other(self, event: Event, body: Any) -> list[Update] | Update:
+    def _other(self, event: Event, body: Any) -> Sequence[Update] | Update:
         dialect = self._dialect
         match body:
             case Thought(text=text, id=id_):
@@ -104,8 +157,6 @@ class Projection:
                 return self._tool_call(ToolCall(question_call(answered), status="completed", output=answer.value))
             case QuestionWithdrawn(question=withdrawn):
                 return self._tool_call(ToolCall(question_call(withdrawn), status="cancelled"))
-            case RunRestarted(keep=keep):
-                return self._restarted(event.seq, keep)
             case RunFinished():
                 return self._finished(event.seq, body)
         return []
@@ -115,21 +166,23 @@ class Projection:
         self._calls.add(call.id)
         return self._dialect.tool_call(call, first=first)
 
-    def _restarted(self, seq: int, keep: int) -> list[Update]:
-        kept = [(at, text) for at, text in self._shown if at <= keep]
-        if len(kept) == len(self._shown):
+    def _restarted(self, seq: int, keep: int, output: Any) -> list[Update]:
+        if not any(shown > keep for shown in self._pieces):
             return []
-        return self._replace(seq, kept)
+        self._pieces = [shown for shown in self._pieces if shown <= keep]
+        text = output.get(self._text) if isinstance(output, dict) else None
+        return self._replace(seq, text if isinstance(text, str) else "")
 
-    def _replace(self, seq: int, shown: list[tuple[int, str]]) -> list[Update]:
+    def _replace(self, seq: int, text: str) -> list[Update]:
         fresh = f"{self._run}-output-{seq}"
-        told = self._dialect.replaced(self._message, fresh, "".join(text for _, text in shown))
-        self._shown = shown
+        told = self._dialect.replaced(self._message, fresh, text)
+        self._shown = _Digest()
+        self._shown.add(text)
         if self._dialect.number == 1:
             self._message = fresh
         return told
 
-    def _finished(self, seq: int, body: RunFinished) -> list[Update]:
+    def _finished(self, seq: int, body: RunFinished) -> Sequence[Update]:
         if body.status is not Status.SUCCEEDED:
             return []
         if self._structured:
@@ -137,10 +190,15 @@ class Projection:
         final = body.output.get(self._text) if isinstance(body.output, dict) else None
         if not isinstance(final, str):
             return []
-        shown = "".join(text for _, text in self._shown)
-        if final.startswith(shown):
-            return self._output(seq, final[len(shown) :])
-        return self._replace(seq, [(seq, final)])
+        if self._shown.begins(final):
+            return self._output(seq, final[self._shown.length :])
+        return self._replace(seq, final)
+
+
+async def fed(engine: Engine, projection: Projection, event: Event) -> Sequence[Update]:
+    """Feeds an event, with what else its updates need: of a restarted run, what is left of the output."""
+    restarted = isinstance(event.body, RunRestarted)
+    return projection.feed(event, await kept_output(engine, event) if restarted else ABSENT)
 
 
 def _named(part: Any, name: str) -> Any:

@@ -38,7 +38,7 @@ def card_of(entry: dict[str, Any], source: str) -> AgentCard:
         streams=True,
         metadata={MOUNTED_FROM: source, "protocol": "mcp", "agent_name": entry["name"]}
         | ({"mcp": extra} if extra else {})
-        | mount_path.came(meta.get(wire.META_VIA)),
+        | mount_path.metadata(meta.get(wire.META_VIA)),
     )
 
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...engine.kept_output import kept_output
 from ...engine.log.log_reader import LogReader
+from ...engine.log.run_log import weight
 from ...model import trace_context
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from .server import McpConnection
 
 _SHOWN = 3  # times that a form is shown, while its answers do not fit
+_MOST_JOINED = 256 * 1024  # bytes of deltas that are kept joined while a run goes on
 _TEXT_EVERY = 0.05  # seconds between two tellings of a tool's text so far
 _TEXT_RATE = 2_000_000  # characters per second of it: the whole text per token would be quadratic
 
@@ -65,7 +68,8 @@ class Running:
         self.meta = meta
         self.token = meta.get("progressToken")
         self.wants = "progressToken" in meta and type(self.token) in (str, int)
-        self._joined: Joiner | None = None  # the deltas that were sent
+        self._joined: Joiner | None = None  # the deltas that were sent, where they are short
+        self._joined_bytes = 0  # about; beyond _MOST_JOINED they are read from the log once the run has ended
         self._joins = True  # deltas still lead to the output
         told, after = connection.again.pop(call, (0, 0))
         if after is None:
@@ -203,8 +207,9 @@ class Running:
                     self.given.feed(event)
                     self._take(event.body)
                     if isinstance(event.body, RunFinished):
-                        self._last_delta(event.body)
+                        await self._last_delta(event, event.body)
                         return event.body
+                    del event  # while a slow reader takes it, it is not held here
                 await self.connection.rpc.drain(self.call.id)
         finally:
             reader.close()
@@ -280,13 +285,17 @@ class Running:
                 self._text.append(text)
                 self._length += len(text)
             return
-        if self._joined is None:
-            self._joined = Joiner()
-        try:
-            self._joined.add(delta)
-        except DeltaError:
-            self._joins = False
-            return
+        self._joined_bytes += weight(delta)
+        if self._joined_bytes > _MOST_JOINED:
+            self._joined = None
+        else:
+            if self._joined is None:
+                self._joined = Joiner()
+            try:
+                self._joined.add(delta)
+            except DeltaError:
+                self._joins = False
+                return
         if tell:
             self._send_delta(delta)
 
@@ -325,13 +334,18 @@ class Running:
         """True where progress has text in this revision."""
         return self.version >= "2025-03-26"
 
-    def _last_delta(self, finished: RunFinished) -> None:
-        """What leads from the deltas that were sent to the output, where a delta can."""
+    async def _last_delta(self, event: Event, finished: RunFinished) -> None:
+        """Sends what leads from the deltas that were sent to the output, where a delta can."""
         self._tell_text()
         if self.tool or not self.wants or not self._joins or finished.status is not Status.SUCCEEDED:
             return
+        sent: Any = ABSENT if self._joined is None else self._joined.value
+        if self._joined_bytes > _MOST_JOINED:
+            sent = await kept_output(self.engine, event)
+            if sent is ABSENT:
+                return  # the run was deleted meanwhile
         try:
-            delta = diff(ABSENT if self._joined is None else self._joined.value, finished.output)
+            delta = diff(sent, finished.output)
         except DeltaError:
             return
         if delta is not ABSENT and delta:

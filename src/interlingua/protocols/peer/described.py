@@ -68,7 +68,7 @@ def _agent(skill: str | None, entry: dict[str, Any], node: dict[str, Any], sourc
     if input_ is None or output is None:
         input_, output, input_text, output_text = _TEXT_IN, _TEXT_OUT, "text", "text"
     metadata: dict[str, Any] = {MOUNTED_FROM: source, "protocol": "peer", "node": str(node.get("name"))}
-    metadata |= mount_path.came(entry.get("via"))
+    metadata |= mount_path.metadata(entry.get("via"))
     if skill is not None:
         metadata["skill_id"] = skill
     description = entry.get("description")

@@ -1,4 +1,4 @@
-"""What others want of a run (answers, messages, cancels, news of children), moved into its log by its owner."""
+"""The inbox of a run: answers, messages, cancels and news of children, moved into its log by its owner."""
 
 from __future__ import annotations
 

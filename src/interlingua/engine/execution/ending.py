@@ -31,11 +31,13 @@ from ..error_text import describe
 from ..handler import process_exits
 from ..handler.calls import Calls
 from ..handler.child_runs import ChildRuns
+from ..handler.mailbox import Mailbox
 from ..handler.output import Output
 from ..handler.questions import Questions
 from ..handler.run_data import RunData
 from ..handler.suspension import Leaving
 from ..handler.thread_state import ThreadState
+from ..handler.waits import Waits
 from ..ids import new_id, now
 from ..log.replay import LATE, STATE
 from ..log.run_log import encode
@@ -57,13 +59,26 @@ REASON_HAS = 1000  # characters
 
 
 class Ending:
-    __slots__ = ("_calls", "_children", "_clock", "_data", "_output", "_questions", "_thread", "_worker")
+    __slots__ = (
+        "_calls",
+        "_children",
+        "_clock",
+        "_data",
+        "_mailbox",
+        "_output",
+        "_questions",
+        "_thread",
+        "_waits",
+        "_worker",
+    )
 
     def __init__(
-        self, data: RunData, calls: Calls, output: Output, questions: Questions, children: ChildRuns,
-        thread: ThreadState, clock: RunClock, worker: str,
+        self, data: RunData, waits: Waits, calls: Calls, output: Output, questions: Questions, mailbox: Mailbox,
+        children: ChildRuns, thread: ThreadState, clock: RunClock, worker: str,
     ) -> None:  # fmt: skip
         self._data = data
+        self._waits = waits
+        self._mailbox = mailbox
         self._calls = calls
         self._output = output
         self._questions = questions
@@ -113,6 +128,19 @@ class Ending:
             data.log.append(CancelRequested(reason=info.message))
             return Status.CANCELLED, info
         return Status.FAILED, info
+
+    def fell_short(self, error: BaseException | None, *, bound: bool) -> bool:
+        """Tells whether the code failed before it came as far as the run had come: that is no end of the run. `bound`:
+        the input has become the arguments of the handler."""
+        replay, agent = self._data.replay, self._data.agent
+        if not replay.started or agent is None or is_mounted(agent.card):
+            return False
+        # Mail that it has yet to come to is what it waited for, and what woke it.
+        unread = self._mailbox.has_mail and not self._waits.waited
+        # How far the first code had come is not known, where neither that nor this one, which is another, left a trace.
+        no_trace = not (replay.has_calls or self._calls.called) and agent.code != replay.first_code
+        short = not bound or not replay.caught_up or unread or no_trace
+        return short and (error is None or is_unexpected(error))
 
     @property
     def _task_is_over(self) -> bool:
@@ -207,7 +235,7 @@ class Ending:
 
 
 def is_unexpected(error: BaseException) -> bool:
-    """Whether an error tells of code that does not fit, rather than of work that failed.
+    """Tells errors of code that does not fit from those of work that failed.
 
     Errors of our own tree end a run; but a value that the code does not take says the same as any other exception.
     """

@@ -9,8 +9,8 @@ from ...model.errors import ErrorInfo
 from ..agents.process_pool import ProcessPool
 from ..handler.workspace import Editor
 from ..observe.run_metrics import Meters
+from ..runs.concurrency_limits import AgentLimit
 from ..teams.gate import TeamGate, TeamHost
-from .concurrency_limits import AgentLimit
 from .parking import Listeners
 
 

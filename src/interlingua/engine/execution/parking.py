@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...model.run import Question
 from ..handler.run_data import RunData
 from ..handler.waits import Waits
 from ..ids import now
+from ..runs.concurrency_limits import AgentLimit
 from .run_clock import RunClock
 
 _A_TURN = 0.05  # seconds that a branch of the handler has, when it goes on while another waits
@@ -39,7 +40,7 @@ class Listeners:
         self._asked_at: dict[Parked, int] = {}
 
     def stays(self, run: Parked, asked_at: int) -> bool:
-        """Whether a run that could be parked stays. Then another one may have to go."""
+        """Keep a run that could be parked, or not. Where it stays, another one may have to go."""
         self._asked_at[run] = asked_at
         if len(self._asked_at) <= self._most:
             return True
@@ -136,3 +137,64 @@ class Parking:
 
     def _look_in(self, seconds: float) -> None:
         self._handle = self._waits.loop.call_later(seconds, self.park_if_idle)
+
+
+class Slots(Protocol):
+    """The slots of a worker."""
+
+    def set_idle(self, limit: AgentLimit | None, idle: bool) -> None: ...
+
+
+class Activity:
+    """Notes whether a handler does something or only waits: its clock, its slot and its parking depend on that."""
+
+    __slots__ = ("_clock", "_data", "_idle", "_parking", "_slots", "_waits", "limit")
+
+    def __init__(self, data: RunData, waits: Waits, clock: RunClock, parking: Parking, slots: Slots) -> None:
+        self._data = data
+        self._waits = waits
+        self._clock = clock
+        self._parking = parking
+        self._slots = slots
+        self._idle = False
+        self.limit: AgentLimit | None = None  # of the agent, where its runs are counted
+
+    def tick(self, waits: asyncio.Task[Any] | None = None) -> None:
+        """Run the clock while the handler runs; stop it, and think of parking, while it only waits. `waits`: the task
+        that is about to wait."""
+        if self._waits.over:
+            return
+        waiting = self._waits.only_waiting
+        self._set_idle(waiting)
+        if waiting:
+            self._clock.stop()
+            row = self._data.row
+            if row.crashes and not self._executes_beside(waits):
+                row.crashes = 0  # it came as far as it could: the crashes were not its doing
+                self._data.log.touch()
+            self._parking.consider()
+        else:
+            self._parking.stop()
+            self._clock.start()
+
+    def stir(self) -> None:
+        """The handler does something while one of its branches waits."""
+        self._clock.stir()
+
+    def end(self) -> None:
+        """The run is over."""
+        self._clock.stop()
+        self._set_idle(False)
+        self._parking.end()
+
+    def _executes_beside(self, waits: asyncio.Task[Any] | None) -> bool:
+        """Tells whether another branch executes while one waits: it may be what kills the process."""
+        if self._waits.branches.engine_code or self._data.in_thread:
+            return False
+        return any(branch.task is not waits for branch in self._waits.busy_branches())
+
+    def _set_idle(self, idle: bool) -> None:
+        """An agent that only waits takes no slot: others run, its own children for instance."""
+        if idle is not self._idle:
+            self._idle = idle
+            self._slots.set_idle(self.limit, idle)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
@@ -19,21 +18,18 @@ import msgspec
 from ...model.errors import (
     ErrorInfo,
     InterlinguaError,
-    Invalid,
     RunLost,
     StoreError,
-    ThreadBusy,
     ThreadConflict,
 )
-from ...model.events import BlockReason, CodeChanged, RunBlocked, RunStarted
+from ...model.events import BlockReason, RunBlocked
 from ...model.run import RunRequest
 from ...model.status import Status
 from ...store.changes import Fenced
-from ...store.rows import SUSPECT, InboxItem, RunRow
+from ...store.rows import InboxItem
 from ..agents.left_run import LeftRun
 from ..agents.mount_path import is_mounted
 from ..agents.process_pool import ProcessDied, ProcessPool
-from ..clock import Alarm
 from ..handler import branches, handler_call, process_exits
 from ..handler.branches import Branch, Branches, Watched, no_branch
 from ..handler.calls import Calls
@@ -50,21 +46,20 @@ from ..handler.thread_state import ThreadState
 from ..handler.threads import HandlerThreads
 from ..handler.waits import Waits
 from ..handler.workspace import Editor
-from ..ids import now
 from ..log.replay import Replay
 from ..log.run_log import LiveLog
-from ..observe import run_logging, tracing
+from ..observe import tracing
 from ..teams.member_run import MemberRun
-from .ending import FOR_GOOD, ITSELF, REASON_HAS, Ending, is_unexpected, tell_remote_side
-from .execution_host import ExecutionHost
+from .ending import FOR_GOOD, ITSELF, REASON_HAS, Ending, tell_remote_side
+from .entrance import Entrance
+from .host import ExecutionHost
 from .inbox import Inbox
-from .parking import Parking
+from .parking import Activity, Parking
 from .run_clock import RunClock
 
 if TYPE_CHECKING:
     from ..agents.agent import Agent
-    from .concurrency_limits import AgentLimit
-    from .entry import Entry
+    from ..runs.entry import Entry
 
 log_ = logging.getLogger("interlingua.engine")
 
@@ -73,10 +68,10 @@ _A_TURN = 0.05  # seconds that a handler has to stop before its questions are wi
 
 class Execution:
     __slots__ = (
-        "__weakref__", "_counted_idle", "_grace", "_last_call", "_member", "_news_at_leave", "agent", "blocked_by",
-        "bound", "calls", "children", "clock", "data", "ending", "entry", "exited", "inbox", "limit", "log", "loop",
-        "mailbox", "output", "parking", "questions", "replay", "steps", "taken_over_from", "task", "thread", "threads",
-        "use", "waits", "worker",
+        "__weakref__", "_grace", "_member", "_news_at_leave", "activity", "agent", "blocked_by", "bound", "calls",
+        "children", "clock", "data", "ending", "entrance", "entry", "exited", "inbox", "log", "loop", "mailbox",
+        "output", "parking", "questions", "replay", "steps", "taken_over_from", "task", "thread", "threads", "use",
+        "waits", "worker",
     )  # fmt: skip
 
     def __init__(self, worker: ExecutionHost, agent: Agent[..., Any] | None, log: LiveLog, replay: Replay) -> None:
@@ -98,9 +93,20 @@ class Execution:
         self.inbox = Inbox(data, waits, self.questions, self.mailbox, self.children)
         self.thread = ThreadState(data)
         self.clock = RunClock(data, waits)
+        self.entrance = Entrance(data, waits, self.output, self.thread, worker)
         self.parking = Parking(data, waits, self.clock, worker.listeners, self.questions.open)
+        self.activity = waits.activity = Activity(data, waits, self.clock, self.parking, worker)
         self.ending = Ending(
-            data, calls, self.output, self.questions, self.children, self.thread, self.clock, worker.id
+            data,
+            waits,
+            calls,
+            self.output,
+            self.questions,
+            self.mailbox,
+            self.children,
+            self.thread,
+            self.clock,
+            worker.id,
         )
         self._member: MemberRun | None = None
         self.entry: Entry | None = (
@@ -108,14 +114,11 @@ class Execution:
         )
         self.taken_over_from: int | None = None  # the time of its last event, where the worker died that had it
         self.task: asyncio.Task[None] | None = None
-        self.limit: AgentLimit | None = None  # of its agent, where its runs are counted
         self.bound = False
         self.blocked_by: RunBlocked | None = None  # why the code cannot go on, where it cannot
         self.exited: ErrorInfo | None = None  # a task of the handler tried to end the process
-        self._counted_idle = False
         self._news_at_leave = 0
         self._grace: asyncio.TimerHandle | None = None
-        self._last_call: Alarm | None = None  # the deadline of the task that this run is part of
         log.bound(worker.settings, self._log_is_full)
         replay.bound(worker.settings.keep_live_bytes)
         log.callback = data.request.callback
@@ -123,10 +126,6 @@ class Execution:
             data.team = self.member.conversation
 
     # -- how it stands ------------------------------------------------------------------------------------
-
-    @property
-    def row(self) -> RunRow:
-        return self.data.row
 
     @property
     def request(self) -> RunRequest:
@@ -138,12 +137,12 @@ class Execution:
 
     @property
     def over(self) -> bool:
-        """Whether nothing that the handler does counts any more."""
+        """True when nothing that the handler does counts any more."""
         return self.waits.over
 
     @property
     def member(self) -> MemberRun:
-        """What the run does in its team. It is made on first use: most runs have none."""
+        """The run in its team. It is made on first use: most runs have none."""
         if self._member is None:
             self._member = MemberRun(
                 self.data, self.waits, self.calls, self.output, self.steps, self.questions, self.mailbox,
@@ -166,7 +165,9 @@ class Execution:
     def editor(self) -> Editor | None:
         editors = self.worker.engine.editors
         found = editors.get(self.thread.id or "")
-        if found is None and (path := self.row.path):  # that of the run that all this began with, where it is here too
+        if found is None and (
+            path := self.data.row.path
+        ):  # that of the run that all this began with, where it is here too
             log = self.worker.log_of(path.split("/")[1])
             found = editors.get((log.row.thread if log is not None else None) or "")
         return found
@@ -192,10 +193,10 @@ class Execution:
                 self._leave_now(error)
         except Exception as error:
             # Nothing of ours may fail here; if it does, the run is handed back instead of hanging.
-            log_.exception("run %s could not be ended in good order", self.row.id)
+            log_.exception("run %s could not be ended in good order", self.data.row.id)
             if not self.over:
                 self._end()
-            self.worker.hand_back_soon(self.row.id, error)
+            self.worker.hand_back_soon(self.data.row.id, error)
         finally:
             # The parts hold on to this, and so to the log with all that was said. Now all go as soon as nobody needs
             # them, and not only when the collector comes, which is rare.
@@ -247,7 +248,7 @@ class Execution:
 
     def _crashed(self, error: ProcessDied) -> None:
         """The worker process of the agent died: the run is entered again, as often as after a crash of this one."""
-        agent, row = self.agent, self.row
+        agent, row = self.agent, self.data.row
         assert agent is not None
         row.crashes += 1
         log_.warning("agent %s: %s (run %s)", row.agent, error.message, row.id)
@@ -282,7 +283,7 @@ class Execution:
 
         That is before the end is written: where the process dies meanwhile, the next one does it again.
         """
-        agent, row, replay, cancelling = self.agent, self.row, self.replay, self.data.cancelling
+        agent, row, replay, cancelling = self.agent, self.data.row, self.replay, self.data.cancelling
         lost = isinstance(error, RunLost)
         if not replay.started or not (lost or cancelling):
             return
@@ -310,27 +311,24 @@ class Execution:
 
     async def _enter(self) -> Any:
         """Run the handler from the top, with its records returned from history."""
-        row, replay, agent = self.row, self.replay, self.agent
+        row, agent = self.data.row, self.agent
         self._resume()
-        await self._load()
+        entry, self.entry = self.entry, None
+        await self.entrance.load(entry)
         if self.data.cancelling:
             raise asyncio.CancelledError
         assert agent is not None
-        entered, due = now(), self._due()
-        self._tell_taken_over(entered)
-        self._check_crashes(agent)
-        await self._write_entry(agent, entered, due)
-        self._take_assignment()
+        before = await self.entrance.write(agent, self.taken_over_from)
+        self.entrance.take_assignment()
         if agent.ctx_param is not None:
             make = agent.ctx_type or Context
-            self.thread.context = make(self, self.thread.decoded(), self._decoded_config(agent))
-        self.tick()
+            self.thread.context = make(self, self.thread.decoded(), self.entrance.decoded_config(agent))
+        self.activity.tick()
         self.waits.entered = True
         process_exits.contain(self)
         branches.enter(self.waits.branches.root)
         if not tracing.wanted():
             return await handler_call.invoke(self)
-        before = tracing.Before(entered, None if replay.started else due, self.taken_over_from)
         with tracing.invoke_agent(row, self.request.trace, before, remote=is_mounted(agent.card)):
             return await handler_call.invoke(self)
 
@@ -339,66 +337,6 @@ class Execution:
         self.questions.resume()
         self.children.resume()
         self.mailbox.resume()
-
-    async def _load(self) -> None:
-        """Read the thread and the inbox, as far as they are not known."""
-        entry, self.entry = self.entry, None
-        taken_by = None
-        if entry is not None and entry.thread is not None:
-            await self.thread.take(entry.thread)
-        else:
-            taken_by = await self.thread.load()
-        if entry is None or not entry.inbox_empty:
-            await self.pull_inbox()
-        if taken_by is not None and not self.data.cancelling:
-            thread_id = self.row.thread
-            raise ThreadBusy(f"thread {thread_id} was busy with run {taken_by} when the time of this run had come")
-
-    def _tell_taken_over(self, entered: int) -> None:
-        if self.taken_over_from is not None:
-            stood_still = max(0, entered - self.taken_over_from) / 1e6
-            self.worker.meters.entered_again(self.row.agent, self.request.caller, stood_still)
-            run_logging.taken_over(self.row, stood_still)
-
-    def _check_crashes(self, agent: Agent[..., Any]) -> None:
-        """Raise where the run must not be entered again."""
-        row, replay = self.row, self.replay
-        if replay.started and agent.retries == 0:
-            raise RunLost("the process that ran it ended, and this agent must not be repeated", transient=True)
-        if replay.started and row.crashes > SUSPECT and row.crashes >= agent.retries:  # the last one was its own doing
-            times = max(SUSPECT, agent.retries)  # those with few retries are suspects after one crash
-            raise RunLost(f"the process that ran it died {times} times without progress", transient=False)
-
-    async def _write_entry(self, agent: Agent[..., Any], entered: int, due: int) -> None:
-        log, replay = self.log, self.replay
-        if replay.started:
-            if agent.code != replay.code:
-                log.append(CodeChanged(replay.code, agent.code))
-            return
-        self.worker.meters.started(self.row.agent, self.request.caller, max(0, entered - due) / 1e6)
-        code = agent.code if agent.code != replay.code else ""
-        log.append(RunStarted(self.worker.id, self.row.epoch, self.thread.checkpoint, self.thread.version, code))
-        if agent.retries == 0:
-            await log.flush()  # the next process must know that this one may have called the handler
-            if self.leaving is not None:
-                raise asyncio.CancelledError
-
-    def _due(self) -> int:
-        """When it could have started for the first time: it was there, its delay was over, and its thread was its own
-        (which is the last thing that happens to the row of a run before it starts)."""
-        return max(self.row.created_at + int(self.request.delay * 1e6), self.row.updated_at)
-
-    def _take_assignment(self) -> None:
-        authority, assignment = self.request.authority, self.request.assignment
-        if authority is not None and authority.deadline is not None:
-            self._last_call = self.worker.clock.at(authority.deadline, partial(self.leave, "timeout"))
-        if assignment is not None:
-            self.output.for_review = [] if assignment.sealed else None
-            self.thread.borrow(assignment)
-
-    def _decoded_config(self, agent: Agent[..., Any]) -> Any:
-        config = self.request.config if self.request.config is not None else {}
-        return config if agent.config is None else agent.config.decode(config, Invalid)
 
     # -- leaving ------------------------------------------------------------------------------------------
 
@@ -437,25 +375,13 @@ class Execution:
                 self._interrupt()  # the handler may do something else meanwhile, or wait for ever
         raise Suspended
 
-    def _fell_short(self, error: BaseException | None) -> bool:
-        """Whether the code failed before it came as far as the run had come: that is no end of the run."""
-        replay, agent = self.replay, self.agent
-        if not replay.started or agent is None or is_mounted(agent.card):
-            return False
-        # Mail that it has yet to come to is what it waited for, and what woke it.
-        unread = self.mailbox.has_mail and not self.waits.waited
-        # How far the first code had come is not known, where neither that nor this one, which is another, left a trace.
-        no_trace = not (replay.has_calls or self.calls.called) and agent.code != replay.first_code
-        short = not self.bound or not replay.caught_up or unread or no_trace
-        return short and (error is None or is_unexpected(error))
-
     def _branch_ended(self, branch: Branch, task: asyncio.Task[Any]) -> None:
         """A task of the handler has ended. What its history has and it did not come to blocks the run."""
         waits = self.waits
         if waits.suspending and not task.cancelled():
             task.exception()  # nobody may be left who looks at it
         if waits.blocked:
-            self.tick()  # those that wait may be all that is left
+            self.activity.tick()  # those that wait may be all that is left
         if waits.over or waits.leaving is not None or task.cancelled() or self.replay.caught_up:
             return
         if task.exception() is None:
@@ -466,7 +392,7 @@ class Execution:
         if not self.over:
             log_.warning(
                 "agent %s did not stop within %g s (run %s); it is abandoned",
-                self.row.agent, self.worker.settings.cancel_grace, self.row.id,
+                self.data.row.agent, self.worker.settings.cancel_grace, self.data.row.id,
             )  # fmt: skip
             self.worker.abandoned += 1
             if self.task is not None:
@@ -486,19 +412,17 @@ class Execution:
             self.suspend(0)
         elif how == "block":
             assert self.blocked_by is not None
-            self._block(self.blocked_by)
-        elif self._fell_short(error):
+            self.ending.block(self.blocked_by)
+            self.suspend(None)
+        elif self.ending.fell_short(error, bound=self.bound):
             info = self.exited or (ITSELF if error is None else self.ending.describe(error))
             said = f"the code failed before it came as far as the run had come: {info.message}"
-            self._block(RunBlocked("failed_on_resume", said, {"error": msgspec.to_builtins(info)}))
+            self.ending.block(RunBlocked("failed_on_resume", said, {"error": msgspec.to_builtins(info)}))
+            self.suspend(None)
         elif self.exited is not None:
             self.fail(self.exited)
         else:
             self._finish(*self.ending.outcome(how, error))
-
-    def _block(self, body: RunBlocked) -> None:
-        self.ending.block(body)
-        self.suspend(None)
 
     def _succeed(self, output: Any) -> None:
         """The handler is done: check what it leaves behind, and finish."""
@@ -526,7 +450,7 @@ class Execution:
 
     def suspend(self, wake_at: int | None) -> None:
         """Let the run leave memory. It goes on later, from its log."""
-        row = self.row
+        row = self.data.row
         self.clock.stop()
         row.worker, row.wake_at, row.ran = None, wake_at, self.clock.ran
         self.log.touch(close=True)
@@ -535,10 +459,8 @@ class Execution:
     def _end(self) -> None:
         self.waits.over = True
         self.log.on_full = None  # the log outlives this object
-        self.clock.stop()
-        self._count_idle(False)
-        self.parking.end()
-        for handle in (self._grace, self._last_call):
+        self.activity.end()
+        for handle in (self._grace, self.entrance.last_call):
             if handle is not None:
                 handle.cancel()
         self.threads.release()
@@ -551,7 +473,7 @@ class Execution:
     def after_refusal(self, error: BaseException) -> None:
         """The store would not take what this run wrote."""
         if isinstance(error, ThreadConflict):
-            self.worker.fail_soon(self.row.id, error.info())
+            self.worker.fail_soon(self.data.row.id, error.info())
         elif not self.over:
             self.waits.leaving = self.waits.leaving or "hand_back"
             if self.task is not None and not self.task.done():
@@ -575,38 +497,3 @@ class Execution:
     def take(self, item: InboxItem) -> bool:
         """Move something into the log that was just put into the inbox. False: look there."""
         return self.inbox.take(item)
-
-    # -- time ---------------------------------------------------------------------------------------------
-
-    def tick(self, waits: asyncio.Task[Any] | None = None) -> None:
-        """Run the clock while the handler runs; stop it, and think of parking, while it only waits. `waits`: the task
-        that is about to wait."""
-        if self.waits.over:
-            return
-        waiting = self.waits.only_waiting
-        self._count_idle(waiting)
-        if waiting:
-            self.clock.stop()
-            if self.row.crashes and not self._executes_beside(waits):
-                self.row.crashes = 0  # it came as far as it could: the crashes were not its doing
-                self.log.touch()
-            self.parking.consider()
-        else:
-            self.parking.stop()
-            self.clock.start()
-
-    def stir(self) -> None:
-        """The handler does something while one of its branches waits."""
-        self.clock.stir()
-
-    def _executes_beside(self, waits: asyncio.Task[Any] | None) -> bool:
-        """Whether another branch executes while one waits: it may be what kills the process."""
-        if self.waits.branches.engine_code or self.data.in_thread:
-            return False
-        return any(branch.task is not waits for branch in self.waits.busy_branches())
-
-    def _count_idle(self, idle: bool) -> None:
-        """An agent that only waits takes no slot: others run, its own children for instance."""
-        if idle is not self._counted_idle:
-            self._counted_idle = idle
-            self.worker.set_idle(self.limit, idle)

@@ -19,7 +19,7 @@ log_ = logging.getLogger("interlingua.engine")
 
 
 class Pieces:
-    """What one run emits, from the first half of a character on."""
+    """Emissions of one run, from the first half of a character on."""
 
     def __init__(self, run: str) -> None:
         self._run = run

@@ -23,7 +23,7 @@ class RunLogs(Protocol):
 
 
 class Work:
-    """What came of a run, out of its log."""
+    """The results of a run, out of its log."""
 
     began = ended = 0  # microseconds since 1970
 
@@ -71,12 +71,12 @@ class Work:
         return found
 
     async def below(self, logs: RunLogs) -> list[Said]:
-        """What came of what it had others do."""
+        """Messages about the results of tasks that it handed over."""
         mine = [said for said in self.held if said.key.endswith((":result", ":told"))]
         return [*mine, *await _told_below(logs, self.children)]
 
     async def reviews(self, logs: RunLogs) -> list[Said]:
-        """What its overseer said to it while it judged what was proposed by hand."""
+        """Messages of its overseer while that judged what was proposed by hand."""
         found: list[Said] = []
         for called in self.children:
             if called.proposal is not None:
@@ -93,7 +93,7 @@ def _held(events: list[Event], prefix: str = "") -> list[Said]:
 
 
 async def _told_below(logs: RunLogs, children: Iterable[ChildCalled]) -> list[Said]:
-    """What those to whom a run delegated have told, and what those told to whom they delegated in turn."""
+    """Messages of the agents to which a run delegated, and of those to which they delegated in turn."""
     found: list[Said] = []
     for called in children:
         if called.notice is not None and called.proposal is None:

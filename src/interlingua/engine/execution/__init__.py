@@ -1,0 +1,1 @@
+"""One run in this process: its life, its inbox, its clock and its end."""
