@@ -124,9 +124,9 @@ def add_messages(conn: Connection, thread: str, messages: list[Message], run: st
     return count
 
 
-def rolled_back(conn: Connection, runs: list[str]) -> list[str]:
-    """Empty the inboxes of runs that are ending, which nobody will read. Returns those whose owner did not come to read
-    that they shall be forgotten."""
+def empty_inboxes(conn: Connection, runs: list[str]) -> list[str]:
+    """Empties the inboxes of runs that are ending, which no owner will read. Returns the runs with an unread rollback,
+    which are to be deleted."""
     term, value = ("run=?", runs[0]) if len(runs) == 1 else (conn.dialect.any_of("run"), conn.dialect.many(runs))
     left = conn.execute(f"DELETE FROM inbox WHERE {term} RETURNING run, kind, body", (value,)).fetchall()
     unread = {run for run, kind, body in left if kind == "cancel" and json_values.decode(body).get("rollback")}
