@@ -30,7 +30,7 @@ from interlingua.store.postgres import writer
 from interlingua.store.postgres.connection import POSTGRES, PostgresConnection, translated
 from interlingua.store.postgres.store import PostgresStore
 from interlingua.store.rows import WorkerRow
-from interlingua.store.sql.dialect import Flowing
+from interlingua.store.sql.dialect import Pipelined
 
 from .measure import disk_folder
 from .rows_fill import NOW, RARE, fill, run_id
@@ -77,13 +77,13 @@ class Looking:
         PostgresConnection.execute = execute  # type: ignore[method-assign]
         # What is explained in between has to be waited for.
         self._together = POSTGRES.together
-        writer.Flowing = _Never  # type: ignore[attr-defined, assignment]
+        writer.Pipelined = _Never  # type: ignore[attr-defined, assignment]
         POSTGRES.together = lambda conn: contextlib.nullcontext()  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
         PostgresConnection.execute = self._execute  # type: ignore[method-assign]
-        writer.Flowing = Flowing  # type: ignore[attr-defined]
+        writer.Pipelined = Pipelined  # type: ignore[attr-defined]
         POSTGRES.together = self._together  # type: ignore[method-assign]
 
     def explain(self, raw: psycopg.Connection[Any], sql: str, args: Sequence[Any]) -> None:

@@ -57,7 +57,7 @@ _NAMED = _terms("caller-1", name="looked-for")
 # are under way; of those before, one in a hundred failed, one in 500 was cancelled.
 _RUNS = """
 INSERT INTO runs (id, agent, version, status, caller, thread, parent, path, metadata, created_at, updated_at, worker,
-    epoch, next_seq, head, wake_at, crashes, ran, queued, marked, sealed, terms, turn)
+    epoch, next_seq, head, wake_at, crashes, ran, queued, tag, sealed, terms, turn)
 SELECT {id}, CASE WHEN n %% (1 + {size} / 5) = 3 THEN 'rare' WHEN n %% 2 = 0 THEN 'agent-' || n / 2 %% 3
         ELSE 'agent-' || n / 2 %% 50 END,
     '1.0', status,

@@ -15,7 +15,7 @@ import pytest
 import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.model.filters import RunFilter
-from interlingua.store.sql.dialect import Flowing
+from interlingua.store.sql.dialect import Pipelined
 
 MODERN = "2026-07-28"
 META = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
@@ -248,7 +248,7 @@ def refusing(store: Any) -> Iterator[None]:
     transaction = store.database.writer._transaction
 
     def refuse(sealed: Any, calls: Any, results: Any) -> None:
-        if any(isinstance(call, Flowing) for call, *_ in calls):
+        if any(isinstance(call, Pipelined) for call, *_ in calls):
             raise OSError("the disk is full")
         transaction(sealed, calls, results)
 

@@ -11,7 +11,7 @@ import pytest
 import interlingua as il
 from interlingua.model.errors import AlreadyFinished, InterlinguaError, Overloaded, StoreError, Unavailable
 from interlingua.model.filters import RunFilter
-from interlingua.store.sql.dialect import Flowing
+from interlingua.store.sql.dialect import Pipelined
 from interlingua.store.sqlite.store import SQLiteStore
 
 from ..databases import sql
@@ -83,7 +83,7 @@ def fails_to_write(eng: il.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     transaction = writer._transaction
 
     def refuse(sealed: Any, calls: Any, results: Any) -> None:
-        if any(isinstance(call, Flowing) for call, *_ in calls):
+        if any(isinstance(call, Pipelined) for call, *_ in calls):
             raise OSError("the disk is full")
         transaction(sealed, calls, results)
 

@@ -304,10 +304,8 @@ async def test_searches_under_way_hold_up_no_other_reading(made: SqlStore) -> No
 
 async def test_a_callers_search_reads_only_what_is_theirs_and_no_events(sqlite: SQLiteStore) -> None:
     await sqlite.open()
-    sql, args = select_runs(sqlite.database.dialect, "id", RunFilter(caller="me", marked="stateless"))
+    sql, args = select_runs(sqlite.database.dialect, "id", RunFilter(caller="me", tag="stateless"))
     plan = await sqlite.database.read(lambda conn: conn.execute(f"EXPLAIN QUERY PLAN {sql}", args).fetchall())
-    assert [step[3] for step in plan] == ["SEARCH runs USING INDEX runs_marked_caller (caller=?)"], (
-        "and nothing to sort"
-    )
+    assert [step[3] for step in plan] == ["SEARCH runs USING INDEX runs_tag_caller (caller=?)"], "and nothing to sort"
     assert "events" not in sql
     await sqlite.close()

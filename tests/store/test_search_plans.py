@@ -28,16 +28,16 @@ RUNS = [
     RunFilter(caller="ann"),
     RunFilter(agent="a"),
     RunFilter(caller="ann", agent="a"),
-    RunFilter(caller="ann", marked="stateless"),
+    RunFilter(caller="ann", tag="stateless"),
     *(
-        RunFilter(caller=caller, agent=agent, marked=marked, status=status)
+        RunFilter(caller=caller, agent=agent, tag=tag, status=status)
         for caller in (None, "ann")
         for agent in (None, "a")
-        for marked in (None, "stateless")
+        for tag in (None, "stateless")
         for status in ([Status.FAILED, Status.CANCELLED], [Status.WAITING], [Status.PENDING, Status.RUNNING])
     ),
     RunFilter(metadata={"ticket": "none"}),
-    RunFilter(metadata={"ticket": "none"}, caller="ann", marked="stateless"),
+    RunFilter(metadata={"ticket": "none"}, caller="ann", tag="stateless"),
     RunFilter(metadata={"ticket": "none", "env": "prod"}),
     RunFilter(metadata={"env": "prod"}, status=[Status.WAITING]),
     RunFilter(root="none"),
@@ -104,7 +104,7 @@ async def test_a_search_by_status_on_sqlite_reads_no_run_of_another_status_or_of
         assert not re.search(r"^SEARCH runs .*\nUSE TEMP B-TREE", plan, re.MULTILINE), f"{where}\n{plan}"
         for line in found:
             assert "_unmet" not in line or "status=?" in line, f"{where}\n{plan}"
-            assert ("runs_marked" in line) is (where.marked is not None), f"{where}\n{plan}"
+            assert ("runs_tag" in line) is (where.tag is not None), f"{where}\n{plan}"
     await sqlite.close()
 
 

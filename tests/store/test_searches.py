@@ -30,7 +30,7 @@ def _holds(run: RunRow, where: RunFilter) -> bool:
         where.caller in (None, run.caller)
         and where.agent in (None, run.agent)
         and (where.status is None or run.status in where.status)
-        and where.marked in (None, run.marked)
+        and where.tag in (None, run.tag)
         and where.thread in (None, run.thread)
         and (where.metadata is None or where.metadata.items() <= msgspec.json.decode(run.metadata).items())
     )
@@ -44,7 +44,7 @@ async def test_every_combination_of_what_is_looked_for_finds_the_newest_that_fit
             caller=dice.choice(["ann", "bob"]),
             agent=dice.choice(["a", "b", "c"]),
             status=dice.choice([Status.SUCCEEDED, Status.SUCCEEDED, Status.FAILED, Status.WAITING]),
-            marked=dice.choice([None, "stateless"]),
+            tag=dice.choice([None, "stateless"]),
             thread=dice.choice([None, "t"]),
             metadata=dice.choice([b"{}", b'{"env":"prod"}', b'{"env":"prod","n":1}']),
             wake_at=None,
@@ -59,9 +59,9 @@ async def test_every_combination_of_what_is_looked_for_finds_the_newest_that_fit
     asked = itertools.product(
         (None, "ann", "eve"), (None, "b", "z"), statuses, (None, "stateless"), (None, "t"), metadata
     )
-    for caller, agent, status, marked, thread, members in asked:
+    for caller, agent, status, tag, thread, members in asked:
         where = RunFilter(
-            caller=caller, agent=agent, status=status, marked=marked, thread=thread, metadata=members, limit=5, offset=2
+            caller=caller, agent=agent, status=status, tag=tag, thread=thread, metadata=members, limit=5, offset=2
         )
         expected = [one.id for one in rows if _holds(one, where)][2:7]
         assert [one.id for one in await made.runs.search(where)] == expected, where

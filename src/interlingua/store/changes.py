@@ -18,7 +18,7 @@ from .rows import DelegationRow, EventRow, RunRow
 class PutQuestion(msgspec.Struct):
     question: Question
     path: str  # "/first/…/run/": every run on whose log the question shows
-    remind: list[int] = []  # when somebody is to be reminded of it, in order
+    remind: list[int] = []  # the times of its reminders, in order
 
 
 class CloseQuestion(msgspec.Struct):

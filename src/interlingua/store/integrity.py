@@ -77,16 +77,16 @@ def _body_hash(row: EventRow) -> bytes:
 
 async def counts(store: SqlStore) -> Counts:
     def read(conn: Connection) -> Counts:
-        def one(sql: str) -> int:
+        def number(sql: str) -> int:
             return int(conn.execute(sql).fetchone()[0])
 
         return Counts(
             {row[0]: int(row[1]) for row in conn.execute("SELECT status, count(*) FROM runs GROUP BY status")},
-            one("SELECT COALESCE(SUM(next_seq-1), 0) FROM runs"),
-            one("SELECT count(*) FROM threads"),
-            one("SELECT count(*) FROM questions WHERE state='open'"),
-            one("SELECT count(*) FROM tombstones"),
-            one("SELECT count(*) FROM inbox"),
+            number("SELECT COALESCE(SUM(next_seq-1), 0) FROM runs"),
+            number("SELECT count(*) FROM threads"),
+            number("SELECT count(*) FROM questions WHERE state='open'"),
+            number("SELECT count(*) FROM tombstones"),
+            number("SELECT count(*) FROM inbox"),
         )  # fmt: skip
 
     return await store.database.search(read)
@@ -94,18 +94,18 @@ async def counts(store: SqlStore) -> Counts:
 
 async def check_logs(store: SqlStore, sample: int | None, progress: Progress = lambda done: None) -> list[Damage]:
     """Check the logs of all runs, or of so many: half of them the newest, half of them at random."""
-    found = list[Damage]()
+    damage = list[Damage]()
     done = 0
     async for run in _every(store) if sample is None else _some(store, sample):
         if (broken := await verify(store.runs, run)) is not None:
-            found.append(Damage("its log does not follow from the event before", run, broken))
+            damage.append(Damage("its log does not follow from the event before", run, broken))
         elif (wrong := await _wrong_end(store.runs, run)) is not None:
-            found.append(wrong)
+            damage.append(wrong)
         done += 1
         progress(done)
     if sample is None:
-        found += await _orphans(store)
-    return found
+        damage += await _orphans(store)
+    return damage
 
 
 async def _wrong_end(runs: Logs, run: str) -> Damage | None:

@@ -25,11 +25,11 @@ class RunRow(msgspec.Struct):
     caller: str
     thread: str | None
     parent: str | None
-    path: str  # of its ancestors, "/first/…/parent/"; empty for a run that nobody called
+    path: str  # of its ancestors, "/first/…/parent/"; empty for a run without a caller among runs
     metadata: bytes
     created_at: int
     updated_at: int
-    worker: str | None  # who owns it; None: nobody (not started, parked, or handed back)
+    worker: str | None  # the owner; None: it was not started, is parked, or was handed back
     epoch: int  # raised by every claim: an owner from before cannot write any more
     next_seq: int
     head: bytes
@@ -37,7 +37,7 @@ class RunRow(msgspec.Struct):
     crashes: int  # since the last new record
     ran: int  # microseconds of running so far
     queued: int | None  # place in its thread's queue; None: it has the thread, or needs none
-    marked: str | None = None  # by the door that submitted it, for its own searches: `mark` in the request's `extra`
+    tag: str | None = None  # of the door that submitted it, for its own searches: `mark` in the request's `extra`
     sealed: int = 0  # 1: of an overseen agent, or called by one; only its overseer and the owner may read it
     turn: int = 0  # place in its line, of a run that is due; given by the store
     origin: str = ""  # project and source of the code that began it

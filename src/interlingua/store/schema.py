@@ -30,7 +30,7 @@ class Plan(msgspec.Struct, frozen=True):
     found: int  # the version of the store; 0: there is nothing yet
     known: int
     ahead: list[Step]
-    alive: list[WorkerRow] = []  # who uses the store, where nobody may
+    alive: list[WorkerRow] = []  # workers that use the store, if a step must be taken alone
 
 
 def steps(kind: str) -> list[Step]:
@@ -73,7 +73,7 @@ def too_old(where: str, instead: str) -> Conflict:
 
 
 def refuse_beside_others(where: str, plan: Plan) -> None:
-    """Raises where a step is ahead that must be taken alone, and somebody is there."""
+    """Raises if a step must be taken alone, and workers use the store."""
     if not plan.alive:
         return
     why = "; ".join(f"{step.name}: {step.alone}" for step in plan.ahead if step.alone)

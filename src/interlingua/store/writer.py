@@ -1,7 +1,7 @@
-"""The one thread of a process that writes to the store.
+"""The writer: the one thread of a process that writes to the store.
 
-Whatever is queued on the event loop becomes one transaction; while it commits, the next batch gathers. There is no
-timer. How a transaction is made is each database's own.
+All that is queued on the event loop becomes one transaction; while it commits, the next batch gathers. There is no
+timer. Each database has a writer of its own that makes the transactions.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .changes import Appender, CommitThread, DeleteRun, Fenced, Sealed
 from .ports import settle
 from .sql.admission import AdmitRun, submit_certain
 from .sql.dialect import Call, Connection, LockList
-from .sql.log_side_effects import apply_change, rolled_back
+from .sql.log_side_effects import apply_change, empty_inboxes
 
 log = logging.getLogger("interlingua.store")
 
-# What to do, who waits, what then, what it touches, and what says whether that is only output.
-Asked = tuple[Call, asyncio.Future[Any], Callable[[Any], None] | None, LockList, Callable[[], bool] | None]
+# A function, its future, a callback for its result, its locks, and a test that it writes only output.
+QueuedCall = tuple[Call, asyncio.Future[Any], Callable[[Any], None] | None, LockList, Callable[[], bool] | None]
 
 _MAX_LOGS = 2000  # per transaction
 _PATIENCE = 4  # turns of the loop in which nothing is added to a batch that waits for more
@@ -34,11 +34,11 @@ _MOST_TURNS = 8  # that it waits at all
 
 
 class InDoubt(StoreError):
-    """The store went away while it committed. The writer tells who asked when it knows whether it was written."""
+    """The store went away while it committed. The writer settles the calls when it knows whether they were written."""
 
 
 class Batch:
-    def __init__(self, sealed: list[Sealed], calls: list[Asked], new: int = 0) -> None:
+    def __init__(self, sealed: list[Sealed], calls: list[QueuedCall], new: int = 0) -> None:
         self.sealed = sealed
         self.new = new  # submissions among the calls
         self.calls = calls
@@ -47,20 +47,22 @@ class Batch:
 
     @property
     def only_output(self) -> bool:
-        """Nothing here was acknowledged to anyone, so it need not wait for the disk."""
+        """Returns true if nothing of it was acknowledged, so that it need not wait for the disk."""
         return all(
             not s.changes and s.row.worker and all(e.kind == "delta" for e in s.events) for s in self.sealed
-        ) and all(passes_by is not None and passes_by() for _, _, _, _, passes_by in self.calls)
+        ) and all(only_output is not None and only_output() for _, _, _, _, only_output in self.calls)
 
 
 class Writer:
-    """Gathers, seals, and tells. A database's own writer says how to begin, to commit, and to end."""
+    """Gathers batches, seals logs, and settles futures. A subclass for each database makes the transactions."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._logs: deque[Appender] = deque()
-        self._calls: list[Asked] = []
-        self._new: list[tuple[Asked, Callable[[], None] | None]] = []  # submissions, and what is called at their seal
+        self._calls: list[QueuedCall] = []
+        self._new: list[
+            tuple[QueuedCall, Callable[[], None] | None]
+        ] = []  # submissions, and what is called at their seal
         self._kick_due = False
         self._queued_then = self._patience = self._turns = 0
         self._crowd = False  # the last commit was of several
@@ -82,21 +84,20 @@ class Writer:
 
     def call(
         self, fn: Call, then: Callable[[Any], None] | None = None, locks: LockList = (), *,
-        passes_by: Callable[[], bool] | None = None,
+        only_output: Callable[[], bool] | None = None,
     ) -> asyncio.Future[Any]:  # fmt: skip
-        """`passes_by` is asked right before it is done, in the thread: whether it writes nothing but output."""
+        """Queues a call. `only_output` is called right before it, in the thread: true if it writes only output."""
         if self._closing:
             raise StoreError("the store is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._calls.append((fn, future, then, locks, passes_by))
+        self._calls.append((fn, future, then, locks, only_output))
         self._schedule()
         return future
 
     def submit(
         self, fn: Call, then: Callable[[Any], None] | None, locks: LockList, sealing: Callable[[], None] | None
     ) -> asyncio.Future[Any]:
-        """A new run. `sealing` is called when its batch is made: calls that are made then are done after it, in this
-        same transaction."""
+        """Queues a new run. `sealing` is called when its batch is made: later calls follow in the same transaction."""
         if self._closing:
             raise StoreError("the store is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -116,7 +117,7 @@ class Writer:
 
     @property
     def _waiting(self) -> int:
-        """Logs and submissions: of these, more may come in a moment."""
+        """Counts logs and submissions: more of these may come in a moment."""
         return len(self._logs) + len(self._new)
 
     def _schedule(self) -> None:
@@ -124,13 +125,13 @@ class Writer:
         if not self._kick_due and not self._busy:
             self._kick_due = True
             self._queued_then, self._turns = self._waiting, _MOST_TURNS
-            # Those whose runs were just committed come back with the next ones: together they are one commit, not two.
+            # Clients whose runs were just committed come back with the next ones: together these are one commit.
             self._patience = _PATIENCE if self._crowd else 0
             self._loop.call_soon(self._kick)
 
     def _kick(self) -> None:
-        # Not at once: what an agent does in its first turns is one commit, and so are the submissions of clients that
-        # were just woken. So as long as the queue grew in this turn, wait for one more.
+        # Not at once: the first turns of an agent are one commit, and so are the submissions of clients that were just
+        # woken. So as long as the queue grew in this turn, wait for one more.
         queued = self._waiting
         if queued and not self._busy and self._turns and (queued > self._queued_then or self._patience):
             self._turns -= 1
@@ -147,7 +148,7 @@ class Writer:
             try:
                 sealed.append(entry.seal())
             except Exception as error:  # one log that cannot be written must not take its neighbours along
-                self._guarded(entry.refused, None, self._told(error))
+                self._guarded(entry.refused, None, self._error_for(error))
         new, self._new = self._new, []
         for _, sealing in new:
             if sealing is not None:
@@ -170,13 +171,13 @@ class Writer:
                 self._guarded(sealed.log.committed, sealed)
             else:
                 self._guarded(sealed.log.refused, sealed, error)
-        self._answer(batch.calls, batch.results)
+        self._settle_calls(batch.calls, batch.results)
         if self.backlog():
             self._schedule()
         elif not self._kick_due:
             self._idle.set()
 
-    def _answer(self, calls: list[Asked], results: list[tuple[Any, BaseException | None]]) -> None:
+    def _settle_calls(self, calls: list[QueuedCall], results: list[tuple[Any, BaseException | None]]) -> None:
         for (_, future, then, _, _), (result, error) in zip(calls, results, strict=True):
             if isinstance(error, InDoubt):
                 continue
@@ -189,29 +190,29 @@ class Writer:
         try:
             tell(*args)
         except Exception:
-            log.exception("a log could not take the news of its own writing")
+            log.exception("a log or a caller could not take the result of its write")
 
     # -- in the thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Take batches from `_work` until None comes; commit each, and tell the event loop that it is `_done`."""
+        """Takes batches from `_work` until None comes; commits each, and calls `_done` on the event loop."""
         raise NotImplementedError
 
     def _transaction(
         self,
         sealed: list[Sealed],
-        calls: list[Asked],
+        calls: list[QueuedCall],
         results: list[tuple[Any, BaseException | None]],
     ) -> None:
-        """Write all of it, or raise and have written nothing; with InDoubt, that is known later."""
+        """Writes all of it, or raises and has written nothing; with InDoubt, that is known later."""
         raise NotImplementedError
 
-    def _hopeless(self, error: Exception) -> bool:
+    def _is_hopeless(self, error: Exception) -> bool:
         """Returns true if every other write would fail in the same way: then trying them one by one only takes time."""
         raise NotImplementedError
 
-    def _tell(self, fn: Callable[..., None], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is gone: nobody is listening any more
+    def _call_on_loop(self, fn: Callable[..., None], *args: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone, and all that waited on it
             self._loop.call_soon_threadsafe(fn, *args)
 
     def _commit(self, batch: Batch) -> None:
@@ -219,7 +220,7 @@ class Writer:
             self._transaction(batch.sealed, batch.calls, batch.results)
             return
         except Exception as error:
-            if len(batch.sealed) + len(batch.calls) == 1 or self._hopeless(error):
+            if len(batch.sealed) + len(batch.calls) == 1 or self._is_hopeless(error):
                 self._refuse_all(batch, error)
                 return
         # Something in it cannot be written. One by one, so that it disturbs nothing else.
@@ -228,22 +229,22 @@ class Writer:
             try:
                 self._transaction([sealed], [], [])
             except Exception as error:
-                batch.refusals[place] = self._told(error)
+                batch.refusals[place] = self._error_for(error)
         for call in batch.calls:
             alone: list[tuple[Any, BaseException | None]] = []
             try:
                 self._transaction([], [call], alone)
             except Exception as error:
-                alone = [(None, self._told(error))]
+                alone = [(None, self._error_for(error))]
             batch.results.extend(alone)
 
     def _refuse_all(self, batch: Batch, error: Exception) -> None:
         batch.results.clear()
         for place in range(len(batch.sealed)):
-            batch.refusals[place] = self._told(error)
-        batch.results.extend((None, self._told(error)) for _ in batch.calls)
+            batch.refusals[place] = self._error_for(error)
+        batch.results.extend((None, self._error_for(error)) for _ in batch.calls)
 
-    def _told(self, error: Exception) -> BaseException:
+    def _error_for(self, error: Exception) -> BaseException:
         if isinstance(error, Fenced | InterlinguaError):
             return error
         log.error("the store could not write: %s", error)
@@ -252,8 +253,8 @@ class Writer:
         return wrapped
 
 
-def answered(conn: Connection, calls: list[Asked], results: list[tuple[Any, BaseException | None]]) -> None:
-    """Do what was asked for, one after the other; neighbours whose admission is certain together."""
+def run_calls(conn: Connection, calls: list[QueuedCall], results: list[tuple[Any, BaseException | None]]) -> None:
+    """Runs calls, one after the other; neighbours whose admission is certain together."""
     for certain, some in itertools.groupby((fn for fn, *_ in calls), key=_is_certain):
         if certain:
             submissions = [fn.submission for fn in some if isinstance(fn, AdmitRun)]
@@ -283,7 +284,7 @@ def write_changes(conn: Connection, batch: list[Sealed]) -> None:
         apply_change(conn, end, batch[0].row.updated_at)
     ended = [sealed.row.id for sealed in batch if sealed.row.status.final]
     if ended:
-        forgotten = rolled_back(conn, ended)
+        forgotten = empty_inboxes(conn, ended)
         for run in forgotten:
             apply_change(conn, DeleteRun(run), batch[0].row.updated_at)
         for sealed in batch:

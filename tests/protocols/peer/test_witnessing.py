@@ -18,7 +18,7 @@ from interlingua.model.documents import Follow, Put
 from interlingua.model.errors import StoreError
 from interlingua.model.run import RunRequest
 from interlingua.protocols.peer.peers import Outbox
-from interlingua.store.sql.dialect import Flowing
+from interlingua.store.sql.dialect import Pipelined
 
 from .common import WAIT, at_door, checked, echo, events, painter, running_node, shout
 
@@ -41,7 +41,7 @@ class Transactions:
         write, keep = store.database.writer._transaction, store.documents.write
 
         def noted(sealed: Any, calls: Any, results: Any) -> None:
-            new = sum(isinstance(call, Flowing) for call, *_ in calls)
+            new = sum(isinstance(call, Pipelined) for call, *_ in calls)
             kinds = ["created"] * new + [event.kind for one in sealed for event in one.events]
             if kinds:
                 self.seen.append((kinds, len(calls) > new))
@@ -170,7 +170,7 @@ async def test_what_the_store_refuses_of_a_run_is_not_told(monkeypatch: pytest.M
         write, refused = store.database.writer._transaction, []
 
         def refuses(sealed: Any, calls: Any, results: Any) -> None:
-            if any(isinstance(call, Flowing) for call, *_ in calls) and len(refused) < 2:  # with others, then alone
+            if any(isinstance(call, Pipelined) for call, *_ in calls) and len(refused) < 2:  # with others, then alone
                 refused.append(calls)
                 raise OSError("the disk is full")
             write(sealed, calls, results)

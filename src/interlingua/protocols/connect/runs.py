@@ -204,7 +204,7 @@ class Runs(Agents, Threads):
             limit=wanted.limit,
             offset=wanted.offset,
             agents=reading.reach(caller),
-            marked="stateless",
+            tag="stateless",
             **reading.own(caller),
         )
         if wanted.agent_id is not None:

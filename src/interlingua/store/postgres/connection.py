@@ -237,8 +237,8 @@ class PostgresConnection:
         self.lock_all(names)
 
     def lock_all(self, names: Collection[Lock]) -> None:
-        """The rows of runs first, then what has only a name; each in one order for everybody. Each waits in a statement
-        of its own: what is read afterwards is as those who were waited for have left it."""
+        """Locks the rows of runs first, then names; each in the same order everywhere. Each waits in a statement of its
+        own: later statements read what the other transactions have left."""
         new = {name for name in names if name not in self._held}
         if not new:
             return
@@ -254,11 +254,11 @@ class PostgresConnection:
         self._held |= new
 
     def keep(self, name: Lock) -> None:
-        """Hold a lock as long as this connection lasts, with whoever else does: by it the connection can be found."""
+        """Holds a shared lock as long as this connection lasts: by it others find the connection."""
         self.execute("SELECT pg_advisory_lock_shared(?)", (self._key(name),))
 
     def end_keepers(self, names: Collection[Lock]) -> None:
-        """End the connections that keep one of these."""
+        """Ends the connections that keep one of these."""
         keys = [self._key(name) for name in names]
         self.execute(_END_KEEPERS, ([key >> 32 & _HALF for key in keys], [key & _HALF for key in keys]))
 
@@ -293,8 +293,8 @@ def connect(where: Place, *, writes: bool, searches: bool = False) -> PostgresCo
     raw.add_notice_handler(lambda notice: None)
     schema = where.schema
     if schema is None:
-        found = raw.execute("SELECT current_schema()").fetchone()
-        schema = str(found[0]) if found else ""
+        row = raw.execute("SELECT current_schema()").fetchone()
+        schema = str(row[0]) if row else ""
     return PostgresConnection(raw, schema)
 
 

@@ -26,7 +26,7 @@ _RENEW = (
 
 _LOOK_EVERY = 1.0  # seconds between looks for the dead, where leases are long
 
-# A server that has just started has heard of nobody for a while, through no fault of theirs.
+# A server that has just started has had no renewals for a while, through no fault of the workers.
 RUN_OUT = (
     "lease_until<clock_timestamp() AND pg_postmaster_start_time()+make_interval(secs => ?)<clock_timestamp()"
 )  # fmt: skip
@@ -121,8 +121,8 @@ class Leases:
             held = list(self._held)
         if not held:
             return []
-        kept = {row[0] for row in self._conn.raw.execute(_RENEW, (seconds, held)).fetchall()}
+        renewed = {row[0] for row in self._conn.raw.execute(_RENEW, (seconds, held)).fetchall()}
         with self._lock:  # one that has left meanwhile is not lost
-            gone = [worker for worker in held if worker not in kept and worker in self._held]
+            gone = [worker for worker in held if worker not in renewed and worker in self._held]
             self._held.difference_update(gone)
         return gone

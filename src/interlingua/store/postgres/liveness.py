@@ -63,23 +63,23 @@ class LeaseLiveness:
         """Returns false for a worker that was buried and has not learnt it: others would take its claims at once."""
         if worker not in self._entered:
             return True
-        sql = "SELECT 1 FROM workers WHERE id=? FOR KEY SHARE"  # nobody buries it until this is committed
+        sql = "SELECT 1 FROM workers WHERE id=? FOR KEY SHARE"  # no other process buries it before this is committed
         return conn.execute(sql, (worker,)).fetchone() is not None
 
     async def bury(self) -> list[str]:
         """Hands back the runs of workers that died. Returns those workers."""
         lease = self._lease
         rows = await self._database.read(lambda conn: conn.execute(_DEAD, (lease,)).fetchall())
-        found = [row[0] for row in rows if not self.leases.holds(row[0])]
-        if not found:
+        expired = [row[0] for row in rows if not self.leases.holds(row[0])]
+        if not expired:
             return []
 
         def bury(conn: Connection) -> list[str]:
             buried = []
-            conn.lock(*(("worker", worker) for worker in found))
-            for worker in found:
-                # It may have come back since, or somebody else may have buried it: that is decided by its row, which
-                # nobody renews while it is locked.
+            conn.lock(*(("worker", worker) for worker in expired))
+            for worker in expired:
+                # It may have come back since, or another process may have buried it: its row decides, which cannot be
+                # renewed while it is locked.
                 dead = conn.execute(f"SELECT {RUN_OUT} FROM workers WHERE id=? FOR UPDATE", (lease, worker)).fetchone()
                 if dead is not None and not dead[0]:
                     continue
@@ -87,5 +87,5 @@ class LeaseLiveness:
                 buried.append(worker)
             return buried
 
-        buried: list[str] = await self._database.write(bury, [("worker", worker) for worker in found])
+        buried: list[str] = await self._database.write(bury, [("worker", worker) for worker in expired])
         return buried

@@ -59,13 +59,13 @@ def _version(conn: PostgresConnection) -> int:
         raise schema.too_old(_NAME, "another PostgreSQL schema")
     if not new:
         return 0
-    found = conn.raw.execute("SELECT COALESCE(max(version), 0) FROM interlingua_schema").fetchone()
-    return int(found[0]) if found else 0
+    row = conn.raw.execute("SELECT COALESCE(max(version), 0) FROM interlingua_schema").fetchone()
+    return int(row[0]) if row else 0
 
 
 def _exists(conn: PostgresConnection, table: str) -> bool:
-    found = conn.raw.execute("SELECT to_regclass(%s)", (table,)).fetchone()
-    return found is not None and found[0] is not None
+    row = conn.raw.execute("SELECT to_regclass(%s)", (table,)).fetchone()
+    return row is not None and row[0] is not None
 
 
 def _alive(conn: PostgresConnection, where: Place) -> list[WorkerRow]:

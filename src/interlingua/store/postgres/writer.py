@@ -22,9 +22,9 @@ from ...model.status import Status
 from ...runtime.clock import Clock
 from ..changes import CloseQuestion, CommitThread, CountDelegation, Fenced, PutCallback, PutInbox, PutQuestion, Sealed
 from ..rows import RunRow, receiver_of
-from ..sql.dialect import Flowing, Lock
+from ..sql.dialect import Lock, Pipelined
 from ..sql.questions import COUNT
-from ..writer import Asked, Batch, InDoubt, Writer, answered, write_changes
+from ..writer import Batch, InDoubt, QueuedCall, Writer, run_calls, write_changes
 from .connection import Place, PostgresConnection, connect, lost
 
 log = logging.getLogger("interlingua.store")
@@ -77,7 +77,7 @@ class _Doubt(NamedTuple):
     asked for it is told nothing until that is known, for a refusal means that nothing happened."""
 
     batch: int
-    calls: list[Asked]
+    calls: list[QueuedCall]
     results: list[tuple[Any, BaseException | None]]
 
 
@@ -110,13 +110,13 @@ class PostgresWriter(Writer):
     def _run(self) -> None:
         while (batch := self._next()) is not None:
             self._commit(batch)
-            self._tell(self._done, batch)
+            self._call_on_loop(self._done, batch)
         if self._doubt is not None:
             with contextlib.suppress(StoreError):
                 self._reconnect()
         if (doubt := self._doubt) is not None:
             unknown = StoreError("the store went away while it was writing; nobody knows whether this was written")
-            self._tell(self._answer, doubt.calls, [(None, unknown)] * len(doubt.calls))
+            self._call_on_loop(self._settle_calls, doubt.calls, [(None, unknown)] * len(doubt.calls))
         conn = self._conn
         if conn is not None:
             with contextlib.suppress(psycopg.Error):
@@ -136,7 +136,7 @@ class PostgresWriter(Writer):
     def _transaction(
         self,
         sealed: list[Sealed],
-        calls: list[Asked],
+        calls: list[QueuedCall],
         results: list[tuple[Any, BaseException | None]],
     ) -> None:
         self._batch += 1
@@ -183,10 +183,10 @@ class PostgresWriter(Writer):
                 self._conn = None
 
     def _attempt(
-        self, conn: PostgresConnection, sealed: list[Sealed], calls: list[Asked]
+        self, conn: PostgresConnection, sealed: list[Sealed], calls: list[QueuedCall]
     ) -> list[tuple[Any, BaseException | None]]:
         results: list[tuple[Any, BaseException | None]] = []
-        flows = all(isinstance(call, Flowing) for call, *_ in calls) and not any(one.changes for one in sealed)
+        flows = all(isinstance(call, Pipelined) for call, *_ in calls) and not any(one.changes for one in sealed)
         conn.begun()
         with _flowing(conn):
             cursor = conn.raw.cursor()
@@ -198,12 +198,12 @@ class PostgresWriter(Writer):
                 _write(cursor, sealed)
             if flows:
                 write_changes(conn, sealed)
-                answered(conn, calls, results)
+                run_calls(conn, calls, results)
                 self._unsure = results
                 cursor.execute("COMMIT", prepare=False)
         if not flows:
             write_changes(conn, sealed)
-            answered(conn, calls, results)
+            run_calls(conn, calls, results)
             self._unsure = results
             conn.raw.execute("COMMIT", prepare=False)
         return results
@@ -213,13 +213,13 @@ class PostgresWriter(Writer):
     def _connected(self) -> PostgresConnection:
         conn = connect(self._where, writes=True)
         # What is still on its way of an earlier generation is waited for here, or finds that it may not commit.
-        found = conn.raw.execute(
+        row = conn.raw.execute(
             "INSERT INTO writers (id, generation, batch) VALUES (%s, 1, 0) "
             "ON CONFLICT (id) DO UPDATE SET generation=writers.generation+1 RETURNING generation, batch",
             (self._id,),
         ).fetchone()
-        assert found is not None
-        self._generation, self._committed = found
+        assert row is not None
+        self._generation, self._committed = row
         for name in self._names:
             conn.keep(name)
         return conn
@@ -244,7 +244,7 @@ class PostgresWriter(Writer):
                 self._end_doubt()
                 return self._conn
 
-    def _landed(self, calls: list[Asked]) -> list[tuple[Any, BaseException | None]] | None:
+    def _landed(self, calls: list[QueuedCall]) -> list[tuple[Any, BaseException | None]] | None:
         """Returns the results of the transaction that was under way when the connection broke; None if it failed."""
         if self._unsure is None:
             return None  # COMMIT had not been sent
@@ -263,9 +263,9 @@ class PostgresWriter(Writer):
         results = doubt.results
         if self._committed != doubt.batch:
             results = [(None, StoreError("the store cannot be reached"))] * len(doubt.calls)
-        self._tell(self._answer, doubt.calls, results)
+        self._call_on_loop(self._settle_calls, doubt.calls, results)
 
-    def _told(self, error: Exception) -> BaseException:
+    def _error_for(self, error: Exception) -> BaseException:
         if isinstance(error, psycopg.DataError):
             told = InvalidRequest(f"this cannot be kept: {_line(error)}")
             told.__cause__ = error
@@ -274,9 +274,9 @@ class PostgresWriter(Writer):
             told = InvalidRequest(f"something is too long to be kept: {_line(error)}")
             told.__cause__ = error
             return told
-        return super()._told(error)
+        return super()._error_for(error)
 
-    def _hopeless(self, error: Exception) -> bool:
+    def _is_hopeless(self, error: Exception) -> bool:
         if isinstance(error, psycopg.errors.ProgramLimitExceeded):
             return False
         return (isinstance(error, psycopg.OperationalError) and not _in_the_way(error)) or (
@@ -316,7 +316,7 @@ def _parks(row: RunRow) -> bool:
     return row.worker is None and not row.status.final and row.status is not Status.PENDING
 
 
-def _touched(sealed: list[Sealed], calls: list[Asked]) -> set[Lock]:
+def _touched(sealed: list[Sealed], calls: list[QueuedCall]) -> set[Lock]:
     """Collects the locks of everything that a batch is known to touch, so that all transactions lock in one order."""
     locks = set[Lock]()
     for one in sealed:

@@ -15,12 +15,12 @@ from ...model.errors import KeyReused
 from ..changes import Submission, Submitted
 from ..rows import EVENT_COLUMNS, RunRow
 from .claim_order import TURN, of
-from .dialect import RUN, Connection, Flowing, insert, plain, run_row
+from .dialect import RUN, Connection, Pipelined, insert, plain, run_row
 from .inbox import put_inbox
 from .threads import take_thread
 
 
-class AdmitRun(Flowing):
+class AdmitRun(Pipelined):
     """The admission of one run, as a call for the writer."""
 
     def __init__(self, submission: Submission) -> None:

@@ -36,7 +36,7 @@ _kept = msgspec.json.Decoder(_Kept)
 def put_callback(conn: Connection, change: PutCallback, now: int) -> None:
     url = change.url.replace("\0", "%00")  # not every database keeps it; no address has it
     receiver = receiver_of(url)
-    # Whether it is the first of its run is decided by what is there, and told to nobody before it is committed.
+    # The callbacks of its run decide whether it is the first, so these stay as they are until the commit.
     conn.lock(("callbacks", change.run), ("receiver", receiver))
     conn.execute(
         "INSERT INTO callbacks (run, url, format, status, time, state, next_at, receiver, first) "
@@ -135,10 +135,10 @@ class SqlCallbacks:
     async def next_due(self) -> int | None:
         """Returns the time at which the next one is due, without those that wait for an earlier one of their run."""
         sql = "SELECT MIN(due_at) FROM receivers WHERE standing=?"
-        found = await self._database.read(
+        times = await self._database.read(
             lambda conn: [conn.execute(sql, (standing,)).fetchone()[0] for standing in ("good", "new", "failing")]
         )
-        return min((due for due in found if due is not None), default=None)
+        return min((due for due in times if due is not None), default=None)
 
     async def settle(
         self, row: CallbackRow, *, state: str, attempts: int, next_at: int, error: str | None,
@@ -187,10 +187,10 @@ class SqlCallbacks:
     async def deleted_run(self, callback: int) -> tuple[RunRow, RunCreated | None] | None:
         """Returns the run of a callback, if it was deleted meanwhile."""
         sql = "SELECT kept FROM callbacks WHERE id=?"
-        found = await self._database.read(lambda conn: conn.execute(sql, (callback,)).fetchone())
-        if found is None or found[0] is None:
+        row = await self._database.read(lambda conn: conn.execute(sql, (callback,)).fetchone())
+        if row is None or row[0] is None:
             return None
-        kept = _kept.decode(found[0])
+        kept = _kept.decode(row[0])
         created = None if kept.created is None else body_decoder.decode(kept.created)
         return kept.row, created if isinstance(created, RunCreated) else None
 
@@ -221,16 +221,16 @@ class SqlCallbacks:
 
         def retry(conn: Connection) -> list[int]:
             wanted = "" if ids is None else f" AND id IN ({','.join('?' * len(ids))})"
-            found = conn.execute(
+            rows = conn.execute(
                 f"SELECT id, run, receiver FROM callbacks WHERE {_FAILING}{wanted} ORDER BY id", ids or []
             ).fetchall()
-            conn.lock(*(("callbacks", run) for _, run, _ in found), *(("receiver", name) for _, _, name in found))
+            conn.lock(*(("callbacks", run) for _, run, _ in rows), *(("receiver", name) for _, _, name in rows))
             conn.executemany(f"UPDATE callbacks SET state='due', attempts=0, next_at=? WHERE id=? AND {_FAILING}",
-                             [(now, id_) for id_, _, _ in found])  # fmt: skip
-            for run in {run for _, run, _ in found}:
+                             [(now, id_) for id_, _, _ in rows])  # fmt: skip
+            for run in {run for _, run, _ in rows}:
                 conn.execute("UPDATE callbacks SET first=0 WHERE run=? AND state='due'", (run,))
                 _next_of(conn, run)
-            for receiver in {receiver for _, _, receiver in found}:
+            for receiver in {receiver for _, _, receiver in rows}:
                 conn.execute(
                     "INSERT INTO receivers (receiver, standing, failures, rest_until, seen_at) VALUES (?,'new',0,0,?) "
                     "ON CONFLICT (receiver) DO UPDATE SET failures=0, rest_until=0, "
@@ -238,7 +238,7 @@ class SqlCallbacks:
                     (receiver, now),
                 )
                 _count_on(conn, receiver)
-            return [id_ for id_, _, _ in found]
+            return [id_ for id_, _, _ in rows]
 
         done: list[int] = await self._database.write(retry)
         return done
@@ -247,7 +247,7 @@ class SqlCallbacks:
         """Deletes callbacks that ended before a time, some at a time: others write meanwhile."""
 
         def forget(conn: Connection) -> int:
-            told: int = conn.execute(
+            sent: int = conn.execute(
                 "DELETE FROM callbacks WHERE id IN "
                 "(SELECT id FROM callbacks WHERE state<>'due' AND time<? ORDER BY id LIMIT ?)",
                 (before, _FORGOTTEN_AT_ONCE),
@@ -257,7 +257,7 @@ class SqlCallbacks:
                 f"WHERE due_at IS NULL AND seen_at<? LIMIT ?{conn.dialect.skip_locked})",
                 (before, _FORGOTTEN_AT_ONCE),
             ).rowcount
-            return max(told, receivers)
+            return max(sent, receivers)
 
         while await self._database.write(forget) == _FORGOTTEN_AT_ONCE:
             pass

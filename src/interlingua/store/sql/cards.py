@@ -29,14 +29,14 @@ class SqlCards:
         )
 
     async def get(self, name: str, version: str | None, origin: str | None = None) -> StoredCard | None:
-        found = [
-            one for one in await self.list()
-            if one.card.name == name and version in (None, one.card.version) and origin in (None, one.origin)
+        matching = [
+            stored for stored in await self.list()
+            if stored.card.name == name and version in (None, stored.card.version) and origin in (None, stored.origin)
         ]  # fmt: skip
-        if not found:
+        if not matching:
             return None
-        newest = [one for one in found if one.card.version == found[-1].card.version]
-        return min(newest, key=lambda one: (run_identity.is_mount(one.origin), one.origin))
+        newest = [stored for stored in matching if stored.card.version == matching[-1].card.version]
+        return min(newest, key=lambda stored: (run_identity.is_mount(stored.origin), stored.origin))
 
     async def list(self) -> list[StoredCard]:
         rows = await self._database.read(

@@ -1,7 +1,7 @@
 """The order of claims: runs that are due stand in one line per queue, in which callers take turns.
 
-A run gets its place when it becomes due, from what stands in the line at that moment: nothing is kept beside the runs,
-and nobody is locked. Two processes that look at the same moment may give the same place twice, which hurts nobody.
+A run gets its place when it becomes due, from the line at that moment: nothing is stored beside the runs, and nothing
+is locked. Two processes that look at the same moment may give the same place twice, which does no harm.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _BEGUN = "CASE status WHEN 'pending' THEN 0 ELSE 1 END"
 _NEXT = f"SELECT {RUN} FROM runs WHERE {IN_LINE} AND queue=? AND crashes{{}} ORDER BY turn, id LIMIT ?"
 _RIPE_AT_ONCE = 200
 
-# The place in its line for a run that becomes due now. Who stands in it already comes again one round after its last
-# run, on an even number. Who does not comes right after the round that is under way, on an odd number: before
-# everybody's next run, and behind who came there before. Nobody gets a number again that it has been served with, so
-# nobody is overtaken for ever. A caller stands in a line twice: with what has begun and goes on (it was answered, or
-# woken), and with what is new, so that the one does not wait for the other.
+# The place in its line for a run that becomes due now. A caller that stands in the line already gets a place one round
+# after its last run, on an even number. Any other caller gets one right after the current round, on an odd number:
+# before the next runs of all others, and behind those that came there before. A caller never gets a number again that
+# it was served with, so no caller is overtaken for ever. A caller stands in a line twice: with runs that have begun and
+# go on (answered, or woken), and with new ones, so that the ones do not wait for the others.
 TURN = (
     "COALESCE("
     f"(SELECT turn+2+turn%2 FROM runs WHERE {IN_LINE} AND caller=? AND queue=? AND {_BEGUN}=? "
@@ -76,26 +76,26 @@ def following(
     Queues share the places; the first ones get those that cannot be shared.
     """
     if len(queues) == 1 and not at_most:  # most likely one is there: a message said so
-        found = _next_of_one(conn, worker, queues[0], now, limit)
-        if found:
-            return found
+        rows = _next_of_one(conn, worker, queues[0], now, limit)
+        if rows:
+            return rows
     lines = _lines(conn, queues, now)
-    together = [set(some) for some, _ in at_most]
+    shared = [set(some) for some, _ in at_most]
     left = [places for _, places in at_most]
     chosen: list[tuple[Any, ...]] = []
     suspected = False
     for place, queue in enumerate(lines):
         share = -(-(limit - len(chosen)) // (len(lines) - place))
-        limited = [at for at, some in enumerate(together) if queue in some]
-        share = min([share, *(left[at] for at in limited)])
+        limits = [at for at, some in enumerate(shared) if queue in some]
+        share = min([share, *(left[at] for at in limits)])
         if share <= 0:
             continue
         suspect = [] if suspected else _suspect(conn, worker, queue)
         suspected = suspected or bool(suspect)
-        found = suspect + _trusted(conn, queue, share - len(suspect))
-        chosen += found
-        for at in limited:
-            left[at] -= len(found)
+        rows = suspect + _trusted(conn, queue, share - len(suspect))
+        chosen += rows
+        for at in limits:
+            left[at] -= len(rows)
     return chosen
 
 
@@ -106,12 +106,12 @@ def _next_of_one(conn: Connection, worker: str, queue: str, now: int, limit: int
         first = conn.execute(_NEXT.format(f"<{SUSPECT}") + lock, (queue, limit))
         suspicious = conn.execute(_NEXT.format(f">={SUSPECT}") + lock, (queue, 1))
         later = conn.execute(_ANY_RIPE, (queue, now))
-    found, suspect = first.fetchall(), suspicious.fetchall()
+    rows, suspect = first.fetchall(), suspicious.fetchall()
     if suspect and limit and not executes_suspect(conn, worker):
-        found = suspect + found[: limit - 1]
-    if found and later.fetchone() is not None:
+        rows = suspect + rows[: limit - 1]
+    if rows and later.fetchone() is not None:
         _ripen(conn, [queue], now)  # for the next claim
-    return found
+    return rows
 
 
 def _lines(conn: Connection, queues: Sequence[str], now: int) -> list[str]:
@@ -127,8 +127,8 @@ def _lines(conn: Connection, queues: Sequence[str], now: int) -> list[str]:
 
 def _suspect(conn: Connection, worker: str, queue: str) -> list[tuple[Any, ...]]:
     """Returns the next suspect of a queue, unless the worker executes one."""
-    found = conn.execute(_NEXT.format(f">={SUSPECT}") + conn.dialect.skip_locked, (queue, 1)).fetchall()
-    return [] if found and executes_suspect(conn, worker) else found
+    rows = conn.execute(_NEXT.format(f">={SUSPECT}") + conn.dialect.skip_locked, (queue, 1)).fetchall()
+    return [] if rows and executes_suspect(conn, worker) else rows
 
 
 def _trusted(conn: Connection, queue: str, limit: int) -> list[tuple[Any, ...]]:

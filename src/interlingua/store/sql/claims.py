@@ -27,7 +27,7 @@ from ..rows import (
 from .admission import make_way
 from .claim_order import ANY_IN_LINE, IN_LINE, LATER, executes_suspect, following, stand
 from .database import Database
-from .dialect import FINAL_SQL, RUN, RUN_COLUMNS, Connection, Flowing, insert, run_row
+from .dialect import FINAL_SQL, RUN, RUN_COLUMNS, Connection, Pipelined, insert, run_row
 from .json_search import STUCK
 from .runs import EVENT, event
 from .threads import lock_thread, place_in_line
@@ -105,7 +105,7 @@ class SqlClaims:
                 return []
             return claim(conn, worker, agents, now, limit, at_most, contents)
 
-        rows: list[RunRow] = await self._database.write(Flowing(take))
+        rows: list[RunRow] = await self._database.write(Pipelined(take))
         if found is not None and contents is not None:
             for each in sorted(map(event, contents.events), key=lambda each: each.seq):
                 found.setdefault(each.run, Found([], each.run in contents.news)).events.append(each)
@@ -177,8 +177,8 @@ class SqlClaims:
             if not self._liveness.lives(conn, worker):
                 return []
             sql = f"SELECT {RUN} FROM runs WHERE {wanted} ORDER BY crashes, id LIMIT ?{conn.dialect.skip_locked}"
-            found = [run_row(row) for row in conn.execute(sql, (*args, limit)).fetchall()]
-            rows = found[: 1 + sum(row.crashes < SUSPECT for row in found)]  # of suspects one at a time
+            candidates = [run_row(row) for row in conn.execute(sql, (*args, limit)).fetchall()]
+            rows = candidates[: 1 + sum(row.crashes < SUSPECT for row in candidates)]  # of suspects one at a time
             if rows and rows[-1].crashes >= SUSPECT and executes_suspect(conn, worker):
                 rows.pop()
             for row in rows:
@@ -190,42 +190,42 @@ class SqlClaims:
         return taken
 
     async def blocked_reasons(self) -> list[tuple[str | None, int]]:
-        found: list[tuple[str | None, int]] = await self._database.read(
+        rows: list[tuple[str | None, int]] = await self._database.read(
             lambda conn: conn.execute(
                 f"SELECT blocked_reason, count(*) FROM runs WHERE {_BLOCKED} AND {STUCK} GROUP BY 1"
             ).fetchall()
         )
-        return found
+        return rows
 
     async def due_counts(self, now: int) -> list[tuple[str, int]]:
         lines = " UNION ALL ".join(
             f"SELECT queue, count(*) AS runs FROM runs WHERE {term} GROUP BY queue"
             for term in (IN_LINE, f"{LATER} AND wake_at<=?")
         )
-        found: list[tuple[str, int]] = await self._database.read(
+        rows: list[tuple[str, int]] = await self._database.read(
             lambda conn: conn.execute(
                 f"SELECT queue, CAST(sum(runs) AS INTEGER) FROM ({lines}) AS lines GROUP BY queue ORDER BY queue",
                 (now,),
             ).fetchall()
         )
-        return found
+        return rows
 
     async def due_runs(self, queue: str, now: int, limit: int) -> list[RunRow]:
         def due(conn: Connection) -> list[RunRow]:
-            found = conn.execute(
+            rows = conn.execute(
                 f"SELECT {RUN} FROM runs WHERE {IN_LINE} AND queue=? LIMIT ?", (queue, limit)
             ).fetchall()
             sql = f"SELECT {RUN} FROM runs WHERE {LATER} AND queue=? AND wake_at<=? LIMIT ?"
-            return [run_row(row) for row in [*found, *conn.execute(sql, (queue, now, limit)).fetchall()]]
+            return [run_row(row) for row in [*rows, *conn.execute(sql, (queue, now, limit)).fetchall()]]
 
         return await self._database.read(due)
 
     async def unblock(self, run: str, now: int) -> bool:
         def unblock(conn: Connection) -> bool:
-            found = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?{conn.dialect.for_update}", (run,)).fetchone()
-            if found is None:
+            values = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?{conn.dialect.for_update}", (run,)).fetchone()
+            if values is None:
                 raise RunNotFound(f"there is no run {run}")
-            row = run_row(found)
+            row = run_row(values)
             due = row.blocked is not None and row.wake_at == 0
             if row.worker is not None or row.status.final or not (due or row.blocked_reason is not None):
                 return False
@@ -244,9 +244,9 @@ class SqlClaims:
     async def claim_project(self, project: ProjectRow) -> ProjectRow:
         def claim(conn: Connection) -> ProjectRow:
             conn.lock(("project", ""))  # of two at once, the second finds the first
-            found = _project(conn)
-            if found is not None and found.id != project.id:
-                return found
+            owner = _project(conn)
+            if owner is not None and owner.id != project.id:
+                return owner
             conn.execute(
                 "INSERT INTO project (id, root, seen_at) VALUES (?,?,?) "
                 "ON CONFLICT (id) DO UPDATE SET root=excluded.root, seen_at=excluded.seen_at",
@@ -254,8 +254,8 @@ class SqlClaims:
             )
             return project
 
-        found: ProjectRow = await self._database.write(claim, [("project", "")])
-        return found
+        owner: ProjectRow = await self._database.write(claim, [("project", "")])
+        return owner
 
     # -- runs that change origin --------------------------------------------------------------------------
 
@@ -273,16 +273,16 @@ class SqlClaims:
 
 
 def _project(conn: Connection) -> ProjectRow | None:
-    found = conn.execute("SELECT id, root, seen_at FROM project LIMIT 1").fetchone()
-    return ProjectRow(*found) if found is not None else None
+    row = conn.execute("SELECT id, root, seen_at FROM project LIMIT 1").fetchone()
+    return ProjectRow(*row) if row is not None else None
 
 
 def _move_run(conn: Connection, run: str, to: MoveTo) -> RunRow:
     """Moves a run to another queue. It has no owner, so this transaction writes its log as an owner would."""
-    found = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?{conn.dialect.for_update}", (run,)).fetchone()
-    if found is None:
+    values = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?{conn.dialect.for_update}", (run,)).fetchone()
+    if values is None:
         raise RunNotFound(f"there is no run {run}")
-    row = run_row(found)
+    row = run_row(values)
     if row.status.final:
         raise AlreadyFinished(f"run {run} has already {row.status.value.replace('_', ' ')}")
     if row.worker is not None:
@@ -406,6 +406,6 @@ def hand_back(conn: Connection, worker: str, *, crashed: bool) -> None:
 
 def _when_busy(conn: Connection, run: str) -> str:
     """Returns the `when_busy` that a run was submitted with."""
-    found = conn.execute("SELECT body FROM events WHERE run=? AND seq=1", (run,)).fetchone()
-    created = None if found is None or found[0] is None else body_decoder.decode(found[0])
+    row = conn.execute("SELECT body FROM events WHERE run=? AND seq=1", (run,)).fetchone()
+    created = None if row is None or row[0] is None else body_decoder.decode(row[0])
     return created.request.when_busy if isinstance(created, RunCreated) else "reject"

@@ -26,7 +26,7 @@ class WriteQueue(Protocol):
 
     def call(
         self, fn: Call, then: Callable[[Any], None] | None = None, locks: LockList = (), *,
-        passes_by: Callable[[], bool] | None = None,
+        only_output: Callable[[], bool] | None = None,
     ) -> asyncio.Future[Any]: ...  # fmt: skip
 
     def submit(
@@ -48,7 +48,7 @@ class NoWriter:
 
     def call(
         self, fn: Call, then: Callable[[Any], None] | None = None, locks: LockList = (), *,
-        passes_by: Callable[[], bool] | None = None,
+        only_output: Callable[[], bool] | None = None,
     ) -> asyncio.Future[Any]:  # fmt: skip
         raise self._refusal()
 
@@ -124,11 +124,13 @@ class Database:
 
     # -- writing ------------------------------------------------------------------------------------------
 
-    def write(self, fn: Call, locks: LockList = (), passes_by: Callable[[], bool] | None = None) -> asyncio.Future[Any]:
+    def write(
+        self, fn: Call, locks: LockList = (), only_output: Callable[[], bool] | None = None
+    ) -> asyncio.Future[Any]:
         """Calls it within the next transaction.
 
-        `locks`: what it is known to touch. They are taken before anything else, those of all who share the transaction
-        in one order, so that no two transactions wait for each other. `passes_by` says right before it, in the writer's
-        thread, whether it writes nothing but output.
+        `locks`: everything that it is known to touch. They are taken before anything else, those of all calls of the
+        transaction in one order, so that no two transactions wait for each other. `only_output` is called right before
+        it, in the writer's thread, and returns true if it writes nothing but output.
         """
-        return self.writer.call(fn, locks=locks, passes_by=passes_by)
+        return self.writer.call(fn, locks=locks, only_output=only_output)

@@ -1,7 +1,7 @@
 """Delegations as SQL: counting the runs that members of a team start.
 
-Everything here runs within somebody's transaction, or on a connection that only reads. Tasks have many delegations, and
-each of them is decided by how many there are: so they are counted in SQL, and never read one by one for that.
+The functions run within a transaction of the writer, or on a connection that only reads. A task has many delegations,
+and their number decides each new one: so they are counted in SQL, and never read one by one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .dialect import Connection
 _COLUMNS = ", ".join(DelegationRow.__struct_fields__)
 
 
-class SQLTally:
+class SqlTally:
     """The tally of a task, in SQL."""
 
     def __init__(self, conn: Connection, task: str) -> None:
@@ -45,7 +45,7 @@ def count(conn: Connection, wanted: CountDelegation) -> None:
     conn.lock(("task", wanted.task))
     if conn.execute("SELECT 1 FROM delegations WHERE run=?", (wanted.run,)).fetchone():
         return
-    number = wanted.admit(SQLTally(conn, wanted.task))
+    number = wanted.admit(SqlTally(conn, wanted.task))
     label = wanted.label or _label(conn, wanted.task, wanted.part_of)
     row = DelegationRow(wanted.run, wanted.task, wanted.path, wanted.agent, number, label, int(wanted.review))
     conn.execute(f"INSERT INTO delegations ({_COLUMNS}) VALUES (?,?,?,?,?,?,?)", msgspec.structs.astuple(row))
@@ -53,27 +53,29 @@ def count(conn: Connection, wanted: CountDelegation) -> None:
 
 def counted(conn: Connection, run: str) -> Counted | None:
     """Finds a run that was counted."""
-    found = conn.execute(f"SELECT {_COLUMNS} FROM delegations WHERE run=?", (run,)).fetchone()
-    if found is None:
+    values = conn.execute(f"SELECT {_COLUMNS} FROM delegations WHERE run=?", (run,)).fetchone()
+    if values is None:
         return None
-    row = DelegationRow(*found)
+    row = DelegationRow(*values)
     (below,) = started(conn, row.task, [row.path.rstrip("/").rpartition("/")[2]])
     return Counted(row, below - (not row.review))
 
 
 def count_now(conn: Connection, wanted: CountDelegation) -> Counted:
     count(conn, wanted)
-    found = counted(conn, wanted.run)
-    assert found is not None
-    return found
+    done = counted(conn, wanted.run)
+    assert done is not None
+    return done
 
 
 def _label(conn: Connection, task: str, parent: str) -> str:
     """Returns the label of the next part of a task: T1.3 after T1.1, T1.2 and T1.2.1."""
     if not parent:
         known = conn.execute("SELECT number FROM task_numbers WHERE run=?", (task,)).fetchone()
-        made = known or conn.execute("INSERT INTO task_numbers (run) VALUES (?) RETURNING number", (task,)).fetchone()
-        return f"T{made[0]}"
+        numbered = (
+            known or conn.execute("INSERT INTO task_numbers (run) VALUES (?) RETURNING number", (task,)).fetchone()
+        )
+        return f"T{numbered[0]}"
     # As an integer, 2.1 is 2.
     number = conn.dialect.leading_number("substr(label, ?)")
     sql = f"SELECT COALESCE(MAX({number}), 0) FROM delegations WHERE label>? AND label<?"
@@ -89,23 +91,23 @@ class SqlDelegations:
 
     async def of_task(self, task: str) -> list[DelegationRow]:
         sql = f"SELECT {_COLUMNS} FROM delegations WHERE task=? ORDER BY run"
-        found = await self._database.read(lambda conn: conn.execute(sql, (task,)).fetchall())
-        return [DelegationRow(*row) for row in found]
+        rows = await self._database.read(lambda conn: conn.execute(sql, (task,)).fetchall())
+        return [DelegationRow(*row) for row in rows]
 
     async def started(self, task: str, runs: Sequence[str]) -> list[int]:
         return await self._database.read(lambda conn: started(conn, task, runs))
 
     async def count(self, wanted: CountDelegation) -> Counted:
         # Most were counted with the log of the run that delegates, and then there is nothing to write.
-        found = await self._database.read(lambda conn: counted(conn, wanted.run))
-        if found is None:
-            found = await self._database.write(lambda conn: count_now(conn, wanted), [("task", wanted.task)])
-        return found
+        done = await self._database.read(lambda conn: counted(conn, wanted.run))
+        if done is None:
+            done = await self._database.write(lambda conn: count_now(conn, wanted), [("task", wanted.task)])
+        return done
 
     async def labelled(self, label: str) -> list[DelegationRow]:
         sql = f"SELECT {_COLUMNS} FROM delegations WHERE label=? OR (label>? AND label<?) ORDER BY run"
-        found = await self._database.read(lambda conn: conn.execute(sql, (label, f"{label}.", f"{label}/")).fetchall())
-        return [DelegationRow(*row) for row in found]
+        rows = await self._database.read(lambda conn: conn.execute(sql, (label, f"{label}.", f"{label}/")).fetchall())
+        return [DelegationRow(*row) for row in rows]
 
     async def uncount(self, run: str) -> None:
         await self._database.write(lambda conn: conn.execute("DELETE FROM delegations WHERE run=?", (run,)))

@@ -58,7 +58,7 @@ class Connection(Protocol):
 Call = Callable[[Connection], Any]
 
 
-class Flowing:
+class Pipelined:
     """A call whose statements are sent without waiting for each: it fetches the results that it needs, and a refusal of
     the database fails the whole transaction."""
 
@@ -91,8 +91,8 @@ class Dialect:
     integrity: type[Exception]
     larger, smaller = "max", "min"  # of two values
     position = "instr"  # of a text in another, 0 where it is not there
-    for_update = ""  # after a SELECT: nobody else changes these rows until the transaction ends
-    skip_locked = ""  # the same, without those that somebody else is changing
+    for_update = ""  # after a SELECT: locks its rows until the transaction ends
+    skip_locked = ""  # the same, without rows that another transaction has locked
     status_indexes = False  # has all runs in the order of caller, agent or both, then status, then id
 
     def together(self, conn: Connection) -> contextlib.AbstractContextManager[object]:
@@ -208,12 +208,12 @@ def _insert_sql(table: str, columns: Sequence[str], width: int) -> str:
 def plain(row: RunRow) -> tuple[Any, ...]:
     """A row as its values."""
     # sqlite3 looks for an adapter of everything that is not exactly a str, which a Status is not.
-    found = msgspec.structs.astuple(row)
-    return (*found[:_STATUS], row.status._value_, *found[_STATUS + 1 :])
+    values = msgspec.structs.astuple(row)
+    return (*values[:_STATUS], row.status._value_, *values[_STATUS + 1 :])
 
 
 def run_row(row: tuple[Any, ...]) -> RunRow:
     """A row from its values."""
-    found = RunRow(*row)
-    found.status = Status(found.status)
-    return found
+    run = RunRow(*row)
+    run.status = Status(run.status)
+    return run

@@ -23,16 +23,16 @@ LETTER = ", ".join(LETTER_COLUMNS)
 _DOCUMENT_COLUMNS = (
     "space", "place", "id", "version", "state", "topic", "owner", "created_at", "updated_at", "body",
 )  # fmt: skip
-_TOLD_COLUMNS = ("feed", "seq", "kind", "topic", "time", "body")
+_ENTRY_COLUMNS = ("feed", "seq", "kind", "topic", "time", "body")
 _WIDTHS = (64, 32, 16, 8, 4, 2, 1)
 _RUN = 4  # numbers in a row that are worth a statement of their own
 
 
 def keep(conn: Connection, units: list[Unit]) -> list[Kept | InterlinguaError]:
-    """Apply lists of changes, in order. One that cannot be written gives an error and disturbs no other.
+    """Applies lists of changes, in order. One that cannot be written gives an error and disturbs no other.
 
-    What counts is locked until the transaction ends: so the numbers of a feed become visible in their order and without
-    a gap, whoever writes and wherever, and nobody has to put them in order afterwards.
+    Counters are locked until the transaction ends: so the numbers of a feed become visible in their order and without
+    a gap, also with several writers.
     """
     conn.lock(*touched(units))
     try:
@@ -41,7 +41,7 @@ def keep(conn: Connection, units: list[Unit]) -> list[Kept | InterlinguaError]:
         raise
     except Exception as error:
         if len(units) == 1:
-            return [_told(conn.dialect, error)]
+            return [_refusal(conn.dialect, error)]
     return [result for unit in units for result in keep(conn, [unit])]
 
 
@@ -93,13 +93,13 @@ def touched(units: Iterable[Unit]) -> set[Lock]:
     return locks
 
 
-def _told(dialect: Dialect, error: Exception) -> InterlinguaError:
+def _refusal(dialect: Dialect, error: Exception) -> InterlinguaError:
     if isinstance(error, InterlinguaError):
         return error
     why = dialect.refusal(error)
-    told = StoreError("the store could not write", why=error) if why is None else InvalidRequest(why)
-    told.__cause__ = error
-    return told
+    refusal = StoreError("the store could not write", why=error) if why is None else InvalidRequest(why)
+    refusal.__cause__ = error
+    return refusal
 
 
 def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -171,8 +171,8 @@ class _Last(dict[str, int]):
         self._before: dict[str, int] = {}
 
     def __missing__(self, name: str) -> int:
-        found = self._conn.execute("SELECT value FROM counters WHERE kind=? AND name=?", (self._kind, name)).fetchone()
-        value = self[name] = self._before[name] = 0 if found is None else found[0]
+        row = self._conn.execute("SELECT value FROM counters WHERE kind=? AND name=?", (self._kind, name)).fetchone()
+        value = self[name] = self._before[name] = 0 if row is None else row[0]
         return value
 
     def changed(self) -> list[tuple[str, str, int]]:
@@ -225,7 +225,7 @@ class _Together:
         ]
         conn = self._conn
         _insert(conn, "letters", LETTER_COLUMNS, self._letters)
-        _insert(conn, "told", _TOLD_COLUMNS, self._news)
+        _insert(conn, "feed_entries", _ENTRY_COLUMNS, self._news)
         if documents:
             self._write_documents(documents)
         if cursors:
@@ -269,11 +269,11 @@ class _Together:
             "SELECT space, id, place, version, state, topic, owner, created_at, updated_at "
             f"FROM documents{self._conn.dialect.indexed('documents_id')} WHERE space=? AND id"
         )
-        for space, id_, *found in _find(self._conn, select, documents):
-            documents[space, id_] = _Document(*found)
+        for space, id_, *values in _find(self._conn, select, documents):
+            documents[space, id_] = _Document(*values)
         select = "SELECT feed, run, upto, ended, updated_at FROM follows WHERE feed=? AND run"
-        for feed, run, *found in _find(self._conn, select, cursors):
-            cursors[feed, run] = _Cursor(*found)
+        for feed, run, *values in _find(self._conn, select, cursors):
+            cursors[feed, run] = _Cursor(*values)
 
     # -- in memory ----------------------------------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class _Together:
         for change in reversed(changes):
             if isinstance(change, Tell):
                 self._feeds[change.feed] -= 1
-                del self._news[-len(_TOLD_COLUMNS) :]
+                del self._news[-len(_ENTRY_COLUMNS) :]
             elif isinstance(change, Post):
                 self._boxes[change.box] -= 1
                 del self._letters[-len(LETTER_COLUMNS) :]
@@ -422,7 +422,7 @@ class _Together:
 
     def _edit(self, change: Settle | Rewrite, numbers: list[int]) -> int:
         """Applies an edit. Returns the number of letters that it found."""
-        found = 0
+        count = 0
         if isinstance(change, Rewrite):
             column, value, only = "body", list[Any]([change.body]), list[Any]()
         else:
@@ -432,11 +432,11 @@ class _Together:
         also = f" AND {self._conn.dialect.unindexed('state')}=?" * len(only)
         for first, last in ranges:
             sql = f"{update} BETWEEN ? AND ?{also}"
-            found += self._conn.execute(sql, [*value, change.box, first, last, *only]).rowcount
+            count += self._conn.execute(sql, [*value, change.box, first, last, *only]).rowcount
         for some in chunks(others):
             sql = f"{update} IN {marks(some)}{also}"
-            found += self._conn.execute(sql, [*value, change.box, *some, *only]).rowcount
-        return found
+            count += self._conn.execute(sql, [*value, change.box, *some, *only]).rowcount
+        return count
 
 
 def find_letter(conn: Connection, box: str, key: str) -> Letter | None:

@@ -28,10 +28,10 @@ _PEEK = (
     f"SELECT {', '.join(Document.__struct_fields__[:-1])}, CASE WHEN length(body)<={_SMALL} THEN body END "
     "FROM documents WHERE space=? AND id=?"
 )
-_TOLD = ", ".join(Told.__struct_fields__)
+_ENTRY = ", ".join(Told.__struct_fields__)
 
 
-# Lists of changes that are waited for together, whether there may be several, and who is told before whoever waits.
+# Lists of changes, their future, whether it takes a list of results, and a callback that is called before it resolves.
 _Queued = tuple[list[Unit], asyncio.Future[Any], bool, Heed | None]
 
 
@@ -69,17 +69,18 @@ class SqlDocuments:
         light = False
 
         def take() -> set[Lock]:
-            # A call that is tried again begins with what it had. What must be on disk is no part of one that need not.
+            # A call that is tried again begins with the lists that it had. A call that need not wait for the disk takes
+            # no list that must be on disk.
             while self._queued and len(units) < _MOST and not light:
                 queued = self._queued.popleft()
                 taken.append(queued)
                 units.extend(queued[0])
             return touched(units)
 
-        def passes_by() -> bool:
+        def only_output() -> bool:
             nonlocal light
             take()
-            light = all(_passes_by(changes) for changes, _ in units)
+            light = all(_is_only_output(changes) for changes, _ in units)
             return light
 
         def apply(conn: Connection) -> list[Kept | InterlinguaError]:
@@ -104,7 +105,7 @@ class SqlDocuments:
                     while self._queued:
                         settle(self._queued.popleft()[1], None, closed)
 
-        self._database.write(apply, take, passes_by).add_done_callback(done)
+        self._database.write(apply, take, only_output).add_done_callback(done)
         self._gathering = True
 
     def waiting(self) -> int:
@@ -115,20 +116,20 @@ class SqlDocuments:
 
     def peek(self, space: str, id_: str) -> tuple[Document | None, bool]:
         """Looks for a small document at once; the second value is False where it has to be read by `get`."""
-        # This reads one page of an index, and writers hold up no readers: going to a thread and back takes longer. What
-        # is large is better read in a thread.
-        found = self._database.look(lambda conn: [conn.execute(_PEEK, (space, id_)).fetchone()])
-        if found is None:
+        # This reads one page of an index, and writers hold up no readers: going to a thread and back takes longer. A
+        # large document is better read in a thread.
+        looked = self._database.look(lambda conn: [conn.execute(_PEEK, (space, id_)).fetchone()])
+        if looked is None:
             return None, False
-        (row,) = found
+        (row,) = looked
         if row is None:
             return None, True
         return (None, False) if row[-1] is None else (Document(*row), True)
 
     async def get(self, space: str, id_: str) -> Document | None:
-        found, sure = self.peek(space, id_)
+        document, sure = self.peek(space, id_)
         if sure:
-            return found
+            return document
         row = await self._database.read(
             lambda conn: conn.execute(
                 f"SELECT {_DOCUMENT} FROM documents WHERE space=? AND id=?", (space, id_)
@@ -248,12 +249,12 @@ class SqlDocuments:
         if topic is not None:
             _add_term("topic", topic, terms, args)
         which = " AND ".join(["feed=?", *terms, "seq>?"])
-        sizes = f"SELECT seq, coalesce(length(body),0) AS size FROM told WHERE {which} ORDER BY seq LIMIT ?"
+        sizes = f"SELECT seq, coalesce(length(body),0) AS size FROM feed_entries WHERE {which} ORDER BY seq LIMIT ?"
         last = (
             "SELECT max(seq) FROM (SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before "
             f"FROM ({sizes}) AS sizes) AS page WHERE before<?"
         )
-        sql = f"SELECT {_TOLD} FROM told WHERE {which} AND seq<=({last}) ORDER BY seq"
+        sql = f"SELECT {_ENTRY} FROM feed_entries WHERE {which} AND seq<=({last}) ORDER BY seq"
         every = [feed, *args, after]
         rows = await self._database.read(lambda conn: conn.execute(sql, [*every, *every, limit, TOLD_BYTES]).fetchall())
         return [Told(*row) for row in rows]
@@ -264,11 +265,11 @@ class SqlDocuments:
     async def trim_feed(self, feed: str, keep: int) -> int:
         def trim(conn: Connection) -> tuple[int, bool]:
             last = _head(conn, feed) - keep
-            first = conn.execute("SELECT seq FROM told WHERE feed=? ORDER BY seq LIMIT 1", (feed,)).fetchone()
+            first = conn.execute("SELECT seq FROM feed_entries WHERE feed=? ORDER BY seq LIMIT 1", (feed,)).fetchone()
             if first is None or first[0] > last:
                 return 0, False
             upto = min(last, first[0] + _TRIMMED - 1)
-            return conn.execute("DELETE FROM told WHERE feed=? AND seq<=?", (feed, upto)).rowcount, upto < last
+            return conn.execute("DELETE FROM feed_entries WHERE feed=? AND seq<=?", (feed, upto)).rowcount, upto < last
 
         removed, more = 0, True
         while more:
@@ -306,8 +307,8 @@ class SqlDocuments:
                 "INSERT INTO links (kind, foreign_id, target) VALUES (?,?,?) ON CONFLICT DO NOTHING",
                 (kind, foreign, target),
             )
-            found = conn.execute("SELECT target FROM links WHERE kind=? AND foreign_id=?", (kind, foreign)).fetchone()
-            return str(found[0])
+            row = conn.execute("SELECT target FROM links WHERE kind=? AND foreign_id=?", (kind, foreign)).fetchone()
+            return str(row[0])
 
         result: str = await self._database.write(put)
         return result
@@ -362,7 +363,7 @@ def _hand_out(taken: list[_Queued], results: list[Kept | InterlinguaError]) -> N
             future.set_result(result)
 
 
-def _passes_by(changes: Sequence[Change]) -> bool:
+def _is_only_output(changes: Sequence[Change]) -> bool:
     return all(
         change.passes_by if type(change) is Tell else type(change) is Follow and not change.ended for change in changes
     )

@@ -50,15 +50,15 @@ def select_runs(
 
 
 def _in_order(dialect: Dialect, where: RunFilter) -> str:
-    """Runs in the order of their ids, those of whoever is asked for alone. SQLite would guess which index is best."""
+    """Returns the source of runs in the order of their ids, with the index that SQLite would have to guess."""
     if where.blocked:  # these are few, and have an index
         return "runs"
-    index = f"runs{_marked(where)}{_whose(where)}"
+    index = f"runs{_tagged(where)}{_whose(where)}"
     return "runs" if index == "runs" else f"runs{dialect.indexed(index)}"
 
 
-def _marked(where: RunFilter) -> str:
-    return "_marked" if where.marked is not None else ""
+def _tagged(where: RunFilter) -> str:
+    return "_tag" if where.tag is not None else ""
 
 
 def _whose(where: RunFilter) -> str:
@@ -74,7 +74,7 @@ def _select_each_status(
     """The newest of each status, and the newest of those. Runs that are open or did not succeed have indexes by status;
     most of the others have succeeded, so those are read in order."""
     assert where.status is not None
-    unmet = dialect.indexed(f"runs{_marked(where)}_unmet{_whose(where)}")
+    unmet = dialect.indexed(f"runs{_tagged(where)}_unmet{_whose(where)}")
     wanted = dict.fromkeys(where.status)
     arms = [(f"runs{unmet}", f"status='{status.value}'") for status in _UNMET if status in wanted]
     if Status.SUCCEEDED in wanted:
@@ -99,7 +99,7 @@ def _select_by_status(dialect: Dialect, columns: str, where: RunFilter) -> tuple
     source = "unnest(CAST(? AS text[])) AS s(wanted)"
     terms.append("runs.status=s.wanted")
     if where.caller is None and where.agent is None:
-        # Nobody's in particular: those of each agent. Which agents there are is found in the same index, one by one.
+        # Of any caller: the runs of each agent. The agents are found in the same index, one by one.
         source = (
             "(WITH RECURSIVE known AS ((SELECT agent FROM runs ORDER BY agent LIMIT 1) UNION ALL "
             "SELECT (SELECT r.agent FROM runs r WHERE r.agent>known.agent ORDER BY r.agent LIMIT 1) "
@@ -136,23 +136,23 @@ def pages(
     judged = [(one.place, json_values.encode(one.wanted)) for one in wanted]
     members = [(one.column, *member) for one in wanted for member in itertools.islice(one.wanted.items(), _LOOKED_FOR)]
     lead = conn.dialect.lead(conn, table, members, caller)
-    found = list[Any]()
+    matching = list[Any]()
     last: str | None = None
     size = 100
-    while len(found) < offset + limit:
+    while len(matching) < offset + limit:
         rows = conn.execute(*page(lead, last, size)).fetchall()
-        found += [row for row in rows if all(json_contains(row[place], value) for place, value in judged)]
+        matching += [row for row in rows if all(json_contains(row[place], value) for place, value in judged)]
         if len(rows) < size:
             break
         last, size = rows[-1][0], _PAGE
-    return found[offset : offset + limit]
+    return matching[offset : offset + limit]
 
 
 def runs_where(dialect: Dialect, where: RunFilter, lead: Lead = _NO_LEAD) -> tuple[list[str], list[Any]]:
     """The terms that hold of every run that is wanted, but for its status."""
     aside = dialect.aside if lead.alone else str
     terms, args = list(lead.terms), list(lead.args)
-    for column in ("agent", "version", "caller", "thread", "parent", "marked"):
+    for column in ("agent", "version", "caller", "thread", "parent", "tag"):
         value = getattr(where, column)
         if value is not None:
             term = f"{column}=?"

@@ -1,7 +1,7 @@
 """Numbers that an index finds JSON objects by: hashes of their members. Pure, and the same on every database.
 
 A member stands for itself: its name with its value, or its name alone where the value is an object or a list. Equal
-numbers give rows that may have the member, so whoever searches still compares the JSON.
+numbers give rows that may have the member, so a search still compares the JSON.
 """
 
 from __future__ import annotations

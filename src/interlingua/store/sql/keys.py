@@ -29,8 +29,8 @@ class SqlKeys:
         was something to change."""
 
         def apply(conn: Connection) -> bool:
-            found = conn.execute(f"SELECT record FROM api_keys WHERE id=?{conn.dialect.for_update}", (id_,)).fetchone()
-            new = None if found is None else change(found[0])
+            row = conn.execute(f"SELECT record FROM api_keys WHERE id=?{conn.dialect.for_update}", (id_,)).fetchone()
+            new = None if row is None else change(row[0])
             if new is not None:
                 conn.execute("UPDATE api_keys SET record=? WHERE id=?", (new, id_))
             return new is not None

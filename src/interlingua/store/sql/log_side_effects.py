@@ -58,7 +58,7 @@ def apply_change(conn: Connection, change: Change, now: int) -> None:
 
 
 def _block_run(conn: Connection, change: BlockRun) -> None:
-    # Nothing wakes it but other code, and a cancel: also one that came while it was being set aside.
+    # Only other code and a cancel wake it, also a cancel that came while it was being blocked.
     conn.execute(
         f"UPDATE runs SET blocked=CASE WHEN blocked IS NULL THEN ? "
         f"WHEN {conn.dialect.position}(blocked, ?)>0 THEN blocked ELSE blocked || ' ' || ? END, blocked_reason=?, "
@@ -124,11 +124,11 @@ def add_messages(conn: Connection, thread: str, messages: list[Message], run: st
     return count
 
 
-def rolled_back(conn: Connection, runs: list[str]) -> list[str]:
-    """Empty the inboxes of runs that are ending, which nobody will read. Returns those whose owner did not come to read
-    that they shall be forgotten."""
-    one, all_ = ("run=?", runs[0]) if len(runs) == 1 else (conn.dialect.any_of("run"), conn.dialect.many(runs))
-    left = conn.execute(f"DELETE FROM inbox WHERE {one} RETURNING run, kind, body", (all_,)).fetchall()
+def empty_inboxes(conn: Connection, runs: list[str]) -> list[str]:
+    """Empties the inboxes of runs that are ending, which no owner will read. Returns the runs with an unread rollback,
+    which are to be deleted."""
+    term, value = ("run=?", runs[0]) if len(runs) == 1 else (conn.dialect.any_of("run"), conn.dialect.many(runs))
+    left = conn.execute(f"DELETE FROM inbox WHERE {term} RETURNING run, kind, body", (value,)).fetchall()
     unread = {run for run, kind, body in left if kind == "cancel" and json_values.decode(body).get("rollback")}
     if not unread:
         return []
@@ -142,10 +142,10 @@ def delete_run(conn: Connection, run: str, now: int, *, rollback: bool = False) 
     A rollback also takes back what the run did to its thread, and its other children are forgotten when they end.
     """
     sql = f"SELECT agent, status, next_seq, head, thread FROM runs WHERE id=?{conn.dialect.for_update}"
-    found = conn.execute(sql, (run,)).fetchone()
-    if found is None:
+    row = conn.execute(sql, (run,)).fetchone()
+    if row is None:
         raise RunNotFound(f"there is no run {run}")
-    agent, status, next_seq, head, thread = found
+    agent, status, next_seq, head, thread = row
     if not Status(status).final:
         raise Conflict(f"run {run} is {status}; cancel it before deleting it")
     gone = [run]
@@ -182,7 +182,7 @@ def delete_run(conn: Connection, run: str, now: int, *, rollback: bool = False) 
 
 
 def _take_back(conn: Connection, thread: str, run: str, now: int) -> None:
-    """Give a thread the state back that it had before a run, where nobody has built on what the run left."""
+    """Gives a thread back the state from before a run, unless a later run has used what the run left."""
     newest = conn.execute(
         "SELECT c.id, c.version, t.caller FROM threads t JOIN checkpoints c ON c.id=t.checkpoint "
         "WHERE t.id=? AND c.run=? AND (t.active IS NULL OR EXISTS "
@@ -197,7 +197,7 @@ def _take_back(conn: Connection, thread: str, run: str, now: int) -> None:
     ).fetchone() or (None, json_values.encode(None), 0)
     conn.execute("DELETE FROM messages WHERE thread=? AND n>?", (thread, before[2]))
     conn.execute("DELETE FROM checkpoints WHERE id=?", (newest[0],))
-    # The version stays: it only ever grows, so that nobody takes one state for another.
+    # The version stays: it only grows, so that no two states have the same one.
     set_json(conn, thread, newest[2], "state", before[1], "checkpoint=?, updated_at=?", before[0], now)
 
 

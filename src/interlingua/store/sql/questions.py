@@ -28,8 +28,8 @@ _COLUMNS = (
     "q.question, q.state, q.path, q.answer, q.by, q.door, q.closed_at, q.reason, q.remind, q.reminded, q.reminded_at, "
     "q.remind_at, q.change"
 )
-# Every change takes the next number of one count, and nobody else gets one before that is committed: so whoever follows
-# the changes by their numbers misses none.
+# Every change takes the next number of one count, and no other gets one before that is committed: so a reader that
+# follows the changes by their numbers misses none.
 COUNT: Lock = ("questions", "")
 
 _questions = msgspec.json.Decoder(Question)
@@ -110,7 +110,7 @@ class SqlQuestions:
             record, worker = _record(row[:-1]), row[-1]
             late = record.question.deadline
             if record.state == "open" and late is not None and late <= now:
-                # Whoever runs it has not come to say so yet, or nobody does.
+                # The owner of its run has not said so yet, or the run has no owner.
                 close_question(conn, question, "expired", "", now)
                 record.state = "expired"
             if record.state != "open":
@@ -127,8 +127,8 @@ class SqlQuestions:
         locks: list[Lock] = [COUNT]
         if self._database.dialect.for_update:
             sql = "SELECT run FROM questions WHERE id=?"
-            asked = await self._database.read(lambda conn: conn.execute(sql, (question,)).fetchone())
-            locks += [("run", run) for run in asked or ()]
+            run_of = await self._database.read(lambda conn: conn.execute(sql, (question,)).fetchone())
+            locks += [("run", run) for run in run_of or ()]
         result: tuple[str, int, str | None] | AlreadyAnswered = await self._database.write(put, locks)
         if isinstance(result, AlreadyAnswered):
             raise result
@@ -225,7 +225,7 @@ def _claim(conn: Connection, now: int, limit: int, formats: Sequence[str]) -> li
         )
         late = record.question.deadline
         if late is not None and late <= now:
-            continue  # it has expired, and whoever runs it will say so
+            continue  # it has expired, and the owner of its run will say so
         claimed.append(Reminder(record, row[-1], record.reminded, len(times)))
         for run in record.runs:
             _remind_callback(conn, run, now, formats)

@@ -108,25 +108,25 @@ class SqlRuns:
         return [event(row) for row in await self.event_rows(run, after, limit, most_bytes)]
 
     async def ends(self, run: str) -> list[Event]:
-        one = f"SELECT * FROM (SELECT {EVENT} FROM events WHERE run=? ORDER BY seq {{}} LIMIT 1) AS {{}}"
-        sql = f"{one.format('ASC', 'first')} UNION ALL {one.format('DESC', 'last')}"
+        end = f"SELECT * FROM (SELECT {EVENT} FROM events WHERE run=? ORDER BY seq {{}} LIMIT 1) AS {{}}"
+        sql = f"{end.format('ASC', 'first')} UNION ALL {end.format('DESC', 'last')}"
         rows = await self._database.read(lambda conn: conn.execute(sql, (run, run)).fetchall())
         return sorted((event(EventRow(*row)) for row in rows), key=lambda event: event.seq)
 
     async def tombstone(self, run: str) -> Tombstone | None:
         """Returns the rest of a deleted run; None if there never was one, or it still exists."""
         sql = "SELECT run, agent, status, seq, head, deleted_at FROM tombstones WHERE run=?"
-        found = await self._database.read(lambda conn: conn.execute(sql, (run,)).fetchone())
-        if found is None:
+        row = await self._database.read(lambda conn: conn.execute(sql, (run,)).fetchone())
+        if row is None:
             return None
-        run, agent, status, seq, head, deleted_at = found
+        run, agent, status, seq, head, deleted_at = row
         return Tombstone(run, agent, Status(status), seq, head, deleted_at)
 
     async def known(self, run: str) -> Literal["run", "tombstone"] | None:
         """Returns the kind of an id: a run, or the tombstone of one."""
         sql = "SELECT 'run' FROM runs WHERE id=? UNION ALL SELECT 'tombstone' FROM tombstones WHERE run=?"
-        found = await self._database.read(lambda conn: conn.execute(sql, (run, run)).fetchone())
-        return found[0] if found is not None else None
+        row = await self._database.read(lambda conn: conn.execute(sql, (run, run)).fetchone())
+        return row[0] if row is not None else None
 
     async def is_key_known(self, caller: str, key: str) -> bool:
         sql = "SELECT 1 FROM keys WHERE caller=? AND key=?"
@@ -214,7 +214,7 @@ class SqlRuns:
                 )
                 rows = conn.execute(f"{unused} ORDER BY updated_at LIMIT ?", (threads_before, limit)).fetchall()
                 conn.lock(*(("thread", thread) for (thread,) in rows))
-                for (thread,) in rows:  # somebody may have used it before it was locked
+                for (thread,) in rows:  # another process may have used it before it was locked
                     if conn.execute(f"{unused} AND id=?", (threads_before, thread)).fetchone() is not None:
                         delete_thread(conn, thread, now)
             return gone

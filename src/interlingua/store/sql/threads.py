@@ -60,7 +60,7 @@ def _find(conn: Connection, thread: str) -> Thread:
 
 
 def small_thread(conn: Connection, thread: str) -> Thread | None:
-    """A thread whose state and metadata are read in no time."""
+    """Reads a thread, if its state and metadata are small."""
     sql = f"SELECT {_THREAD} FROM threads t WHERE t.id=? AND length(t.state)+length(t.metadata)<?"
     row = conn.execute(sql, (thread, _SMALL)).fetchone()
     return _thread(row) if row is not None else None
@@ -81,7 +81,7 @@ def _put(conn: Connection, t: Thread) -> None:
 
 
 def take_thread(conn: Connection, row: RunRow, request: RunRequest, now: int) -> tuple[Thread, str | None]:
-    """Give the thread to a new run, or put it in line. Returns the thread, and a run that must give way."""
+    """Gives the thread to a new run, or puts the run in line. Returns the thread, and a run that must give way."""
     assert row.thread is not None
     lock_thread(conn, row.thread)
     try:
@@ -107,13 +107,13 @@ def take_thread(conn: Connection, row: RunRow, request: RunRequest, now: int) ->
 
 
 def lock_thread(conn: Connection, thread: str) -> None:
-    """Nobody else gives the thread to anyone, or takes it away, until the transaction ends."""
-    # Who has it may have to be told to give way; and whoever ends a run locks that before its thread.
+    """Locks the turns of a thread until the transaction ends."""
+    # The run that has it may have to give way; and the end of a run locks its row before its thread.
     conn.lock(("turn", thread), ("thread", thread))
 
 
 def place_in_line(conn: Connection, thread: str, when_busy: str, now: int) -> int:
-    """At the end, or, for a run that makes the one before it give way, at the front."""
+    """Returns a place at the end, or at the front for a run that makes the one before it give way."""
     if when_busy == "enqueue":
         return now
     front = conn.execute("SELECT MIN(queued) FROM runs WHERE thread=? AND queued IS NOT NULL", (thread,)).fetchone()[0]
@@ -122,9 +122,9 @@ def place_in_line(conn: Connection, thread: str, when_busy: str, now: int) -> in
 
 def delete_thread(conn: Connection, thread: str, now: int) -> None:
     conn.lock(("thread", thread))
-    found = _find(conn, thread)
-    if found.active is not None:
-        raise Conflict(f"thread {thread} is busy with run {found.active}; cancel it before deleting the thread")
+    existing = _find(conn, thread)
+    if existing.active is not None:
+        raise Conflict(f"thread {thread} is busy with run {existing.active}; cancel it before deleting the thread")
     pending = conn.execute(
         "SELECT id FROM runs WHERE thread=? AND status NOT IN ('succeeded','failed','cancelled','timed_out')",
         (thread,),
@@ -134,7 +134,7 @@ def delete_thread(conn: Connection, thread: str, now: int) -> None:
     if conn.dialect.indexes_json:
         json = conn.execute("SELECT state, metadata FROM threads WHERE id=?", (thread,)).fetchone()
         before = {"state": json[0], "metadata": json[1]}
-        conn.dialect.index_json(conn, "threads", thread, before=before, after={}, caller=found.caller)
+        conn.dialect.index_json(conn, "threads", thread, before=before, after={}, caller=existing.caller)
     for table, column in (("checkpoints", "thread"), ("messages", "thread"), ("threads", "id")):
         conn.execute(f"DELETE FROM {table} WHERE {column}=?", (thread,))
     conn.execute("DELETE FROM links WHERE target=?", (thread,))
@@ -150,13 +150,13 @@ class SqlThreads:
         def create(conn: Connection) -> Thread:
             conn.lock(("thread", thread.id))
             try:
-                found = _find(conn, thread.id)
+                existing = _find(conn, thread.id)
             except ThreadNotFound:
                 _put(conn, thread)
                 return thread
             if if_exists == "raise":
                 raise ThreadExists(f"there is a thread {thread.id} already")
-            return found
+            return existing
 
         result: Thread = await self._database.write(create, [("thread", thread.id)])
         return result
@@ -221,15 +221,15 @@ class SqlThreads:
         self, thread: str, *, checkpoint: str, values_: Any, metadata: dict[str, Any] | None, base: str | None,
         messages: list[Message] | None, now: int,
     ) -> Thread:  # fmt: skip
-        """Merge metadata; new values (onto checkpoint `base`, or the newest) make a new checkpoint."""
+        """Merges metadata; new values (onto checkpoint `base`, or the newest) make a new checkpoint."""
 
         def patch(conn: Connection) -> Thread:
             conn.lock(("thread", thread))
-            found = _find(conn, thread)
+            existing = _find(conn, thread)
             changes_state = values_ is not msgspec.UNSET or bool(messages) or base is not None
-            if changes_state and found.active is not None:
-                raise ThreadBusy(f"thread {thread} is busy with run {found.active}; its values cannot change now")
-            state, count = found.values, None
+            if changes_state and existing.active is not None:
+                raise ThreadBusy(f"thread {thread} is busy with run {existing.active}; its values cannot change now")
+            state, count = existing.values, None
             if base is not None:
                 row = conn.execute(f"SELECT {_CHECKPOINT} FROM checkpoints WHERE id=?", (base,)).fetchone()
                 if row is None or row[1] != thread:
@@ -238,25 +238,25 @@ class SqlThreads:
             if values_ is not msgspec.UNSET:
                 merge = isinstance(state, dict) and isinstance(values_, dict)
                 state = {**state, **values_} if merge else values_
-            merged = {**found.metadata, **metadata} if metadata else found.metadata
+            merged = {**existing.metadata, **metadata} if metadata else existing.metadata
             if changes_state:
                 if count is not None:
                     conn.execute("DELETE FROM messages WHERE thread=? AND n>?", (thread, count))
                 total = add_messages(conn, thread, messages or [], None)
                 conn.execute(
                     f"INSERT INTO checkpoints ({_CHECKPOINT}) VALUES (?,?,?,?,?,?,?,?)",
-                    (checkpoint, thread, found.version + 1, json_values.encode(state), now, total, None, b"{}"),
+                    (checkpoint, thread, existing.version + 1, json_values.encode(state), now, total, None, b"{}"),
                 )
                 changes = "version=version+1, checkpoint=?"
-                set_json(conn, thread, found.caller, "state", json_values.encode(state), changes, checkpoint)
-            set_json(conn, thread, found.caller, "metadata", json_values.encode(merged), "updated_at=?", now)
+                set_json(conn, thread, existing.caller, "state", json_values.encode(state), changes, checkpoint)
+            set_json(conn, thread, existing.caller, "metadata", json_values.encode(merged), "updated_at=?", now)
             return _find(conn, thread)
 
         result: Thread = await self._database.write(patch, [("thread", thread)])
         return result
 
     async def copy(self, thread: str, new: str, new_id: Callable[[], str], now: int) -> Thread:
-        """A thread of its own with the same values, history and messages."""
+        """Copies a thread with its values, history and messages."""
 
         def copy(conn: Connection) -> Thread:
             conn.lock(("thread", thread), ("thread", new))
@@ -286,7 +286,7 @@ class SqlThreads:
         await self._database.write(lambda conn: delete_thread(conn, thread, now), [("thread", thread)])
 
     async def history(self, thread: str, *, before: str | None, limit: int) -> list[Checkpoint]:
-        """Newest first, older than checkpoint `before` where that is given."""
+        """Reads checkpoints, newest first; with `before`, those older than it."""
 
         def read(conn: Connection) -> list[tuple[Any, ...]]:
             _find(conn, thread)

@@ -33,10 +33,10 @@ class _SQLite(Dialect):
             terms = searched(f"{table}.{column}", name, value, caller)
             sql = "SELECT count(*) FROM (SELECT 1 FROM terms WHERE term IN (?,?) LIMIT ?)"
             fewest = min(fewest, (int(conn.execute(sql, (*terms, fewest[0])).fetchone()[0]), terms))
-        count, found = fewest
+        count, rarest = fewest
         if count > _SOME:
             return Lead()
-        return Lead(["id IN (SELECT id FROM terms WHERE term IN (?,?))"], [*found], alone=count <= _FEW)
+        return Lead(["id IN (SELECT id FROM terms WHERE term IN (?,?))"], [*rarest], alone=count <= _FEW)
 
     def aside(self, term: str) -> str:
         return f"({term}) IS TRUE"  # which no index knows

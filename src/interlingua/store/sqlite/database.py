@@ -108,7 +108,7 @@ class SQLiteDatabase(Database):
 
     async def read_row(self, fn: Callable[[Connection], T | None]) -> T | None:
         if self._at_once is not None:
-            with contextlib.suppress(sqlite3.Error, UnicodeEncodeError):  # who reads in a thread is told why
+            with contextlib.suppress(sqlite3.Error, UnicodeEncodeError):  # the read in a thread says why
                 return fn(self._at_once)
         return await super().read_row(fn)
 

@@ -20,7 +20,7 @@ from ...runtime.clock import Clock
 from ..changes import Fenced, Sealed
 from ..rows import EVENT_COLUMNS
 from ..sql.dialect import insert
-from ..writer import Asked, Batch, Writer, answered, write_changes
+from ..writer import Batch, QueuedCall, Writer, run_calls, write_changes
 from .connection import SQLiteConnection, begin, connect
 
 log = logging.getLogger("interlingua.store")
@@ -42,16 +42,16 @@ class OpenedFile:
 
     def _look(self) -> tuple[int, int] | None:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def trouble(self) -> str | None:
-        found = self._look()
-        if found == self._id:
+        now = self._look()
+        if now == self._id:
             return None
-        what = "is gone" if found is None else "was replaced by another one"
+        what = "is gone" if now is None else "was replaced by another one"
         return (
             f"the store file {self._path} {what} while this process used it, so nothing is written any more; "
             "put the file back, or start the process again"
@@ -95,7 +95,7 @@ class SQLiteWriter(Writer):
                 if batch is None:
                     break
                 self._commit(batch)
-                self._tell(self._done, batch)
+                self._call_on_loop(self._done, batch)
                 now = self._clock.monotonic()
                 if now - looked < poll:
                     continue
@@ -108,7 +108,7 @@ class SQLiteWriter(Writer):
             if seen != version:
                 version = seen
                 fast_until = now + _FAST_FOR
-                self._tell(self._on_foreign)
+                self._call_on_loop(self._on_foreign)
         with contextlib.suppress(sqlite3.Error):
             conn.execute("PRAGMA optimize")
         conn.close()
@@ -116,7 +116,7 @@ class SQLiteWriter(Writer):
     def _transaction(
         self,
         sealed: list[Sealed],
-        calls: list[Asked],
+        calls: list[QueuedCall],
         results: list[tuple[Any, BaseException | None]],
     ) -> None:
         conn = self._conn
@@ -128,7 +128,7 @@ class SQLiteWriter(Writer):
         try:
             self._file.check()
             self._write(conn, sealed)
-            answered(conn, calls, results)
+            run_calls(conn, calls, results)
             conn.execute("COMMIT")
         except BaseException:
             results.clear()
@@ -160,7 +160,7 @@ class SQLiteWriter(Writer):
         insert(conn, "events", EVENT_COLUMNS, events)
         write_changes(conn, batch)
 
-    def _hopeless(self, error: Exception) -> bool:
+    def _is_hopeless(self, error: Exception) -> bool:
         if isinstance(error, Unavailable):
             return self._file.trouble() is not None
         return isinstance(error, sqlite3.OperationalError) and any(

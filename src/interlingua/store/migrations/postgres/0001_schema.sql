@@ -26,7 +26,7 @@ CREATE TABLE runs (
     crashes    BIGINT NOT NULL,
     ran        BIGINT NOT NULL,
     queued     BIGINT,
-    marked     TEXT COLLATE "C",
+    tag        TEXT COLLATE "C",
     sealed     INTEGER NOT NULL DEFAULT 0,
     turn       BIGINT NOT NULL DEFAULT 0,
     origin     TEXT COLLATE "C" NOT NULL DEFAULT '',
@@ -57,7 +57,7 @@ CREATE INDEX runs_thread ON runs (thread, id) WHERE thread IS NOT NULL;
 CREATE INDEX runs_parent ON runs (parent, id) WHERE parent IS NOT NULL;
 CREATE INDEX runs_path   ON runs (path) WHERE path <> '';
 CREATE INDEX runs_queue  ON runs (thread, queued) WHERE queued IS NOT NULL;
-CREATE INDEX runs_marked ON runs (caller, status, id) WHERE marked IS NOT NULL;
+CREATE INDEX runs_tag ON runs (caller, status, id) WHERE tag IS NOT NULL;
 -- What is new is read from one end to the other by every search, until there is this much of it (kB).
 CREATE INDEX runs_terms  ON runs USING gin (terms) WITH (gin_pending_list_limit = 256) WHERE terms IS NOT NULL;
 -- By id and not by time: a column that every write changes would make every write of a row one of all its indexes. Ids
@@ -301,7 +301,7 @@ CREATE UNIQUE INDEX letters_key ON letters (box, key);
 CREATE INDEX letters_ranked ON letters (box, state, rank DESC, number);
 CREATE INDEX letters_topic ON letters (box, topic, state, rank DESC, number) WHERE topic <> '';
 
-CREATE TABLE told (
+CREATE TABLE feed_entries (
     feed  TEXT COLLATE "C" NOT NULL,
     seq   BIGINT NOT NULL,
     kind  TEXT COLLATE "C" NOT NULL,
@@ -310,7 +310,7 @@ CREATE TABLE told (
     body  BYTEA NOT NULL,
     PRIMARY KEY (feed, seq)
 );
-CREATE INDEX told_topic ON told (feed, topic, seq) WHERE topic <> '';
+CREATE INDEX feed_entries_topic ON feed_entries (feed, topic, seq) WHERE topic <> '';
 
 CREATE TABLE follows (
     feed       TEXT COLLATE "C" NOT NULL,

@@ -26,7 +26,7 @@ CREATE TABLE runs (
     crashes    INTEGER NOT NULL,
     ran        INTEGER NOT NULL,
     queued     INTEGER,
-    marked     TEXT,                        -- by the door that submitted it, for its own searches
+    tag        TEXT,                        -- by the door that submitted it, for its own searches
     sealed     INTEGER NOT NULL DEFAULT 0,  -- of an overseen agent, or called by one
     turn       INTEGER NOT NULL DEFAULT 0,  -- place in its line, of a run that is due; 0: before all others
     origin     TEXT NOT NULL DEFAULT '',    -- project and source of the code that began it
@@ -71,18 +71,18 @@ CREATE INDEX runs_unmet_agent  ON runs (agent, status, id)
 CREATE INDEX runs_unmet_both   ON runs (caller, agent, status, id)
     WHERE status = 'failed' OR status = 'cancelled' OR status = 'timed_out';
 -- The same for the searches of a door, which finds its own runs alone, however many others there are.
-CREATE INDEX runs_marked        ON runs (id) WHERE marked IS NOT NULL;
-CREATE INDEX runs_marked_caller ON runs (caller, id) WHERE marked IS NOT NULL;
-CREATE INDEX runs_marked_agent  ON runs (agent, id) WHERE marked IS NOT NULL;
-CREATE INDEX runs_marked_both   ON runs (caller, agent, id) WHERE marked IS NOT NULL;
-CREATE INDEX runs_marked_unmet        ON runs (status, id)
-    WHERE marked IS NOT NULL AND (status = 'failed' OR status = 'cancelled' OR status = 'timed_out');
-CREATE INDEX runs_marked_unmet_caller ON runs (caller, status, id)
-    WHERE marked IS NOT NULL AND (status = 'failed' OR status = 'cancelled' OR status = 'timed_out');
-CREATE INDEX runs_marked_unmet_agent  ON runs (agent, status, id)
-    WHERE marked IS NOT NULL AND (status = 'failed' OR status = 'cancelled' OR status = 'timed_out');
-CREATE INDEX runs_marked_unmet_both   ON runs (caller, agent, status, id)
-    WHERE marked IS NOT NULL AND (status = 'failed' OR status = 'cancelled' OR status = 'timed_out');
+CREATE INDEX runs_tag        ON runs (id) WHERE tag IS NOT NULL;
+CREATE INDEX runs_tag_caller ON runs (caller, id) WHERE tag IS NOT NULL;
+CREATE INDEX runs_tag_agent  ON runs (agent, id) WHERE tag IS NOT NULL;
+CREATE INDEX runs_tag_both   ON runs (caller, agent, id) WHERE tag IS NOT NULL;
+CREATE INDEX runs_tag_unmet        ON runs (status, id)
+    WHERE tag IS NOT NULL AND (status = 'failed' OR status = 'cancelled' OR status = 'timed_out');
+CREATE INDEX runs_tag_unmet_caller ON runs (caller, status, id)
+    WHERE tag IS NOT NULL AND (status = 'failed' OR status = 'cancelled' OR status = 'timed_out');
+CREATE INDEX runs_tag_unmet_agent  ON runs (agent, status, id)
+    WHERE tag IS NOT NULL AND (status = 'failed' OR status = 'cancelled' OR status = 'timed_out');
+CREATE INDEX runs_tag_unmet_both   ON runs (caller, agent, status, id)
+    WHERE tag IS NOT NULL AND (status = 'failed' OR status = 'cancelled' OR status = 'timed_out');
 
 CREATE TABLE events (
     run    TEXT NOT NULL,
@@ -309,7 +309,7 @@ CREATE UNIQUE INDEX letters_key ON letters (box, key);
 CREATE INDEX letters_ranked ON letters (box, state, rank DESC, number);
 CREATE INDEX letters_topic ON letters (box, topic, state, rank DESC, number) WHERE topic <> '';
 
-CREATE TABLE told (
+CREATE TABLE feed_entries (
     feed  TEXT NOT NULL,
     seq   INTEGER NOT NULL,
     kind  TEXT NOT NULL,
@@ -318,7 +318,7 @@ CREATE TABLE told (
     body  BLOB NOT NULL,
     PRIMARY KEY (feed, seq)
 ) WITHOUT ROWID;
-CREATE INDEX told_topic ON told (feed, topic, seq) WHERE topic <> '';
+CREATE INDEX feed_entries_topic ON feed_entries (feed, topic, seq) WHERE topic <> '';
 
 -- How far the log of a run has been told to a feed.
 CREATE TABLE follows (
