@@ -65,7 +65,7 @@ def test_that_fails_anyway():
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plugins that the chosen tests do not use take longer to load than these tests take."""
     monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:xdist")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:xdist -p no:schemathesis")
 
 
 def _written() -> dict[str, str]:
