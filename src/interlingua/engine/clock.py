@@ -1,4 +1,7 @@
-"""Alarms by the wall clock. The clock of an event loop counts seconds, and does not notice that the time was set."""
+"""The worker's clock: the clock of its store, with alarms by the time of day.
+
+A timer of an event loop counts seconds, and does not notice that the time of day was set.
+"""
 
 from __future__ import annotations
 
@@ -6,54 +9,57 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from .ids import now
+from ..runtime.clock import Clock, Timer
 
-_JUMP = 100_000  # microseconds by which the two clocks drift apart before all alarms are set anew
+_JUMP = 100_000  # microseconds by which time of day and seconds drift apart before all alarms are set anew
 
 
 class Alarm:
-    """Calls a function once, when the wall clock has reached a moment."""
+    """Calls a function once, at a time of day."""
 
-    __slots__ = ("_clock", "_handle", "_moment", "_ring")
+    __slots__ = ("_clock", "_moment", "_ring", "_timer")
 
     def __init__(self, clock: WallClock, moment: int, ring: Callable[[], object]) -> None:
         self._clock = clock
         self._moment = moment
         self._ring = ring
-        self._handle: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
 
     def arm(self) -> None:
         self._stop()
-        left = max(0, self._moment - now()) / 1e6
-        self._handle = asyncio.get_running_loop().call_later(left, self._look)
+        left = max(0, self._moment - self._clock.now()) / 1e6
+        self._timer = self._clock.call_at(self._clock.monotonic() + left, self._look)
 
     def cancel(self) -> None:
         self._stop()
         self._clock.forget(self)
 
     def _look(self) -> None:
-        self._handle = None
-        if now() < self._moment:  # the clock was set back meanwhile
+        self._timer = None
+        if self._clock.now() < self._moment:  # the time was set back meanwhile
             self.arm()
         else:
             self._clock.forget(self)
             self._ring()
 
     def _stop(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class WallClock:
-    """The alarms of a worker. `look` notices that the time was set, and is called in each sweep."""
+    """Keeps the alarms of a worker. `look` notices that the time was set, and is called in each sweep."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.now = clock.now
+        self.monotonic = clock.monotonic
+        self.call_at = clock.call_at
         self._alarms: set[Alarm] = set()
-        self._ahead = _ahead()
+        self._ahead = self._drift()
 
     def at(self, moment: int, ring: Callable[[], object]) -> Alarm:
-        """Call `ring` at a moment, or in the next turn of the loop where that has passed."""
+        """Call `ring` at a time of day, or in the next turn of the loop where that has passed."""
         alarm = Alarm(self, moment, ring)
         self._alarms.add(alarm)
         alarm.arm()
@@ -63,7 +69,7 @@ class WallClock:
         self._alarms.discard(alarm)
 
     def look(self) -> None:
-        ahead = _ahead()
+        ahead = self._drift()
         if abs(ahead - self._ahead) > _JUMP:
             self._ahead = ahead
             for alarm in list(self._alarms):
@@ -71,16 +77,14 @@ class WallClock:
 
     @contextlib.asynccontextmanager
     async def until(self, moment: int) -> AsyncIterator[None]:
-        """As `asyncio.timeout_at`, by the wall clock."""
+        """As `asyncio.timeout_at`, by the time of day."""
         async with asyncio.timeout(None) as limit:
-            loop = asyncio.get_running_loop()
-            alarm = self.at(moment, lambda: limit.reschedule(loop.time()))
+            alarm = self.at(moment, lambda: limit.reschedule(0))
             try:
                 yield
             finally:
                 alarm.cancel()
 
-
-def _ahead() -> int:
-    """How far the wall clock is ahead of the clock of the loop."""
-    return now() - int(asyncio.get_running_loop().time() * 1e6)
+    def _drift(self) -> int:
+        """How many microseconds the time of day is ahead of the seconds that only grow."""
+        return self.now() - int(self.monotonic() * 1e6)

@@ -579,7 +579,7 @@ class Engine(Teams):
 
     def next_hint(self, run: str) -> asyncio.Future[None]:
         """Done at the next news of a run, or when it is time to look anyway."""
-        return next_hint(self.bus, run, self.settings.sweep_every)
+        return next_hint(self.bus, self.store.clock, run, self.settings.sweep_every)
 
     async def cancel(
         self, run: str, *, reason: str = "", by: Caller = OWNER, rollback: bool = False, sealed: bool = False

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .. import extras
 from ..model.errors import StoreError
+from ..runtime.clock import SYSTEM_CLOCK, Clock
 from .address import CannotOpen, NoStore, is_postgres, shown, whole
 
 if TYPE_CHECKING:
@@ -39,16 +40,16 @@ def migrate(where: str | Path, *, dry: bool = False) -> Plan:
         raise StoreError("the store cannot be opened", why=error) from error
 
 
-def open_store(where: str | Path) -> Store:
+def open_store(where: str | Path, clock: Clock = SYSTEM_CLOCK) -> Store:
     """Returns the store at an address. Its `open` opens it."""
     if not is_postgres(where):
         from .sqlite.store import SQLiteStore
 
-        return SQLiteStore(where)
+        return SQLiteStore(where, clock)
     _check_driver()
     from .postgres.store import PostgresStore
 
-    return PostgresStore(whole(where))
+    return PostgresStore(whole(where), clock)
 
 
 def _check_driver() -> None:

@@ -18,6 +18,7 @@ from ..model.errors import InterlinguaError
 from ..model.events import Event, RunCreated
 from ..model.filters import QuestionFilter, RunFilter, ThreadFilter
 from ..model.run import Checkpoint, Instance, QuestionRecord, Thread
+from ..runtime.clock import Clock
 from .changes import Appender, CountDelegation, Counted, Submission, Submitted
 from .rows import (
     PAGE_BYTES,
@@ -348,6 +349,7 @@ class KeyStore(Protocol):
 class Store(Protocol):
     """The ports of one database. A method may be called only on the event loop that opened the store."""
 
+    clock: Clock
     on_change: Callable[[], None]  # another process wrote, or may have; set by the engine
     shown: str  # its address, without secrets
     waits_for_server: bool  # `open` waits for a database server that is away, and fails only if the server refuses

@@ -17,7 +17,6 @@ from ...bus.port import QUESTIONS, WORK, News, Presence, RemoteBus
 from ...model.events import Event, RunCreated
 from ...store.changes import CloseQuestion, PutQuestion, Sealed
 from ...store.rows import EventRow, RunRow
-from ..ids import now
 from ..observe import tracing
 from .remote_log import About, RemoteLog
 from .work_offers import WorkOffers
@@ -35,7 +34,7 @@ class ClusterLink:
     def __init__(self, worker: Worker, bus: RemoteBus) -> None:
         self._worker = worker
         self._bus = bus
-        self._started_at = now()
+        self._started_at = worker.clock.now()
         self._remote_logs: dict[str, RemoteLog] = {}
         self._slot = asyncio.Event()
         self.offers = WorkOffers(worker)
@@ -101,7 +100,7 @@ class ClusterLink:
     def _open(self, run: str, about: About) -> RemoteLog:
         remote = self._remote_logs.get(run)
         if remote is None:
-            remote = RemoteLog(run, about, self._worker.settings.sweep_every, self._close)
+            remote = RemoteLog(run, about, self._worker.clock, self._worker.settings.sweep_every, self._close)
             self._remote_logs[run] = remote
             remote.end = self._bus.follow(run, partial(self._receive, remote))
         remote.readers += 1
@@ -121,7 +120,7 @@ class ClusterLink:
 
     def _receive(self, remote: RemoteLog, news: News) -> None:
         if news.rows:  # two clocks may differ: what seems to come from the future came at once
-            late = max(0, now() - news.sent) / 1e6
+            late = max(0, self._worker.clock.now() - news.sent) / 1e6
             self._worker.meters.told(remote.about.agent, remote.about.caller, late)
             if remote.lag is not None:
                 remote.lag.add(late)

@@ -60,7 +60,7 @@ class Sources:
     async def distant(self, run: str, first: Event | None) -> LogSource:
         remote = await self._cluster.remote_log(run, About.of(first) if first is not None else None)
         if remote is None:
-            return StoredSource(self._bus, run, self._look_every)
+            return StoredSource(self._bus, self.store.clock, run, self._look_every)
         return RemoteSource(remote, self._meters)
 
     async def check_open(self, run: str) -> None:

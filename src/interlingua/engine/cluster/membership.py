@@ -152,8 +152,8 @@ class Replicas:
         """Whether one that does not answer is dead. Its worker's end is noticed by the sweeps of all; nothing is taken
         from one that only cannot be reached, because it would go on with it."""
         store, settings = self._engine.store, self._engine.settings
-        deadline = asyncio.get_running_loop().time() + store.claims.missed_after + 2 * settings.sweep_every + _PATIENCE
-        while asyncio.get_running_loop().time() < deadline:
+        deadline = store.clock.monotonic() + store.claims.missed_after + 2 * settings.sweep_every + _PATIENCE
+        while store.clock.monotonic() < deadline:
             await self.look()
             if self._known.get(replica.id) != replica:
                 return True

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +19,10 @@ from ...model.card import AgentCard
 from ...model.documents import Drop, Put
 from ...model.errors import InterlinguaError, Unavailable
 from ...model.run_identity import Origin, is_mount, split_queue
+from ...runtime.clock import Clock
 from ...runtime.job_group import JobGroup
 from ...store.rows import StoredCard
 from ..agents.agent import Agent
-from ..ids import now
 from ..teams.members import MEMBER_OF
 
 if TYPE_CHECKING:
@@ -44,15 +43,15 @@ class AgentElsewhere(Agent[..., Any]):
 
     here = False
 
-    def __init__(self, stored: StoredCard, workers: int, since: int) -> None:
+    def __init__(self, stored: StoredCard, workers: int, clock: Clock) -> None:
         async def nothing() -> None:
             raise AssertionError("the code of this agent is elsewhere")
 
         super().__init__(stored.card, nothing, shape="async", source=Origin.parse(stored.origin).source)
         self.stored = stored
         self.workers = workers  # that have it and are there
-        self.since = since  # when it became available, or ceased to be
-        self.gone_at = time.monotonic()  # where it has
+        self.since = clock.now()  # when it became available, or ceased to be
+        self.gone_at = clock.monotonic()  # where it has
 
     @property
     def available(self) -> bool:
@@ -142,7 +141,7 @@ class Elsewhere:
 
     async def _take(self, offered: dict[str, tuple[int, list[str]]]) -> None:
         seen = {(id_, version) for id_, (version, _) in offered.items()}
-        forgotten = time.monotonic() - FORGET_AFTER
+        forgotten = self._engine.store.clock.monotonic() - FORGET_AFTER
         stale = any(not agent.available and agent.gone_at < forgotten for agent in self._known.values())
         if seen == self._seen and not stale:
             return
@@ -158,12 +157,12 @@ class Elsewhere:
                 known.workers = there[queue]
                 found[key] = known
             elif card is not None and self._fits(card.card):
-                found[key] = AgentElsewhere(card, there[queue], now())
+                found[key] = AgentElsewhere(card, there[queue], self._engine.store.clock)
         for key, agent in self._known.items():
             if key in found:
                 continue
             if agent.available:
-                found[key] = AgentElsewhere(agent.stored, 0, now())
+                found[key] = AgentElsewhere(agent.stored, 0, self._engine.store.clock)
             elif agent.gone_at >= forgotten:
                 found[key] = agent
         before = {id(agent) for agent in self.agents()}

@@ -15,8 +15,8 @@ from ...bus.port import News
 from ...model.events import Event, RunCreated, body_decoder
 from ...model.run import RunRequest
 from ...model.trace_context import Carrier
+from ...runtime.clock import Clock
 from ...store.rows import EventRow, RunRow
-from ..ids import now
 from ..log.recent_events import RecentEvents
 from ..observe import tracing
 from ..observe.run_metrics import OTHER, Meters, label
@@ -52,10 +52,13 @@ class RemoteLog:
     All of them are in the store, too: an owner publishes only what it has committed.
     """
 
-    def __init__(self, run: str, about: About, sweep_every: float, closed: Callable[[RemoteLog], None]) -> None:
+    def __init__(
+        self, run: str, about: About, clock: Clock, sweep_every: float, closed: Callable[[RemoteLog], None]
+    ) -> None:
+        self._clock = clock
         self.run = run
         self.about = about
-        self.lag = tracing.Lag(now()) if tracing.wanted() else None
+        self.lag = tracing.Lag(clock.now()) if tracing.wanted() else None
         self.looks = 0  # raised when readers should look in the store
         self.hinted = 0  # the value of `looks` when the owner asked for the last one
         self.readers = 0
@@ -66,7 +69,7 @@ class RemoteLog:
         self._waiters: set[asyncio.Future[None]] = set()
         self._sweep_every = sweep_every
         self._closed = closed
-        self._timer = asyncio.get_running_loop().call_later(sweep_every, self._sweep)
+        self._timer = clock.call_at(clock.monotonic() + sweep_every, self._sweep)
 
     def receive(self, news: News) -> None:
         known = self._recent.last.seq if self._recent.last is not None else 0
@@ -116,7 +119,7 @@ class RemoteLog:
     def _sweep(self) -> None:
         self.looks += 1  # hints may get lost: look anyway
         self.wake()
-        self._timer = asyncio.get_running_loop().call_later(self._sweep_every, self._sweep)
+        self._timer = self._clock.call_at(self._clock.monotonic() + self._sweep_every, self._sweep)
         self.release()
 
     def release(self) -> None:
@@ -129,7 +132,7 @@ class RemoteLog:
         """Count one reader less; the last one closes it."""
         self.readers -= 1
         if self.lag is not None:
-            self.lag.until = now()
+            self.lag.until = self._clock.now()
         if not self.readers:
             self._timer.cancel()
             self._closed(self)

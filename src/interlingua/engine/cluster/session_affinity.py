@@ -133,7 +133,7 @@ class Placed:
 
     async def _sweep(self) -> None:
         """Forget what dead processes have left and nobody has come back to."""
-        time = asyncio.get_running_loop().time()
+        time = self._engine.store.clock.monotonic()
         if time - self._swept < min(60.0, self._keep):
             return
         self._swept = time

@@ -10,8 +10,8 @@ import asyncio
 from ...model.errors import InvalidRequest, RunNotFound
 from ...model.events import Event, RunBlocked, RunFinished
 from ...model.run import Blocked
+from ...runtime.clock import Timer
 from ...store.rows import RunRow
-from ..ids import now
 from .log_source import LiveSource, LogSource, LogSources
 from .run_log import compose_runs
 
@@ -28,6 +28,7 @@ class LogReader:
 
     def __init__(self, sources: LogSources, run: str, after: int = 0, *, sealed: bool = False) -> None:
         self._sources = sources
+        self._clock = sources.store.clock
         self._run = run
         self.cursor = after
         self.over = False  # the run has ended, and all of it was given
@@ -39,7 +40,7 @@ class LogReader:
         self._first: Event | None = None
         self._begun = False
         self._waiting: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._deadline = 0.0
         self._rung = False  # the time was up
         self._without_code: Blocked | None = None  # the run is blocked for lack of code, and that is to be told
@@ -48,7 +49,7 @@ class LogReader:
     async def read(self, timeout: float | None = None, *, follow: bool = True) -> list[Event]:
         """Return the next events, as many as there are: none where `timeout` seconds passed without any, the log is
         `over`, or there are none now and `follow` is false."""
-        until = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        until = None if timeout is None else self._clock.monotonic() + timeout
         await self._begin(follow)
         while not self.over:
             source = self._source()
@@ -161,12 +162,11 @@ class LogReader:
         if until is None:
             await self._changed(changed)
             return True
-        loop = asyncio.get_running_loop()
         self._deadline = until
         if self._timer is None or self._timer.when() > self._deadline:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = loop.call_at(self._deadline, self._ring)
+            self._timer = self._clock.call_at(self._deadline, self._ring)
         self._rung = False
         await self._changed(changed)
         return not self._rung
@@ -187,9 +187,8 @@ class LogReader:
         self._timer = None
         if self._waiting is None:
             return
-        loop = asyncio.get_running_loop()
-        if loop.time() < self._deadline:
-            self._timer = loop.call_at(self._deadline, self._ring)
+        if self._clock.monotonic() < self._deadline:
+            self._timer = self._clock.call_at(self._deadline, self._ring)
         elif not self._waiting.done():
             self._rung = True
             self._waiting.set_result(None)  # not cancelled: that could not be told from a cancellation of the task
@@ -206,7 +205,7 @@ class LogReader:
     def _blocked(self, why: Blocked) -> Event:
         """An event that is not in the log. It has the seq of the last one: a reader that returns goes on after that."""
         self._without_code, self._told_at = None, self.cursor
-        return Event(self._run, self.cursor, now(), b"", RunBlocked(why.reason, why.message, why.details))
+        return Event(self._run, self.cursor, self._clock.now(), b"", RunBlocked(why.reason, why.message, why.details))
 
     def _leave(self) -> None:
         distant, self._distant = self._distant, None

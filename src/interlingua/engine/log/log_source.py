@@ -9,6 +9,7 @@ from typing import Protocol
 from ...bus.port import Bus
 from ...model.events import Event
 from ...model.run import Blocked
+from ...runtime.clock import Clock
 from ...store.ports import Store
 from ...store.rows import RunRow
 from .run_log import LiveLog
@@ -94,8 +95,9 @@ class LiveSource:
 class StoredSource:
     """The store, and hints of this process that it has more."""
 
-    def __init__(self, bus: Bus, run: str, look_every: float) -> None:
+    def __init__(self, bus: Bus, clock: Clock, run: str, look_every: float) -> None:
         self._bus = bus
+        self._clock = clock
         self._run = run
         self._look_every = look_every
 
@@ -103,7 +105,7 @@ class StoredSource:
         return None
 
     def changed(self) -> asyncio.Future[None]:
-        return next_hint(self._bus, self._run, self._look_every)
+        return next_hint(self._bus, self._clock, self._run, self._look_every)
 
     def look(self, seq: int) -> asyncio.Future[None]:
         return self.changed()
@@ -118,17 +120,16 @@ class StoredSource:
         pass
 
 
-def next_hint(bus: Bus, topic: str, look_every: float) -> asyncio.Future[None]:
+def next_hint(bus: Bus, clock: Clock, topic: str, look_every: float) -> asyncio.Future[None]:
     """Resolves at the next news of a topic, or when it is time to look anyway: hints may get lost."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def fire() -> None:
         if not future.done():
             future.set_result(None)
 
     end = bus.subscribe(topic, fire)
-    timer = loop.call_later(look_every, fire)
+    timer = clock.call_at(clock.monotonic() + look_every, fire)
 
     def clean(_: object) -> None:
         end()

@@ -45,7 +45,6 @@ from ...model.status import FINAL, Move, Status, next_status
 from ...store.changes import Change, ChildNews, PutCallback, PutInbox, Sealed
 from ...store.ports import Store
 from ...store.rows import EventRow, RunRow
-from ..ids import now
 from ..settings import Settings
 from .recent_events import RecentEvents
 
@@ -310,7 +309,7 @@ class LiveLog:
         self._queued = False
         self._settle_fragments()
         row = self.row
-        time = max(now(), row.updated_at)
+        time = max(self._store.clock.now(), row.updated_at)
         events: list[EventRow] = []
         bodies: list[Body] = []
         run, seq, head = row.id, self._next_seq, self._head

@@ -6,7 +6,6 @@ with another digest. Any worker of its queue whose digest is not among those tha
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,7 +14,6 @@ from ...model.run import Blocked
 from ...store.ports import Store
 from ...store.rows import BlockedLine
 from ..agents.agent import Registry
-from ..ids import now
 from ..settings import Settings
 
 if TYPE_CHECKING:
@@ -51,7 +49,7 @@ class BlockedRuns:
 
     async def claim_some(self) -> float:
         """Claim what may go on here, and say how long there is nothing to do."""
-        time = asyncio.get_running_loop().time()
+        time = self._store.clock.monotonic()
         if not self._settings.max_running:
             return _NOTHING
         if not self._there and time - self._looked_at < self._settings.sweep_every:
@@ -72,6 +70,6 @@ class BlockedRuns:
             # wherever it is seen.
             if line.wake_at is None or not (fits or line.reason or line.ending):
                 return _NOTHING
-            if line.wake_at > now():
-                return (line.wake_at - now()) / 1e6
+            if (left := line.wake_at - self._store.clock.now()) > 0:
+                return left / 1e6
         return 0.0 if await self._claims.claim_blocked(line, _AT_ONCE, due=due) else _LATER

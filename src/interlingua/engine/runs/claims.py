@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ...bus.port import WORK, Bus
+from ...runtime.clock import Clock
 from ...store.ports import Store
 from ...store.rows import SUSPECT, BlockedLine, Found, RunRow
 from ..agents.agent import Registry
-from ..ids import now
 from ..settings import Settings
 from .blocked_runs import BlockedRuns
 from .concurrency_limits import ConcurrencyLimits
@@ -34,6 +34,9 @@ class Claimer(Protocol):
 
     @property
     def store(self) -> Store: ...
+
+    @property
+    def clock(self) -> Clock: ...
 
     @property
     def bus(self) -> Bus: ...
@@ -103,9 +106,10 @@ class Claims:
             limits = worker.limits
             queues = limits.with_room(queues)  # full ones are looked at when a slot gets free
             due = await worker.store.claims.next_wake(queues)  # a read: most of the time there is nothing to claim
-            if due is None or due > now():
+            time = worker.clock.now()
+            if due is None or due > time:
                 limits.line_is_empty(queues)
-                return _NOTHING_DUE if due is None else min(_NOTHING_DUE, (due - now()) / 1e6)
+                return _NOTHING_DUE if due is None else min(_NOTHING_DUE, (due - time) / 1e6)
             limits.starved = not limits.has_room
             if limits.starved:
                 return _NOTHING_DUE
@@ -143,7 +147,9 @@ class Claims:
         """Take what is due. Returns also the rows that were changed and not taken."""
         worker, found = self._worker, dict[str, Found]()
         with worker.inbox.claiming() as entries:
-            rows = await worker.store.claims.claim(worker.id, queues, now(), room, at_most=at_most, found=found)
+            rows = await worker.store.claims.claim(
+                worker.id, queues, worker.clock.now(), room, at_most=at_most, found=found
+            )
             for row in rows:
                 if row.worker is not None:
                     known = found.get(row.id)
@@ -185,7 +191,7 @@ class Claims:
         slots = [limits.reserve(line.queue) for _ in range(room)]
         try:
             with worker.inbox.claiming() as entries:
-                rows = await worker.store.claims.claim_blocked(worker.id, line, now(), room, due=due)
+                rows = await worker.store.claims.claim_blocked(worker.id, line, worker.clock.now(), room, due=due)
                 entries.extend(Entry(row) for row in rows if row.worker is not None)
         finally:
             for free in slots:
@@ -215,7 +221,7 @@ class Claims:
         """Hand back runs that this worker owns on paper and that are not here: the store refused something once."""
         worker = self._worker
         owned = await worker.store.claims.owned(worker.id)
-        time = asyncio.get_running_loop().time()
+        time = worker.clock.monotonic()
         self._orphans = {run: self._orphans.get(run, time) for run in owned if not worker.is_here(run)}
         lost = [run for run, since in self._orphans.items() if time - since > _ORPHANED]
         if lost:

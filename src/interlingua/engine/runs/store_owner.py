@@ -6,7 +6,6 @@ from ...model.errors import Conflict
 from ...store.ports import Store
 from ...store.rows import ProjectRow
 from ..agents.agent import Registry
-from ..ids import now
 
 
 async def join(store: Store, agents: Registry) -> str:
@@ -18,7 +17,7 @@ async def join(store: Store, agents: Registry) -> str:
     project = agents.project
     agents.refusal = None
     if project:
-        theirs = (await store.claims.claim_project(ProjectRow(project, str(agents.root or ""), now()))).id
+        theirs = (await store.claims.claim_project(ProjectRow(project, str(agents.root or ""), store.clock.now()))).id
     else:
         found = await store.claims.project()
         theirs = found.id if found is not None else ""

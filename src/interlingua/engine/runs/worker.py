@@ -41,7 +41,7 @@ from ..execution.execution import Execution
 from ..execution.parking import Listeners
 from ..handler import process_exits
 from ..handler.branches import no_branch
-from ..ids import new_id, now
+from ..ids import new_id
 from ..log import stored_log
 from ..log.run_log import LiveLog, Witness
 from ..observe.run_metrics import Meters
@@ -72,13 +72,13 @@ class Worker:
         self.registry = registry
         self.settings = settings
         self.id = new_id()
-        self._started_at = now()
         self.threads = 0  # plain functions that are running
         self.thread_slots = asyncio.Semaphore(settings.max_sync_threads)
         self.abandoned = 0  # handlers that would not stop
         self.listeners = Listeners(settings.max_listening)
         self.meters = Meters()
-        self.clock = WallClock()
+        self.clock = WallClock(store.clock)
+        self._started_at = self.clock.now()
         self.processes = ProcessPool(settings.processes)
         self.limits = ConcurrencyLimits(registry, settings)
         self._executions: dict[str, Execution] = {}
@@ -145,16 +145,16 @@ class Worker:
     async def _leave_runs(self) -> None:
         while self.inbox.lets_in and self._jobs:  # what is on its way in is let in, and handed back with the others
             await self._jobs.wait(0.1)
-        deadline = asyncio.get_running_loop().time() + self.settings.shutdown_grace
-        while self._working() and (left := deadline - asyncio.get_running_loop().time()) > 0:
+        deadline = self.clock.monotonic() + self.settings.shutdown_grace
+        while self._working() and (left := deadline - self.clock.monotonic()) > 0:
             tasks = [e.task for e in self._working() if e.task is not None]
             await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         # What was acknowledged is taken in before anything is handed back: a cancelled run ends here, as cancelled.
         await asyncio.gather(*(e.pull_inbox() for e in list(self._executions.values())), return_exceptions=True)
         for execution in list(self._executions.values()):
             execution.leave("hand_back")
-        deadline = asyncio.get_running_loop().time() + self.settings.cancel_grace + 1
-        while self._executions and asyncio.get_running_loop().time() < deadline:
+        deadline = self.clock.monotonic() + self.settings.cancel_grace + 1
+        while self._executions and self.clock.monotonic() < deadline:
             live = list(self._executions.values())
             tasks = [e.task for e in live if e.task is not None and not e.over]
             if tasks:
@@ -264,7 +264,7 @@ class Worker:
         """When a delayed run starts that has only news; None: now. A cancel ends it at once."""
         row = execution.log.row
         starts = row.created_at + int(execution.request.delay * 1e6)
-        if execution.replay.started or starts <= now() or await self.store.runs.has_news(row.id, "cancel"):
+        if execution.replay.started or starts <= self.clock.now() or await self.store.runs.has_news(row.id, "cancel"):
             return None
         return starts
 

@@ -23,7 +23,6 @@ from ...runtime.job_group import JobGroup
 from ...security.redaction import redact_text, redact_url
 from ...store.ports import Store
 from ...store.rows import CallbackRow, Places, Standing
-from ..ids import now
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -115,11 +114,12 @@ class Callbacks:
         due = await self._store.callbacks.next_due()
         if due is None or not places.all:
             return 30.0
-        if due > now():
-            return min(30.0, (due - now()) / 1e6 + 0.001)
+        time = self._store.clock.now()
+        if due > time:
+            return min(30.0, (due - time) / 1e6 + 0.001)
         busy = Counter(row.receiver for row in under_way)
         rows = await self._store.callbacks.claim(
-            now(), now() + int(_LEASE * 1e6), places, busy=busy, per_receiver=_PER_RECEIVER
+            time, time + int(_LEASE * 1e6), places, busy=busy, per_receiver=_PER_RECEIVER
         )
 
         for row in rows:
@@ -133,15 +133,15 @@ class Callbacks:
         self._wake.set()
 
     async def _tidy(self) -> None:
-        time = asyncio.get_running_loop().time()
+        time = self._store.clock.monotonic()
         if time - self._tidied >= _TIDY_EVERY:
             self._tidied = time
-            await self._store.callbacks.forget(now() - int(_REMEMBER * 1e6))
+            await self._store.callbacks.forget(self._store.clock.now() - int(_REMEMBER * 1e6))
 
     async def _deliver(self, row: CallbackRow) -> None:
         assert self.send is not None
         attempts = row.attempts + 1
-        clock = asyncio.get_running_loop().time
+        clock = self._store.clock.monotonic
         asked: float | None = None
         try:
             run = await self._run_of(row)
@@ -156,7 +156,7 @@ class Callbacks:
             standing: Standing = "good" if clock() - asked <= _PROMPT else "new"
             await self._store.callbacks.settle(
                 row, state="sent", attempts=attempts, next_at=0, error=None,
-                standing=standing, failures=0, rest_until=0, now=now(),
+                standing=standing, failures=0, rest_until=0, now=self._store.clock.now(),
             )  # fmt: skip
 
     async def _run_of(self, row: CallbackRow) -> Run:
@@ -172,7 +172,7 @@ class Callbacks:
         return run
 
     async def _failed(self, row: CallbackRow, attempts: int, error: Exception, took: float | None) -> None:
-        time = now()
+        time = self._store.clock.now()
         standing: Standing = row.standing
         failures, rest_until = row.failures, 0
         if isinstance(error, NotTaken):  # it is there: only this one callback has to wait

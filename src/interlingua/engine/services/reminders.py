@@ -16,7 +16,6 @@ from ...model.errors import InterlinguaError
 from ...runtime.job_group import JobGroup
 from ...store.ports import Store
 from ...store.rows import Reminder
-from ..ids import now
 
 if TYPE_CHECKING:
     from .callbacks import Callbacks
@@ -65,9 +64,10 @@ class Reminders:
         due = await self._store.questions.next_reminder()  # a read: most of the time there is nothing to claim
         if due is None:
             return _LOOK_ANYWAY
-        if due > now():
-            return min(_LOOK_ANYWAY, (due - now()) / 1e6 + 0.001)
-        for reminder in await self._store.questions.claim_reminders(now(), _AT_ONCE, list(self._callbacks.formats)):
+        time = self._store.clock.now()
+        if due > time:
+            return min(_LOOK_ANYWAY, (due - time) / 1e6 + 0.001)
+        for reminder in await self._store.questions.claim_reminders(time, _AT_ONCE, list(self._callbacks.formats)):
             self._tell(reminder)
         self._callbacks.hint()
         return 0.0
@@ -82,7 +82,7 @@ class Reminders:
         }  # fmt: skip
         log.warning(
             "question %s of %s has waited for an answer for %s (reminder %d of %d)", question.id, reminder.agent,
-            _span(now() - question.asked_at), reminder.number, reminder.of, extra={"fields": fields},
+            _span(self._store.clock.now() - question.asked_at), reminder.number, reminder.of, extra={"fields": fields},
         )  # fmt: skip
 
 

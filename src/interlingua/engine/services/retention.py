@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...store.ports import Store
-from ..ids import now
 from ..settings import Settings
 
 _AT_ONCE = 500
@@ -22,7 +21,7 @@ class Retention:
     async def expire(self) -> None:
         if self._runs is None and self._threads is None:
             return
-        time = now()
+        time = self._store.clock.now()
         deleted = await self._store.runs.expire(
             runs_before=None if self._runs is None else time - int(self._runs * 1e6),
             threads_before=None if self._threads is None else time - int(self._threads * 1e6),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -20,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ...model import json_values
 from ...model.errors import InvalidRequest
+from ...runtime.clock import SYSTEM_CLOCK
 from ..sql.dialect import RUN_COLUMNS, Connection, Cursor, Dialect, Lead, Lock, Wanted, insert, insert_turn
 from ..sql.json_terms import TERMED, looked_for, members_of, named, number
 
@@ -219,10 +219,10 @@ class PostgresConnection:
         """Returns the terms that many rows of a table have, by the statistics of the database. Every other one is rarer
         than PostgreSQL itself assumes."""
         since, known = self._frequent.get(table, (float("-inf"), frozenset[int]()))
-        if time.monotonic() - since > _KNOWN_FOR:
+        if SYSTEM_CLOCK.monotonic() - since > _KNOWN_FOR:
             rows = self.execute(_FREQUENT, (self._schema, table)).fetchall()
             known = frozenset(int(term) for (terms,) in rows for term in terms.strip("{}").split(",") if term)
-            self._frequent[table] = time.monotonic(), known
+            self._frequent[table] = SYSTEM_CLOCK.monotonic(), known
         return known
 
     def executemany(self, sql: str, args: Iterable[Sequence[Any]], /) -> None:

@@ -17,6 +17,7 @@ from uuid import uuid4
 import psycopg
 
 from ...model.errors import StoreError
+from ...runtime.clock import Clock
 from ..sql.database import Database, NoWriter
 from ..sql.dialect import Connection
 from .connection import POSTGRES, Place, PostgresConnection, connect, is_away, lost
@@ -34,8 +35,8 @@ _START_PAUSE = 0.5  # seconds between looks for a server that is away when this 
 class PostgresDatabase(Database):
     writer: PostgresWriter | NoWriter
 
-    def __init__(self, where: Place) -> None:
-        super().__init__(POSTGRES)
+    def __init__(self, where: Place, clock: Clock) -> None:
+        super().__init__(POSTGRES, clock)
         self.where = where
         self._local = threading.local()
         self._connections: list[PostgresConnection] = []
@@ -46,7 +47,7 @@ class PostgresDatabase(Database):
         try:
             prepare = check_readable if read_only else migrate
             await self._until_server_is_there(functools.partial(prepare, self.where), waits_for_server)
-            self.writer = NoWriter() if read_only else PostgresWriter(self.where, str(uuid4()), self.loop)
+            self.writer = NoWriter() if read_only else PostgresWriter(self.where, str(uuid4()), self.loop, self.clock)
             if isinstance(self.writer, PostgresWriter):
                 await self.loop.run_in_executor(self.readers, self.writer.start)
         except BaseException as error:
@@ -54,7 +55,7 @@ class PostgresDatabase(Database):
             if isinstance(error, psycopg.Error):
                 raise StoreError("the store cannot be opened", why=error) from error
             raise
-        self._look = self.loop.call_later(self.where.poll, self._looked)
+        self._look = self.clock.call_at(self.clock.monotonic() + self.where.poll, self._looked)
 
     async def _until_server_is_there(self, work: Callable[[], object], waits_for_server: bool) -> None:
         waits = False
@@ -85,7 +86,7 @@ class PostgresDatabase(Database):
 
     def _looked(self) -> None:
         """Reports a possible change: no message says when others have written."""
-        self._look = self.loop.call_later(self.where.poll, self._looked)
+        self._look = self.clock.call_at(self.clock.monotonic() + self.where.poll, self._looked)
         self._on_change()
 
     def begin_searches(self) -> None:
@@ -109,10 +110,10 @@ class PostgresDatabase(Database):
                     self._connections.remove(conn)
                     conn.raw.close()
                     if deadline is None:
-                        deadline = time.monotonic() + _READ_PATIENCE
+                        deadline = self.clock.monotonic() + _READ_PATIENCE
                         continue
                 if deadline is None:
-                    deadline = time.monotonic() + _READ_PATIENCE
-                if time.monotonic() > deadline:
+                    deadline = self.clock.monotonic() + _READ_PATIENCE
+                if self.clock.monotonic() > deadline:
                     raise
                 time.sleep(_PAUSE)

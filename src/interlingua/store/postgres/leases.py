@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 import psycopg
 
+from ...runtime.clock import Clock
 from ..sql.dialect import Lock
 from .connection import Place, PostgresConnection, connect
 
@@ -40,7 +40,8 @@ def alive(worker: str) -> Lock:
 class Leases:
     """The leases that this process holds. `on_lost` is called in the thread."""
 
-    def __init__(self, where: Place, on_lost: Callable[[str], None]) -> None:
+    def __init__(self, where: Place, on_lost: Callable[[str], None], clock: Clock) -> None:
+        self._clock = clock
         self._where = where
         self._on_lost = on_lost
         self._held = set[str]()
@@ -81,11 +82,11 @@ class Leases:
 
     def _run(self) -> None:
         every = self._where.lease / 4
-        due = time.monotonic() + every
+        due = self._clock.monotonic() + every
         while not self._stop.wait(min(every, _LOOK_EVERY)):
             try:
-                if time.monotonic() >= due:
-                    due = time.monotonic() + every
+                if self._clock.monotonic() >= due:
+                    due = self._clock.monotonic() + every
                     for worker in self._renew(self._where.lease):
                         self._on_lost(worker)
                     self._failed = False
@@ -95,7 +96,7 @@ class Leases:
                 if not self._failed:
                     log.warning("leases could not be renewed: %s", " ".join(str(error).split()))
                 self._failed = True
-                due = time.monotonic()
+                due = self._clock.monotonic()
                 if self._conn is not None:
                     self._conn.raw.close()
                     self._conn = None

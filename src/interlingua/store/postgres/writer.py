@@ -19,6 +19,7 @@ import psycopg
 
 from ...model.errors import InvalidRequest, StoreError
 from ...model.status import Status
+from ...runtime.clock import Clock
 from ..changes import CloseQuestion, CommitThread, CountDelegation, Fenced, PutCallback, PutInbox, PutQuestion, Sealed
 from ..rows import RunRow, receiver_of
 from ..sql.dialect import Flowing, Lock
@@ -81,8 +82,9 @@ class _Doubt(NamedTuple):
 
 
 class PostgresWriter(Writer):
-    def __init__(self, where: Place, id_: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, where: Place, id_: str, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         super().__init__(loop)
+        self._clock = clock
         self._where = where
         self._id = id_
         self._generation = 0
@@ -225,13 +227,13 @@ class PostgresWriter(Writer):
     def _reconnect(self) -> PostgresConnection:
         """Connects again, until patience ends: then each attempt fails at once."""
         if self._away_since is None:
-            self._away_since = time.monotonic()
+            self._away_since = self._clock.monotonic()
         attempt = 0
         while True:
             try:
                 self._conn = self._connected()
             except psycopg.OperationalError as error:
-                if time.monotonic() - self._away_since > self._where.patience:
+                if self._clock.monotonic() - self._away_since > self._where.patience:
                     raise StoreError("the store cannot be reached", why=error) from error
                 time.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
                 attempt += 1

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from ...model.errors import Conflict, InvalidRequest, StoreError
+from ...runtime.clock import Clock
 from ..changes import Appender
 from .dialect import Call, Connection, Dialect, LockList
 
@@ -71,8 +72,9 @@ class Database:
 
     writer: WriteQueue
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, clock: Clock) -> None:
         self.dialect = dialect
+        self.clock = clock
 
     # -- life ---------------------------------------------------------------------------------------------
 

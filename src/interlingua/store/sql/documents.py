@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -50,7 +49,7 @@ class SqlDocuments:
         if not self._gathering:
             self._gather()
         future: asyncio.Future[Kept] = asyncio.get_running_loop().create_future()
-        self._queued.append(([(tuple(changes), time.time_ns() // 1000)], future, False, heed))
+        self._queued.append(([(tuple(changes), self._database.clock.now())], future, False, heed))
         return future
 
     def write_each(
@@ -58,7 +57,7 @@ class SqlDocuments:
     ) -> asyncio.Future[list[Kept | InterlinguaError]]:
         if not self._gathering:
             self._gather()
-        now = time.time_ns() // 1000
+        now = self._database.clock.now()
         future: asyncio.Future[list[Kept | InterlinguaError]] = asyncio.get_running_loop().create_future()
         self._queued.append(([(tuple(changes), now) for changes in lists], future, True, heed))
         return future

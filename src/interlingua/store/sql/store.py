@@ -22,6 +22,7 @@ class SqlStore:
 
     def __init__(self, database: Database, liveness: Liveness, shown: str) -> None:
         self.database = database
+        self.clock = database.clock
         self.documents = SqlDocuments(database)
         self.runs = SqlRuns(database, self.documents.waiting)
         self.claims = SqlClaims(database, liveness)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...runtime.clock import SYSTEM_CLOCK
 from ..sql.dialect import RUN_COLUMNS, Connection, Dialect, Lead, Lock, Wanted, insert
 from ..sql.document_writes import chunks, marks
 from ..sql.json_terms import rows_of, searched
@@ -128,7 +129,7 @@ def begin(conn: sqlite3.Connection) -> None:
 def _patiently(conn: sqlite3.Connection, sql: str) -> None:
     """Execute what needs the lock, waiting in short steps: SQLite's own waiting grows to 100 ms and starves the
     unlucky."""
-    deadline = time.monotonic() + _LOCK_PATIENCE
+    deadline = SYSTEM_CLOCK.monotonic() + _LOCK_PATIENCE
     pause = 0.0005
     while True:
         try:
@@ -137,7 +138,7 @@ def _patiently(conn: sqlite3.Connection, sql: str) -> None:
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) and "busy" not in str(error):
                 raise
-            if time.monotonic() > deadline:
+            if SYSTEM_CLOCK.monotonic() > deadline:
                 raise
             time.sleep(pause)
             pause = min(pause * 1.5, 0.005)

@@ -6,7 +6,6 @@ and never wait for the writer.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sqlite3
 import threading
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from ...runtime.clock import Clock, Timer
 from ..address import CannotOpen, NoStore
 from ..sql.database import Database, NoWriter
 from ..sql.dialect import Connection
@@ -29,14 +29,14 @@ _WATCH_EVERY = 0.1  # seconds between looks for changes by other processes, in a
 class SQLiteDatabase(Database):
     writer: SQLiteWriter | NoWriter
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(SQLITE)
+    def __init__(self, path: Path, clock: Clock) -> None:
+        super().__init__(SQLITE, clock)
         self.path = path
         self._local = threading.local()
         self._connections: list[SQLiteConnection] = []
         self._at_once: SQLiteConnection | None = None  # for the event loop itself
         self._read_only = False
-        self._watch: asyncio.TimerHandle | None = None
+        self._watch: Timer | None = None
 
     async def open(self, on_change: Callable[[], None], *, read_only: bool = False) -> None:
         self._read_only = read_only
@@ -49,7 +49,7 @@ class SQLiteDatabase(Database):
                 raise CannotOpen(self.path, error) from error
             raise
         self._file = OpenedFile(self.path)
-        self.writer = NoWriter() if read_only else SQLiteWriter(self._file, self.path, self.loop, on_change)
+        self.writer = NoWriter() if read_only else SQLiteWriter(self._file, self.path, self.loop, self.clock, on_change)
         self._at_once = self._connect()
         self._at_once.execute("PRAGMA busy_timeout=0")
         self._connections.append(self._at_once)
@@ -76,7 +76,9 @@ class SQLiteDatabase(Database):
     def _watch_changes(self, on_change: Callable[[], None], seen: int | None = None) -> None:
         """Looks for changes by other processes again and again: there is no writer that would notice them."""
         version = self.look(lambda conn: int(conn.execute("PRAGMA data_version").fetchone()[0]))
-        self._watch = self.loop.call_later(_WATCH_EVERY, self._watch_changes, on_change, version or seen)
+        self._watch = self.clock.call_at(
+            self.clock.monotonic() + _WATCH_EVERY, self._watch_changes, on_change, version or seen
+        )
         if None not in (version, seen) and version != seen:
             on_change()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...model.errors import StoreError
+from ...runtime.clock import SYSTEM_CLOCK, Clock
 from ..sql.store import SqlStore
 from .database import SQLiteDatabase
 from .worker_locks import FileLiveness, folder_of
@@ -13,9 +14,9 @@ from .worker_locks import FileLiveness, folder_of
 class SQLiteStore(SqlStore):
     database: SQLiteDatabase
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = Path(path)
-        database = SQLiteDatabase(self.path)
+        database = SQLiteDatabase(self.path, clock)
         self.liveness = FileLiveness(database, folder_of(self.path))
         super().__init__(database, self.liveness, str(path))
 

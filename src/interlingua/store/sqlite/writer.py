@@ -10,13 +10,13 @@ import contextlib
 import logging
 import queue
 import sqlite3
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ...model.errors import Unavailable
 from ...model.status import Status
+from ...runtime.clock import Clock
 from ..changes import Fenced, Sealed
 from ..rows import EVENT_COLUMNS
 from ..sql.dialect import insert
@@ -65,9 +65,15 @@ class OpenedFile:
 
 class SQLiteWriter(Writer):
     def __init__(
-        self, file: OpenedFile, path: Path, loop: asyncio.AbstractEventLoop, on_foreign: Callable[[], None]
+        self,
+        file: OpenedFile,
+        path: Path,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        on_foreign: Callable[[], None],
     ) -> None:
         super().__init__(loop)
+        self._clock = clock
         self._file = file
         self._on_foreign = on_foreign
         self._conn = connect(path)
@@ -79,7 +85,7 @@ class SQLiteWriter(Writer):
         version = conn.execute("PRAGMA data_version").fetchone()[0]
         fast_until = looked = 0.0
         while True:
-            now = time.monotonic()
+            now = self._clock.monotonic()
             poll = _FAST_POLL if now < fast_until else _SLOW_POLL
             try:
                 batch = self._work.get(timeout=poll)
@@ -90,7 +96,7 @@ class SQLiteWriter(Writer):
                     break
                 self._commit(batch)
                 self._tell(self._done, batch)
-                now = time.monotonic()
+                now = self._clock.monotonic()
                 if now - looked < poll:
                     continue
             looked = now
