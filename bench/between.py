@@ -50,9 +50,9 @@ async def _work(store: str, bus: str | None) -> None:
 
 
 async def _tokens(engine: il.Engine) -> list[float]:
-    run = await engine.submit(il.RunRequest("ticks", input={"n": _TOKENS}))
+    run = await engine.runs.submit(il.RunRequest("ticks", input={"n": _TOKENS}))
     late = []
-    async for event in engine.events(run.id):
+    async for event in engine.runs.events(run.id):
         if isinstance(event.body, OutputDelta):
             now = time.time_ns()
             late += [(now - int(said)) / 1e6 for said in event.body.delta["text"].split()]
@@ -60,17 +60,17 @@ async def _tokens(engine: il.Engine) -> list[float]:
 
 
 async def _wakes(engine: il.Engine, count: int, pause: float) -> list[float]:
-    run = await engine.submit(il.RunRequest("told", input={"n": count}))
+    run = await engine.runs.submit(il.RunRequest("told", input={"n": count}))
     sent = []
     for number in range(count):
         while True:
-            view = await engine.wait(run.id, settled=True, timeout=20)
+            view = await engine.runs.wait(run.id, settled=True, timeout=20)
             if view.questions and view.questions[0].payload["message"] == str(number):
                 break
         await asyncio.sleep(pause)
         sent.append(time.time_ns())
         await engine.questions.answer(view.questions[0].id, {"approved": True})
-    output = (await engine.wait(run.id, timeout=20)).output
+    output = (await engine.runs.wait(run.id, timeout=20)).output
     heard = [int(at) for at in output["text"].split()]
     return [(there - here) / 1e6 for here, there in zip(sent, heard, strict=True)]
 

@@ -26,8 +26,8 @@ async def streaming(quick: bool) -> list[Line]:
             async def ours() -> float:
                 begun = time.perf_counter()
                 joiner, first, seen = Joiner(), 0.0, 0
-                run = await engine.submit(RunRequest(stream.card.name, input={"count": count}))
-                async for event in engine.events(run.id):
+                run = await engine.runs.submit(RunRequest(stream.card.name, input={"count": count}))
+                async for event in engine.runs.events(run.id):
                     if isinstance(event.body, OutputDelta):
                         first = first or time.perf_counter() - begun
                         joiner.add(event.body.delta)

@@ -33,7 +33,7 @@ def rss() -> int:
 
 async def settle(engine: Engine) -> int:
     """Wait until every handler is unwound, and see what is left."""
-    while engine.worker.running or engine.store.runs.backlog():
+    while engine.metrics.running or engine.metrics.backlog:
         await asyncio.sleep(0.01)
     gc.collect()
     return rss()
@@ -51,12 +51,12 @@ async def start(engine: Engine, count: int) -> list[str]:
         nonlocal left
         while left > 0:
             left -= 1
-            run = await engine.submit(RunRequest(asks.card.name, input={"text": "May this be done?"}))
+            run = await engine.runs.submit(RunRequest(asks.card.name, input={"text": "May this be done?"}))
             last.append(run.id)
 
     await asyncio.gather(*(client() for _ in range(64)))
     for run in last:
-        await engine.wait(run, settled=True)
+        await engine.runs.wait(run, settled=True)
     return list(last)
 
 
@@ -109,7 +109,7 @@ async def measure(quick: bool) -> list[Line]:
 async def _answer(engine: Engine, run: str) -> None:
     (question,) = await engine.questions.open(run=run)
     await engine.questions.answer(question.id, {"approved": True})
-    done = await engine.wait(run, timeout=60)
+    done = await engine.runs.wait(run, timeout=60)
     assert done.output == {"text": "yes"}, done
 
 

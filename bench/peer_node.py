@@ -101,7 +101,7 @@ class Driven:
         for peer in self._node.peers:
             while peer.outbox.waiting:
                 await asyncio.sleep(0.001)
-        letters = await self._node.engine.store.documents.count_letters(self._node.journal.box_in)
+        letters = await self._node.engine.documents.count_letters(self._node.journal.box_in)
         committed, self._committed = self._committed, {}
         return Done(letters=letters, again=self._node.inbound.deduplicated, committed=committed)
 

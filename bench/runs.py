@@ -19,8 +19,8 @@ SETTINGS = Settings(stall_warning=0)
 
 
 async def one_run(engine: Engine) -> None:
-    run = await engine.submit(RunRequest(trivial.card.name, input={"text": TEXT}))
-    done = await engine.wait(run.id)
+    run = await engine.runs.submit(RunRequest(trivial.card.name, input={"text": TEXT}))
+    done = await engine.runs.wait(run.id)
     assert done.output == {"text": TEXT}, done
 
 
@@ -127,14 +127,14 @@ async def _beside(engine: Engine, busy: Agent[[float], Any], count: int) -> floa
     """The rate of others from the moment at which `busy` computes; it is stopped afterwards."""
     enough.clear()
     begun = time.perf_counter()
-    run = await engine.submit(RunRequest(busy.card.name, input={"seconds": 60.0}))
-    async for event in engine.events(run.id):
+    run = await engine.runs.submit(RunRequest(busy.card.name, input={"seconds": 60.0}))
+    async for event in engine.runs.events(run.id):
         if event.kind == "delta":
             break
     found = await rate(engine, 16, count)
     assert time.perf_counter() - begun < 60, "the busy agent ended before the measurement did"
-    assert not (await engine.run(run.id)).status.final
+    assert not (await engine.runs.get(run.id)).status.final
     enough.set()
-    await engine.cancel(run.id)
-    await engine.wait(run.id)
+    await engine.runs.cancel(run.id)
+    await engine.runs.wait(run.id)
     return found

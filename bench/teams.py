@@ -125,15 +125,15 @@ class Bench:
     def __init__(self, engine: il.Engine, store: Path) -> None:
         self.engine = engine
         self.store = store
-        engine.add_team(make_team(), HANDLERS)
+        engine.teams.add_team(make_team(), HANDLERS)
 
     async def task(self, side: Side, count: int, at_once: int = 1) -> tuple[str, Took]:
         """One run that makes so many calls."""
         agent, target = (calling.card.name, trivial.card.name) if side == "plain" else (TEAM, side)
-        run = await self.engine.submit(
+        run = await self.engine.runs.submit(
             il.RunRequest(agent, input={"target": target, "count": count, "at_once": at_once})
         )
-        done = await self.engine.wait(run.id)
+        done = await self.engine.runs.wait(run.id)
         assert done.status is il.Status.SUCCEEDED, done.error
         return run.id, msgspec.convert(done.output, Took)
 
@@ -155,7 +155,7 @@ class Bench:
         return f"{events:.1f} events and {commits:.1f} commits each"
 
     async def _left(self, side: Side, count: int, at_once: int) -> tuple[int, int]:
-        store = self.engine.store
+        store = self.engine.core.store
         assert isinstance(store, SQLiteStore)
         before = store.batches
         run, _ = await self.task(side, count, at_once)

@@ -89,8 +89,8 @@ async def test_a_step_is_not_tried_again_for_a_missing_package(tmp_path: Path) -
         return "done"
 
     async with il.Engine(tmp_path / "store.db", agents=[works]) as engine:
-        run = await engine.submit(il.RunRequest("works", input={}))
-        view = await engine.wait(run.id, timeout=20)
+        run = await engine.runs.submit(il.RunRequest("works", input={}))
+        view = await engine.runs.wait(run.id, timeout=20)
         assert view.error is not None
         assert "pip install 'interlingua[teams]'" in view.error.message
     assert attempts == 1

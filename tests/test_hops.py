@@ -46,12 +46,12 @@ async def ring(folder: Path, kinds: tuple[str, str], settings: il.Settings) -> A
             (here,) = await target(second.address, kinds[0])
             assert here.card.key == begins.card.key
             first.engine.agents.remove(begins.card.key)
-            first.engine.add(here)
+            first.engine.teams.add(here)
             yield first, second
 
 
 async def runs(server: Server) -> int:
-    return len(await server.engine.runs(RunFilter(limit=100)))
+    return len(await server.engine.runs.search(RunFilter(limit=100)))
 
 
 # Every protocol has the error on its way back, through its door and its mount.
@@ -69,8 +69,8 @@ async def test_a_loop_of_mounts_ends_with_an_error_that_says_so(tmp_path: Path, 
         assert "max_hops is 4" in run.error.message
         assert await runs(first) + await runs(second) == 5
         for server in (first, second):
-            for one in await server.engine.runs(RunFilter(limit=100)):
-                request = (await server.engine.run(one.id)).request
+            for one in await server.engine.runs.search(RunFilter(limit=100)):
+                request = (await server.engine.runs.get(one.id)).request
                 assert request is not None
                 assert request.trace is not None
                 assert request.trace["traceparent"].split("-")[1] == TRACE["traceparent"].split("-")[1]

@@ -225,11 +225,11 @@ def private_imports(code: Code) -> list[str]:
 
 
 def behind_the_facade(code: Code, part: str | None) -> list[str]:
-    """Lists the uses of `engine.store` and `engine.worker` outside the engine, in one package or in all."""
+    """Lists the uses of `engine.store`, `.worker` and `.core` outside the engine, in one package or in all."""
     found = []
     for module in code.modules.values():
         if module.part != "engine" and part in (None, module.part):
-            found += [f"{module.name}: {use}" for use in re.findall(r"engine\.(?:store|worker)\b", module.source)]
+            found += [f"{module.name}: {use}" for use in re.findall(r"engine\.(?:store|worker|core)\b", module.source)]
     return found
 
 

@@ -187,8 +187,8 @@ class Fleet:
     async def ended(self) -> Status:
         """How the only run ends."""
         async with il.Engine(self.store) as engine:
-            [run] = await engine.runs(RunFilter())
-            return (await engine.wait(run.id, timeout=WAIT)).status
+            [run] = await engine.runs.search(RunFilter())
+            return (await engine.runs.wait(run.id, timeout=WAIT)).status
 
     async def holder(self, id_: str) -> Member:
         """The process that an id names."""

@@ -85,7 +85,7 @@ async def test_a_server_of_ours_speaks_all_five_and_every_target_that_is_told_wo
 async def test_looking_runs_nothing_and_leaves_nothing_there(tmp_path: Path) -> None:
     async with serving(tmp_path / "s.db", [echo, shout], ServeSettings(port=0)) as server:
         await looked(server.address)
-        assert not await server.engine.runs(RunFilter())
+        assert not await server.engine.runs.search(RunFilter())
         assert not await server.engine.threads.search(ThreadFilter())
 
 

@@ -31,7 +31,7 @@ async def test_a_key_is_read_once_and_refused_as_soon_as_this_process_revokes_it
     record.last_used_at = now()
     kept = open_store(store)
     await kept.open()
-    await StoredKeys(kept).put(record)
+    await StoredKeys(kept.keys).put(record)
     await kept.close()
     monkeypatch.setattr(SqlKeys, "get", counted)
     monkeypatch.setattr(remembered_keys, "REMEMBERED_FOR", 60.0)
@@ -44,5 +44,5 @@ async def test_a_key_is_read_once_and_refused_as_soon_as_this_process_revokes_it
         for _ in range(3):
             assert await asked() == 200
         assert reads == 1
-        assert await StoredKeys(server.engine.store).revoke(record.id, now())
+        assert await StoredKeys(server.engine.keys).revoke(record.id, now())
         assert await asked() == 401

@@ -116,11 +116,11 @@ async def test_a_server_is_the_same_after_a_restart_and_for_all_processes_of_its
     ids = []
     for _ in range(2):
         async with il.Engine(tmp_path / "x.db") as one, il.Engine(tmp_path / "x.db") as two:
-            assert one.server == two.server
-            ids.append(one.server)
+            assert one.server_id == two.server_id
+            ids.append(one.server_id)
     assert ids[0] == ids[1]
     async with il.Engine(tmp_path / "y.db") as other:
-        assert other.server not in ids
+        assert other.server_id not in ids
 
 
 async def test_a_process_on_the_same_store_can_be_mounted_and_comes_no_further(tmp_path: Path) -> None:
@@ -142,4 +142,4 @@ async def test_a_server_that_tells_no_way_is_mounted_as_ever(tmp_path: Path) -> 
     settings = ServeSettings(port=0, engine=SETTINGS)
     async with serving(tmp_path / "one.db", [local("a")], settings) as server, httpx2.AsyncClient() as http:
         (told,) = (await http.post(f"{server.address}/connect/agents/search", json={})).json()
-        assert told["interlingua"] == {"via": [server.engine.server]}
+        assert told["interlingua"] == {"via": [server.engine.server_id]}

@@ -116,8 +116,8 @@ def state(server: Server) -> str:
 
 
 async def run(server: Server, agent: str, text: str = "hi") -> il.Run:
-    made = await server.engine.submit(il.RunRequest(agent, input={"text": text}))
-    return await server.engine.wait(made.id, timeout=60)
+    made = await server.engine.runs.submit(il.RunRequest(agent, input={"text": text}))
+    return await server.engine.runs.wait(made.id, timeout=60)
 
 
 async def get(server: Server, path: str) -> httpx2.Response:
@@ -200,8 +200,8 @@ async def test_a_run_that_fails_as_transient_is_a_reason_to_look(tmp_path: Path,
     async with hub(tmp_path, {"target": command}, mounting=settings) as server:
         assert state(server) == "up"
         (far.folder / "agents.py").write_text("no python")
-        made = await server.engine.submit(il.RunRequest("die", input={}))
-        ended = await server.engine.wait(made.id, timeout=60)
+        made = await server.engine.runs.submit(il.RunRequest("die", input={}))
+        ended = await server.engine.runs.wait(made.id, timeout=60)
         assert ended.error is not None
         assert ended.error.transient
         await until(server, lambda: state(server) == "down")
@@ -324,14 +324,14 @@ async def test_a_run_that_had_begun_is_found_again_when_its_mount_comes_back_aft
     async with hub(tmp_path, far.target) as server:
         with far.up():
             await until(server, lambda: state(server) == "up")
-            made = await server.engine.submit(il.RunRequest("confirm", input={}))
-            asked = await server.engine.wait(made.id, timeout=60, settled=True)
+            made = await server.engine.runs.submit(il.RunRequest("confirm", input={}))
+            asked = await server.engine.runs.wait(made.id, timeout=60, settled=True)
             (question,) = asked.questions
     async with hub(tmp_path, far.target) as server:
         assert state(server) == "down"
         await server.engine.questions.answer(question.id, {"approved": True})
         with far.up():
-            ended = await server.engine.wait(made.id, timeout=60)
+            ended = await server.engine.runs.wait(made.id, timeout=60)
             assert ended.output == {"text": "done"}, ended.error
 
 
@@ -434,11 +434,11 @@ async def test_mounts_that_are_changed_while_the_server_is_up_keep_their_agents_
 async def test_a_run_at_a_mount_that_is_taken_away_goes_on(tmp_path: Path, far: Far) -> None:
     with far.up():
         async with hub(tmp_path, far.target) as server:
-            made = await server.engine.submit(il.RunRequest("confirm", input={}))
-            asked = await server.engine.wait(made.id, timeout=60, settled=True)
+            made = await server.engine.runs.submit(il.RunRequest("confirm", input={}))
+            asked = await server.engine.runs.wait(made.id, timeout=60, settled=True)
             await server.mounts.change([])
             await server.engine.questions.answer(asked.questions[0].id, {"approved": True})
-            ended = await server.engine.wait(made.id, timeout=60)
+            ended = await server.engine.runs.wait(made.id, timeout=60)
             assert ended.output == {"text": "done"}, ended.error
 
 
@@ -446,11 +446,11 @@ async def test_cancelling_a_run_whose_mount_is_down_ends_it_here(tmp_path: Path,
     async with hub(tmp_path, far.target) as server:
         with far.up():
             await until(server, lambda: state(server) == "up")
-            made = await server.engine.submit(il.RunRequest("confirm", input={}))
-            await server.engine.wait(made.id, timeout=60, settled=True)
+            made = await server.engine.runs.submit(il.RunRequest("confirm", input={}))
+            await server.engine.runs.wait(made.id, timeout=60, settled=True)
     async with hub(tmp_path, far.target, mounting=SLOW) as server:
-        await server.engine.cancel(made.id)
-        assert (await server.engine.wait(made.id, timeout=60)).status is il.Status.CANCELLED
+        await server.engine.runs.cancel(made.id)
+        assert (await server.engine.runs.wait(made.id, timeout=60)).status is il.Status.CANCELLED
 
 
 async def test_waits_for_a_mount_that_is_down_grow_to_a_limit_and_are_never_the_same(tmp_path: Path) -> None:

@@ -96,9 +96,9 @@ async def test_a_run_at_an_mcp_server_that_hangs_is_noticed_and_its_mount_is_loo
         async with hub(tmp_path, f"mcp+http://127.0.0.1:{far.port}/{path}#echo", mounting=never) as server:
             assert state(server) == "up"
             with stopped(process):
-                begun = await server.engine.submit(il.RunRequest("echo", input={"text": "hi"}))
+                begun = await server.engine.runs.submit(il.RunRequest("echo", input={"text": "hi"}))
                 await until(server, lambda: state(server) == "down")
-            ended = await server.engine.wait(begun.id, timeout=30)
+            ended = await server.engine.runs.wait(begun.id, timeout=30)
             if path == "mcp":  # where it is found again
                 assert ended.output == {"text": "hi"}
             else:

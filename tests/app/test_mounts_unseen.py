@@ -88,11 +88,11 @@ async def test_a_run_that_comes_before_the_first_look_is_over_waits_and_is_done_
     mounting = msgspec.structs.replace(QUICK, wait=0)
     with far.up():
         async with hub(tmp_path, {"target": f"{far.target}#echo", "as": "parrot"}, mounting=mounting) as server:
-            fits = await server.engine.submit(il.RunRequest("parrot", input={"text": "hi"}))
-            unfit = await server.engine.submit(il.RunRequest("parrot", input={"words": 1}))
+            fits = await server.engine.runs.submit(il.RunRequest("parrot", input={"text": "hi"}))
+            unfit = await server.engine.runs.submit(il.RunRequest("parrot", input={"words": 1}))
             looks.set()
-            assert (await server.engine.wait(fits.id, timeout=60)).output == {"text": "hi"}
-            ended = await server.engine.wait(unfit.id, timeout=60)
+            assert (await server.engine.runs.wait(fits.id, timeout=60)).output == {"text": "hi"}
+            ended = await server.engine.runs.wait(unfit.id, timeout=60)
             assert ended.error is not None
             assert ended.error.code == "invalid_input"
 
@@ -101,9 +101,9 @@ async def test_a_name_that_begins_as_those_of_a_mount_that_was_never_up_is_not_c
     async with hub(tmp_path, {"target": DOWN, "prefix": "there-"}, mounting=SLOW) as server:
         assert names(server) == ["local"]
         with pytest.raises(Unavailable, match=r"the mount of there-\* is down; it is tried again in"):
-            await server.engine.submit(il.RunRequest("there-echo", input={}))
+            await server.engine.runs.submit(il.RunRequest("there-echo", input={}))
         with pytest.raises(AgentNotFound):
-            await server.engine.submit(il.RunRequest("their-echo", input={}))
+            await server.engine.runs.submit(il.RunRequest("their-echo", input={}))
         assert (await by_connect(server, "there-echo")).status_code == 503
         told = await by_mcp(server, "there-echo")
         assert (told["code"], told["transient"]) == ("unavailable", True)

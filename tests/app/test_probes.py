@@ -50,10 +50,10 @@ def test_what_is_no_address_is_refused_before_anything_begins(text: str) -> None
 
 async def test_a_worker_without_doors_tells_how_it_is_doing(store: Path) -> None:
     async with working(store, [echo], WorkSettings(metrics="127.0.0.1:0")) as place_, httpx2.AsyncClient() as http:
-        run = await place_.engine.submit(
+        run = await place_.engine.runs.submit(
             il.RunRequest("echo", input={"text": "x"}, caller=Caller("key:s3cret-id", 'lap"top'))
         )
-        await place_.engine.wait(run.id)
+        await place_.engine.runs.wait(run.id)
         assert place_.metrics is not None
         base = place_.metrics.removesuffix("/metrics")
         assert (await http.get(f"{base}/healthz")).text == "ok\n"
@@ -82,8 +82,8 @@ async def test_every_line_is_one_that_prometheus_reads_and_buckets_only_grow(sto
     async with il.Engine(store, agents=[echo]) as engine:
         for at in range(30):  # more callers than have numbers of their own
             caller = Caller(f"key:{at}", f"caller {at}")
-            run = await engine.submit(il.RunRequest("echo", input={"text": "x"}, caller=caller))
-            await engine.wait(run.id)
+            run = await engine.runs.submit(il.RunRequest("echo", input={"text": "x"}, caller=caller))
+            await engine.runs.wait(run.id)
         text = await render(engine)
     lines = text.splitlines()
     assert all(_SAMPLE.fullmatch(line) for line in lines), [line for line in lines if not _SAMPLE.fullmatch(line)]
@@ -110,7 +110,7 @@ async def test_what_a_process_knows_of_itself_is_told_while_its_store_is_away(
             await asyncio.Event().wait()
 
         for name in ("counts", "next_due"):
-            monkeypatch.setattr(place_.engine.store.callbacks, name, never)
+            monkeypatch.setattr(place_.engine.core.store.callbacks, name, never)
         told = (await http.get(place_.metrics)).text
         assert "interlingua_store_up 0" in told
         assert "interlingua_runs_running 0" in told
@@ -121,8 +121,8 @@ async def test_what_a_process_knows_of_itself_is_told_while_its_store_is_away(
 
 async def _two_agents(engine: il.Engine) -> None:
     for name, caller in (("echo", "ada"), ("secret_agent", "bob")):
-        run = await engine.submit(il.RunRequest(name, input={"text": "x"}, caller=Caller(f"key:{caller}", caller)))
-        await engine.wait(run.id)
+        run = await engine.runs.submit(il.RunRequest(name, input={"text": "x"}, caller=Caller(f"key:{caller}", caller)))
+        await engine.runs.wait(run.id)
 
 
 @il.agent
@@ -155,7 +155,7 @@ async def test_metrics_name_only_whom_the_caller_may_see(store: Path, caller: Ca
 async def test_the_port_without_a_key_names_nobody_where_the_store_has_keys(store: Path) -> None:
     async with il.Engine(store) as engine:
         secret, record = make_key("laptop", ["see:all"], now())
-        await StoredKeys(engine.store).put(record)
+        await StoredKeys(engine.keys).put(record)
     settings = WorkSettings(metrics="127.0.0.1:0")
     async with working(store, [echo, secret_agent], settings) as place_, httpx2.AsyncClient() as http:
         await _two_agents(place_.engine)

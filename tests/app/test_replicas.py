@@ -29,7 +29,7 @@ async def key(home: Path, name: str) -> str:
     await store.open()
     try:
         secret, record = make_key(name, ["*"], 0)
-        await StoredKeys(store).put(record)
+        await StoredKeys(store.keys).put(record)
         return secret
     finally:
         await store.close()

@@ -158,9 +158,9 @@ async def test_a_mount_takes_what_is_asked_again_for_the_question_that_it_has(
                 channel: Any = (await mount.host.peer()).rpc.channel
                 await (await all_.holder(channel._connection)).kill()
                 await asked.get()
-            assert [one.id for one in (await here.run(run.id)).questions] == [only.id]
+            assert [one.id for one in (await here.runs.get(run.id)).questions] == [only.id]
             await here.questions.answer(only.id, {"approved": True})
-            assert (await here.wait(run.id, timeout=WAIT)).output == {"text": "asking done"}
+            assert (await here.runs.wait(run.id, timeout=WAIT)).output == {"text": "asking done"}
             assert len(await bodies(here, run.id, QuestionAsked)) == 1
         await mount.close()
 

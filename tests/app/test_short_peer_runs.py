@@ -97,7 +97,7 @@ async def test_a_task_is_told_whole_in_the_answer_to_its_making(tmp_path: Path) 
         raw.send(task(raw, "echo", "other", task_id="task_two"))  # that one is there, and is told again
         again = await streamed(raw)
         assert again[-1]["task"]["artifact"] == direct[-1]["task"]["artifact"]
-        assert len(await server.engine.runs(RunFilter(agent="echo"))) == 2
+        assert len(await server.engine.runs.search(RunFilter(agent="echo"))) == 2
 
 
 async def test_a_task_that_takes_longer_is_streamed_to_its_end_and_begun_once(
@@ -113,7 +113,7 @@ async def test_a_task_that_takes_longer_is_streamed_to_its_end_and_begun_once(
         told = await streamed(raw)
         assert states(told) == ["submitted", "working", "completed"]
         assert told[-1]["task"]["artifact"]["parts"] == [{"type": "text", "content": "slowly"}]
-        assert len(await server.engine.runs(RunFilter(agent="patient"))) == 1
+        assert len(await server.engine.runs.search(RunFilter(agent="patient"))) == 1
 
 
 async def test_a_message_that_takes_longer_is_answered_when_its_run_ends(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ async def test_a_message_that_takes_longer_is_answered_when_its_run_ends(tmp_pat
             await gate.entered.wait()
         gate.open.set()
         assert (await raw.answer())[2]["reply"]["parts"] == [{"type": "text", "content": "slowly"}]
-        assert len(await server.engine.runs(RunFilter(agent="patient"))) == 1
+        assert len(await server.engine.runs.search(RunFilter(agent="patient"))) == 1
 
 
 @pytest.mark.parametrize("begin", [message, task])
@@ -136,14 +136,14 @@ async def test_what_could_not_be_kept_with_its_run_is_begun_once_all_the_same(
     async with up(tmp_path) as (server, _), connected(server) as raw:
         raw.send(message(raw, "echo", "first"))
         await raw.answer()
-        failed = keeps_not_once(server.engine.store, lambda change: isinstance(change, Follow))
+        failed = keeps_not_once(server.engine.core.store, lambda change: isinstance(change, Follow))
         raw.send(begin(raw, "echo", "second"))
         if begin is task:
             assert states(await streamed(raw)) == ["submitted", "working", "completed"]
         else:
             assert (await raw.answer())[2]["reply"]["parts"] == [{"type": "text", "content": "second"}]
         assert failed
-        runs = await server.engine.runs(RunFilter(agent="echo"))
+        runs = await server.engine.runs.search(RunFilter(agent="echo"))
         assert [run.status for run in runs] == [il.Status.SUCCEEDED] * 2
 
 
@@ -154,8 +154,8 @@ async def test_a_mounted_agent_is_one_run_there(tmp_path: Path) -> None:
         async with il.Engine(tmp_path / "hub.db", agents=agents) as hub:
 
             async def through(agent: str, text: str) -> il.Run:
-                made = await hub.submit(RunRequest(agent, None, {"text": text}))
-                return await hub.wait(made.id, timeout=20)
+                made = await hub.runs.submit(RunRequest(agent, None, {"text": text}))
+                return await hub.runs.wait(made.id, timeout=20)
 
             assert (await through("echo", "first")).output == {"text": "first"}
             assert (await through("echo", "second")).output == {"text": "second"}
@@ -166,4 +166,4 @@ async def test_a_mounted_agent_is_one_run_there(tmp_path: Path) -> None:
             gate.open.set()
             assert (await slow).output == {"text": "slowly"}
         await mount.close()
-        assert len(await server.engine.runs(RunFilter(agent="patient"))) == 1
+        assert len(await server.engine.runs.search(RunFilter(agent="patient"))) == 1

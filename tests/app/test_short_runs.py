@@ -111,7 +111,7 @@ async def test_a_short_run_is_answered_and_is_in_the_store(tmp_path: Path) -> No
             assert told["result"]["output"] == {"text": "höher"}
             assert set(headers) == set(first[1])
             assert set(told["result"]) == set(first[2]["result"])
-            run = await server.engine.run(told["result"]["_meta"]["interlingua/run"])
+            run = await server.engine.runs.get(told["result"]["_meta"]["interlingua/run"])
             assert run.output == {"text": "höher"}
 
 
@@ -141,7 +141,7 @@ async def test_a_run_that_takes_longer_is_answered_when_it_ends_and_begun_once(t
         await gate.entered.wait()
         gate.open.set()
         assert (await raw.answer())[2]["result"]["output"] == {"text": "slowly"}
-        assert len(await server.engine.runs(RunFilter(agent="patient"))) == 1
+        assert len(await server.engine.runs.search(RunFilter(agent="patient"))) == 1
 
 
 async def test_a_client_that_leaves_takes_its_run_along(tmp_path: Path) -> None:
@@ -153,9 +153,9 @@ async def test_a_client_that_leaves_takes_its_run_along(tmp_path: Path) -> None:
             await gate.entered.wait()
         async with asyncio.timeout(20):
             await gate.left.wait()
-        (run,) = await server.engine.runs(RunFilter(agent="patient"))
+        (run,) = await server.engine.runs.search(RunFilter(agent="patient"))
         async with asyncio.timeout(20):
-            assert (await server.engine.wait(run.id)).status is il.Status.CANCELLED
+            assert (await server.engine.runs.wait(run.id)).status is il.Status.CANCELLED
 
 
 @pytest.mark.parametrize("cut", [1, 50, 200, -1])
@@ -168,7 +168,7 @@ async def test_a_request_may_come_in_pieces(tmp_path: Path, cut: int) -> None:
         raw.send(data[:cut])
         await raw.writer.drain()
         raw.writer.get_extra_info("socket")
-        await server.engine.runs(RunFilter())  # the server has had its turn, more than once
+        await server.engine.runs.search(RunFilter())  # the server has had its turn, more than once
         raw.send(data[cut:])
         assert (await raw.answer())[2]["result"]["output"] == {"text": "in pieces"}
 
@@ -231,7 +231,7 @@ async def test_where_the_store_refuses_the_run_the_agent_is_not_called(tmp_path:
         make = {"mcp": post, "connect": create, "peer": message}[door]
         raw.send(make(raw, "echo", "x"))
         assert (await raw.answer())[0] == 200
-        with refusing(server.engine.store):
+        with refusing(server.engine.core.store):
             raw.send(make(raw, "patient", "x"))
             status, _, told = await raw.answer()
         assert status == 503 or "error" in told
@@ -239,7 +239,7 @@ async def test_where_the_store_refuses_the_run_the_agent_is_not_called(tmp_path:
         raw.send(make(raw, "echo", "x"))
         assert (await raw.answer())[0] == 200
         assert not gate.entered.is_set()
-        assert await server.engine.runs(RunFilter(agent="patient")) == []
+        assert await server.engine.runs.search(RunFilter(agent="patient")) == []
 
 
 @contextlib.contextmanager
@@ -289,7 +289,7 @@ async def test_a_run_is_created_and_waited_for_in_one_request(tmp_path: Path) ->
         assert (status, set(headers)) == (200, set(first[1]))
         assert told["output"] == first[2]["output"]
         assert told["run"]["status"] == "success"
-        assert (await server.engine.run(told["run"]["run_id"])).metadata == {"colour": "blue"}
+        assert (await server.engine.runs.get(told["run"]["run_id"])).metadata == {"colour": "blue"}
         raw.send(create(raw, "broken", "a"))
         assert (await raw.answer())[2]["output"]["description"] == "so it is"
 
@@ -319,10 +319,10 @@ async def test_who_leaves_a_run_that_takes_longer_cancels_it_as_it_said(tmp_path
                 raw.send(create(raw, "patient", "a", on_disconnect=choice))
                 await gate.entered.wait()
             async with asyncio.timeout(20):
-                (run,) = await server.engine.runs(RunFilter(agent="patient"))
+                (run,) = await server.engine.runs.search(RunFilter(agent="patient"))
                 if choice == "continue":
                     gate.open.set()
-                assert (await server.engine.wait(run.id)).status is ends
+                assert (await server.engine.runs.wait(run.id)).status is ends
 
 
 def stream(host: str, agent: str, *more: str, **members: Any) -> bytes:
@@ -357,4 +357,4 @@ async def test_the_same_key_gives_the_same_run_however_often_and_however_close(t
                 found.add(headers["content-location"])
                 assert any('"success"' in line for line in lines)
         assert len(found) == 1
-        assert len(await server.engine.runs(RunFilter(agent="echo"))) == 1
+        assert len(await server.engine.runs.search(RunFilter(agent="echo"))) == 1

@@ -40,9 +40,9 @@ async def test_callers_are_not_told_where_the_store_is(store: Path, monkeypatch:
         def refuses(*args: Any) -> asyncio.Future[Any]:
             return asyncio.ensure_future(away())
 
-        monkeypatch.setattr(server.engine.store.runs, "submit", refuses)
+        monkeypatch.setattr(server.engine.core.store.runs, "submit", refuses)
         for name in ("get", "search", "events"):
-            monkeypatch.setattr(server.engine.store.runs, name, away)
+            monkeypatch.setattr(server.engine.core.store.runs, name, away)
         asked = [
             await http.post("/connect/runs", json={"agent_id": "waits", "input": {}}),
             await http.get("/connect/runs/01a1e28c-5b20-7cc7-8933-84bb75e72d9b"),
@@ -80,15 +80,15 @@ async def test_a_stream_that_the_store_cuts_off_is_one_line_of_the_log(
                 async with http.stream("GET", f"/connect/runs/{run}/stream", headers=whole, timeout=20) as stream:
                     lines = stream.aiter_lines()
                     await anext(lines)
-                    monkeypatch.setattr(server.engine.store.runs, "events", away)
-                    server.engine.bus.publish_all()
+                    monkeypatch.setattr(server.engine.core.store.runs, "events", away)
+                    server.engine.core.bus.publish_all()
                     async for _ in lines:
                         pass
 
             with pytest.raises(httpx2.RemoteProtocolError):
                 await asyncio.wait_for(read(), 20)
             monkeypatch.undo()
-            await worker.cancel(run)
+            await worker.runs.cancel(run)
     (said,) = [record for record in caplog.records if record.name == "uvicorn.error"]
     assert said.getMessage().startswith("a stream was cut off: the store could not be read: connection to server")
     assert said.exc_info is None

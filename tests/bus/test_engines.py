@@ -36,7 +36,7 @@ async def engine(
     store: Path, bus: Any, *agents: il.Agent[..., Any], settings: il.Settings = SETTINGS
 ) -> AsyncIterator[il.Engine]:
     async with il.Engine(store, agents=agents, bus=bus, settings=settings) as made:
-        made.store.on_change = lambda: None  # the file tells nothing
+        made.core.store.on_change = lambda: None  # the file tells nothing
         yield made
 
 
@@ -59,11 +59,11 @@ async def working(store: Path, url: str) -> AsyncIterator[asyncio.subprocess.Pro
 
 
 async def submit(eng: il.Engine, agent: str, **input_: Any) -> str:
-    return (await eng.submit(il.RunRequest(agent, input=input_))).id
+    return (await eng.runs.submit(il.RunRequest(agent, input=input_))).id
 
 
 async def events(eng: il.Engine, run: str, after: int = 0) -> list[il.Event]:
-    return [event async for event in eng.events(run, after=after)]
+    return [event async for event in eng.runs.events(run, after=after)]
 
 
 def spoken(log: list[il.Event]) -> str:
@@ -82,13 +82,13 @@ def contiguous(log: list[il.Event]) -> bool:
 def counting(eng: il.Engine, monkeypatch: pytest.MonkeyPatch, name: str = "events") -> list[tuple[Any, ...]]:
     """Every call of a method of the store's runs from now on."""
     calls: list[tuple[Any, ...]] = []
-    asked = getattr(eng.store.runs, name)
+    asked = getattr(eng.core.store.runs, name)
 
     async def call(*args: Any, **kwargs: Any) -> Any:
         calls.append(args)
         return await asked(*args, **kwargs)
 
-    monkeypatch.setattr(eng.store.runs, name, call)
+    monkeypatch.setattr(eng.core.store.runs, name, call)
     return calls
 
 
@@ -118,16 +118,16 @@ async def test_what_is_submitted_to_be_waited_for_is_told_whole_and_the_store_is
         caller = il.Caller("key:1", "laptop")
         request = il.RunRequest("talk", input={"n": 300}, metadata={"a": [1]}, caller=caller)
         async with asyncio.timeout(SOON):
-            made = await eng.submit(request, follow=True)
-            ended = await eng.wait(made.id)
+            made = await eng.runs.submit(request, watch=True)
+            ended = await eng.runs.wait(made.id)
         assert ended.output == {"text": words(300)}
         assert reads == [[], [], []]
-        log = eng.at_hand(made.id)
+        log = eng.runs.committed_events(made.id)
         assert log is not None
         assert contiguous(log)
         assert spoken(log) == words(300)
-        assert await eng.run(made.id) == ended  # as the store has it
-        assert [event async for event in eng.events(made.id, follow=False)][-1] == log[-1]
+        assert await eng.runs.get(made.id) == ended  # as the store has it
+        assert [event async for event in eng.runs.events(made.id, follow=False)][-1] == log[-1]
 
 
 async def test_what_is_submitted_to_be_read_is_told_from_its_beginning(
@@ -136,7 +136,7 @@ async def test_what_is_submitted_to_be_read_is_told_from_its_beginning(
     async with working(store, nats_url), engine(store, nats_url) as eng:
         reads = [counting(eng, monkeypatch, name) for name in ("events", "get", "ends")]
         async with asyncio.timeout(SOON):
-            made = await eng.submit(il.RunRequest("talk", input={"n": 300, "pause": 0.001}), follow=True)
+            made = await eng.runs.submit(il.RunRequest("talk", input={"n": 300, "pause": 0.001}), watch=True)
             log = await events(eng, made.id)
         assert contiguous(log)
         assert log[0].kind == "created"
@@ -148,25 +148,25 @@ async def test_waiting_ends_at_a_question_and_goes_on_after_its_answer_whoever_r
     store: Path, nats_url: str
 ) -> None:
     async with working(store, nats_url), engine(store, nats_url) as eng, asyncio.timeout(SOON):
-        made = await eng.submit(il.RunRequest("ask"), follow=True)
-        view = await eng.wait(made.id, settled=True)
+        made = await eng.runs.submit(il.RunRequest("ask"), watch=True)
+        view = await eng.runs.wait(made.id, settled=True)
         assert view.status is Status.WAITING
-        waiting = asyncio.create_task(eng.wait(made.id))
+        waiting = asyncio.create_task(eng.runs.wait(made.id))
         await eng.questions.answer(view.questions[0].id, {"approved": True})
         assert (await waiting).output == {"text": "True"}
-        assert eng.at_hand(made.id) is not None
+        assert eng.runs.committed_events(made.id) is not None
 
 
 async def test_waiting_for_what_is_cancelled_and_forgotten_elsewhere_finds_that_it_is_gone(
     store: Path, nats_url: str
 ) -> None:
     async with working(store, nats_url), engine(store, nats_url) as eng, asyncio.timeout(SOON):
-        made = await eng.submit(il.RunRequest("forever"), follow=True)
-        async for event in eng.events(made.id):
+        made = await eng.runs.submit(il.RunRequest("forever"), watch=True)
+        async for event in eng.runs.events(made.id):
             if event.kind == "thought":
                 break
-        waiting = asyncio.create_task(eng.wait(made.id))
-        await eng.cancel(made.id, rollback=True)
+        waiting = asyncio.create_task(eng.runs.wait(made.id))
+        await eng.runs.cancel(made.id, rollback=True)
         with pytest.raises(RunNotFound):
             await waiting
 
@@ -174,33 +174,33 @@ async def test_waiting_for_what_is_cancelled_and_forgotten_elsewhere_finds_that_
 async def test_the_same_key_again_waits_for_the_same_run(store: Path, nats_url: str) -> None:
     async with working(store, nats_url), engine(store, nats_url) as eng, asyncio.timeout(SOON):
         request = il.RunRequest("talk", input={"n": 3}, key="once")
-        first = await eng.submit(request, follow=True)
-        again = await eng.submit(request, follow=True)
+        first = await eng.runs.submit(request, watch=True)
+        again = await eng.runs.submit(request, watch=True)
         assert first.id == again.id
-        assert await eng.wait(again.id) == await eng.wait(first.id)
+        assert await eng.runs.wait(again.id) == await eng.runs.wait(first.id)
 
 
 async def test_an_answer_a_message_and_a_cancel_reach_the_owner_at_once(store: Path, nats_url: str) -> None:
     async with working(store, nats_url), engine(store, nats_url) as eng:
         async with asyncio.timeout(SOON):
             run = await submit(eng, "ask")
-            view = await eng.wait(run, settled=True)
+            view = await eng.runs.wait(run, settled=True)
             await eng.questions.answer(view.questions[0].id, {"approved": True})
-            assert (await eng.wait(run)).output == {"text": "True"}
+            assert (await eng.runs.wait(run)).output == {"text": "True"}
         async with asyncio.timeout(SOON):
             run = await submit(eng, "listen")
-            async for event in eng.events(run):
+            async for event in eng.runs.events(run):
                 if event.kind == "started":
                     break
-            await eng.send(run, "hello")
-            assert (await eng.wait(run)).output == {"text": "hello"}
+            await eng.runs.send(run, "hello")
+            assert (await eng.runs.wait(run)).output == {"text": "hello"}
         async with asyncio.timeout(SOON):
             run = await submit(eng, "forever")
-            async for event in eng.events(run):
+            async for event in eng.runs.events(run):
                 if event.kind == "thought":
                     break
-            await eng.cancel(run)
-            assert (await eng.wait(run)).status is il.Status.CANCELLED
+            await eng.runs.cancel(run)
+            assert (await eng.runs.wait(run)).status is il.Status.CANCELLED
 
 
 async def test_an_answer_wakes_a_run_that_nobody_has_in_memory(store: Path, nats_url: str) -> None:
@@ -208,11 +208,11 @@ async def test_an_answer_wakes_a_run_that_nobody_has_in_memory(store: Path, nats
     async with engine(store, nats_url, ask, settings=parking) as owner, engine(store, nats_url) as other:
         async with asyncio.timeout(SOON):
             run = await submit(owner, "ask")
-            view = await owner.wait(run, settled=True)
-            while (row := await owner.store.runs.get(run)) is not None and row.worker is not None:
+            view = await owner.runs.wait(run, settled=True)
+            while (row := await owner.core.store.runs.get(run)) is not None and row.worker is not None:
                 await asyncio.sleep(0.01)
             await other.questions.answer(view.questions[0].id, {"approved": False})
-            assert (await other.wait(run)).output == {"text": "False"}
+            assert (await other.runs.wait(run)).output == {"text": "False"}
 
 
 async def test_a_parent_hears_of_a_child_that_ran_in_another_process(store: Path, nats_url: str) -> None:
@@ -223,7 +223,7 @@ async def test_a_parent_hears_of_a_child_that_ran_in_another_process(store: Path
     async with engine(store, nats_url, talk), engine(store, nats_url, parent) as eng:
         async with asyncio.timeout(SOON):
             run = await submit(eng, "parent")
-            assert (await eng.wait(run)).output == {"text": words(3)}
+            assert (await eng.runs.wait(run)).output == {"text": words(3)}
 
 
 async def test_runs_that_are_offered_while_others_are_claimed_are_claimed_together(
@@ -231,9 +231,9 @@ async def test_runs_that_are_offered_while_others_are_claimed_are_claimed_togeth
 ) -> None:
     limits: list[int] = []
     async with engine(store, nats_url, talk) as owner, engine(store, nats_url) as eng, asyncio.timeout(SOON):
-        claim = owner.store.claims.claim
-        assert isinstance(owner.worker.cluster, ClusterLink)
-        offers = owner.worker.cluster.offers
+        claim = owner.core.store.claims.claim
+        assert isinstance(owner.core.worker.cluster, ClusterLink)
+        offers = owner.core.worker.cluster.offers
 
         async def held_up(worker: str, queues: list[str], time: int, limit: int, **more: Any) -> Any:
             limits.append(limit)
@@ -246,11 +246,11 @@ async def test_runs_that_are_offered_while_others_are_claimed_are_claimed_togeth
             return 60.0
 
         # The worker looks for forgotten runs now and then: it would take all ten, or keep the slots for them.
-        monkeypatch.setattr(owner.worker.claims, "claim_due", nothing_forgotten)
-        monkeypatch.setattr(owner.store.claims, "claim", held_up)
+        monkeypatch.setattr(owner.core.worker.claims, "claim_due", nothing_forgotten)
+        monkeypatch.setattr(owner.core.store.claims, "claim", held_up)
         runs = [await submit(eng, "talk", n=3) for _ in range(10)]
         for run in runs:
-            assert (await eng.wait(run)).output == {"text": words(3)}
+            assert (await eng.runs.wait(run)).output == {"text": words(3)}
     assert sum(limits[:2]) == 10
 
 
@@ -258,7 +258,7 @@ async def test_what_is_sent_to_a_run_between_its_claim_and_its_beginning_reaches
     store: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with engine(store, nats_url, listen) as owner, engine(store, nats_url) as eng, asyncio.timeout(SOON):
-        claim, hear, heard = owner.store.claims.claim, owner.worker.notify_from_bus, asyncio.Event()
+        claim, hear, heard = owner.core.store.claims.claim, owner.core.worker.notify_from_bus, asyncio.Event()
 
         def hears(run: str) -> None:
             hear(run)
@@ -267,14 +267,14 @@ async def test_what_is_sent_to_a_run_between_its_claim_and_its_beginning_reaches
         async def then_sent(*args: Any, **more: Any) -> Any:
             rows = await claim(*args, **more)
             for row in rows:
-                await eng.send(row.id, "early")
+                await eng.runs.send(row.id, "early")
                 await heard.wait()
             return rows
 
-        monkeypatch.setattr(owner.worker, "notify_from_bus", hears)
-        monkeypatch.setattr(owner.store.claims, "claim", then_sent)
+        monkeypatch.setattr(owner.core.worker, "notify_from_bus", hears)
+        monkeypatch.setattr(owner.core.store.claims, "claim", then_sent)
         run = await submit(eng, "listen")
-        assert (await eng.wait(run)).output == {"text": "early"}
+        assert (await eng.runs.wait(run)).output == {"text": "early"}
 
 
 async def test_whoever_watches_questions_hears_of_those_that_are_asked_and_answered_elsewhere(
@@ -282,13 +282,13 @@ async def test_whoever_watches_questions_hears_of_those_that_are_asked_and_answe
 ) -> None:
     async with engine(store, nats_url, ask) as owner, engine(store, nats_url) as eng, engine(store, nats_url) as other:
         async with asyncio.timeout(SOON):
-            hint = eng.next_hint("questions")
-            while not all(one.bus.wanted("questions") for one in (owner, other)):  # type: ignore[attr-defined]
+            hint = eng.runs.next_hint("questions")
+            while not all(one.core.bus.wanted("questions") for one in (owner, other)):  # type: ignore[attr-defined]
                 await asyncio.sleep(0.01)
             run = await submit(other, "ask")
             await hint
-            (asked,) = await eng.store.questions.search(QuestionFilter(run=run))
-            hint = eng.next_hint("questions")
+            (asked,) = await eng.core.store.questions.search(QuestionFilter(run=run))
+            hint = eng.runs.next_hint("questions")
             await other.questions.answer(asked.question.id, {"approved": True})
             await hint
 
@@ -301,8 +301,8 @@ async def test_readers_of_one_run_share_what_is_told_of_it(
             run = await submit(eng, "talk", n=200, pause=0.001)
             logs = await asyncio.gather(*(events(eng, run) for _ in range(20)))
         assert all(contiguous(log) and spoken(log) == words(200) for log in logs)
-        assert isinstance(eng.worker.cluster, ClusterLink)
-        assert eng.worker.cluster._remote_logs == {}  # nobody reads any more
+        assert isinstance(eng.core.worker.cluster, ClusterLink)
+        assert eng.core.worker.cluster._remote_logs == {}  # nobody reads any more
 
 
 async def test_a_reader_takes_up_where_another_left_in_another_process(store: Path, nats_url: str) -> None:
@@ -310,7 +310,7 @@ async def test_a_reader_takes_up_where_another_left_in_another_process(store: Pa
         async with asyncio.timeout(SOON):
             run = await submit(one, "talk", n=400, pause=0.001)
             begun: list[il.Event] = []
-            async for event in one.events(run):
+            async for event in one.runs.events(run):
                 begun.append(event)
                 if event.seq > 40:
                     break
@@ -322,10 +322,10 @@ async def test_a_reader_takes_up_where_another_left_in_another_process(store: Pa
 async def test_a_run_that_has_ended_is_read_without_listening_to_it(store: Path, nats_url: str) -> None:
     async with engine(store, nats_url, talk) as one, engine(store, nats_url) as two:
         run = await submit(one, "talk", n=3)
-        await one.wait(run)
-        sent = two.bus.health.sent  # type: ignore[attr-defined]
+        await one.runs.wait(run)
+        sent = two.core.bus.health.sent  # type: ignore[attr-defined]
         assert spoken(await events(two, run)) == words(3)
-        assert two.bus.health.sent == sent  # type: ignore[attr-defined]
+        assert two.core.bus.health.sent == sent  # type: ignore[attr-defined]
 
 
 # -- a bus that is not to be relied on ---------------------------------------------------------------------
@@ -374,7 +374,7 @@ async def test_a_reader_elsewhere_gets_everything_once_and_in_order_whatever_the
         assert spoken(log) == words(many)
         assert log[-1].kind == "finished"
         assert bus.spoilt > many // 50
-        assert await eng.verify(run) is None
+        assert await eng.runs.verify(run) is None
 
 
 class Deaf(NatsBus):
@@ -394,15 +394,15 @@ async def test_when_the_bus_loses_everything_everything_still_happens(store: Pat
     ):
         async with asyncio.timeout(30):
             run = await submit(eng, "ask")
-            view = await eng.wait(run, settled=True)
+            view = await eng.runs.wait(run, settled=True)
             await eng.questions.answer(view.questions[0].id, {"approved": True})
-            assert (await eng.wait(run)).output == {"text": "True"}
+            assert (await eng.runs.wait(run)).output == {"text": "True"}
             log = await events(eng, await submit(eng, "talk", n=200, pause=0.001))
             assert contiguous(log)
             assert spoken(log) == words(200)
-            expected = await eng.submit(il.RunRequest("talk", input={"n": 20}), follow=True)
-            assert (await eng.wait(expected.id)).output == {"text": words(20)}
-        about = eng.worker.meters.agents.of("talk")
+            expected = await eng.runs.submit(il.RunRequest("talk", input={"n": 20}), watch=True)
+            assert (await eng.runs.wait(expected.id)).output == {"text": words(20)}
+        about = eng.core.worker.meters.agents.of("talk")
         assert about.from_store.keys() == {"silence"}
         assert about.told.count == 0
 
@@ -426,7 +426,7 @@ async def test_what_is_missing_on_the_bus_is_read_from_the_store(
         assert bus.told > 20
         assert contiguous(log)
         assert spoken(log) == words(200)
-        about = eng.worker.meters.agents.of("talk")
+        about = eng.core.worker.meters.agents.of("talk")
         assert about.from_store == {"gap": 1}
         assert about.told.count > 20
         assert 0 < about.told.total < SOON * about.told.count
@@ -458,7 +458,7 @@ async def test_a_bus_that_is_killed_while_a_run_streams_costs_time_and_nothing_e
                 run = await submit(eng, "talk", n=1500, pause=0.001)
                 log: list[il.Event] = []
                 killed = started = False
-                async for event in eng.events(run):
+                async for event in eng.runs.events(run):
                     log.append(event)
                     if event.seq > 100 and not killed:
                         killed = True
@@ -481,7 +481,7 @@ async def test_a_bus_that_is_killed_while_a_run_streams_costs_time_and_nothing_e
 
 async def until_ready(*engines: il.Engine) -> None:
     async with asyncio.timeout(SOON):
-        while not all(eng.bus.work.ready for eng in engines):  # type: ignore[attr-defined]
+        while not all(eng.core.bus.work.ready for eng in engines):  # type: ignore[attr-defined]
             await asyncio.sleep(0.01)
 
 
@@ -512,7 +512,7 @@ async def test_runs_beyond_the_slots_of_one_process_run_in_another(store: Path, 
             await here.wait()
             assert running == {"first": 2, "second": 2}
             go.set()
-            outputs = [(await first.wait(run)).output for run in runs]
+            outputs = [(await first.runs.wait(run)).output for run in runs]
         assert {"text": "second"} in outputs
         assert len(outputs) == 6
 
@@ -549,10 +549,10 @@ async def test_an_agent_at_its_limit_is_offered_nothing_and_takes_the_next_when_
         async with asyncio.timeout(SOON):
             runs = [await submit(first, "single") for _ in range(6)]
             await here.wait()
-            await first.wait(await submit(first, "beside"))
+            await first.runs.wait(await submit(first, "beside"))
             go.set()
             for run in runs:
-                assert (await first.wait(run)).status is il.Status.SUCCEEDED
+                assert (await first.runs.wait(run)).status is il.Status.SUCCEEDED
 
 
 async def test_a_run_is_entered_once_however_often_it_is_offered(store: Path, nats_url: str) -> None:
@@ -572,9 +572,9 @@ async def test_a_run_is_entered_once_however_often_it_is_offered(store: Path, na
         async with asyncio.timeout(SOON):
             runs = [await submit(giving, "once") for _ in range(30)]
             for number, run in enumerate(runs):
-                giving.bus.hand_out("once@0.1.0", run, 100 + number)  # type: ignore[attr-defined]
+                giving.core.bus.hand_out("once@0.1.0", run, 100 + number)  # type: ignore[attr-defined]
             for run in runs:
-                await giving.wait(run)
+                await giving.runs.wait(run)
         assert sorted(entered) == sorted(runs)
 
 
@@ -583,7 +583,7 @@ async def test_the_runs_of_a_process_that_was_killed_are_taken_up_by_another(sto
     async with working(store, nats_url) as process, engine(store, nats_url, settings=settings) as eng:
         async with asyncio.timeout(30):
             run = await submit(eng, "talk", n=400, pause=0.002)
-            async for event in eng.events(run):
+            async for event in eng.runs.events(run):
                 if event.seq > 50:
                     os.kill(process.pid, signal.SIGKILL)
                     break
@@ -592,7 +592,7 @@ async def test_the_runs_of_a_process_that_was_killed_are_taken_up_by_another(sto
                 log = await events(eng, run)
         assert contiguous(log)
         assert log[-1].kind == "finished"
-        assert await eng.verify(run) is None
+        assert await eng.runs.verify(run) is None
 
 
 async def test_whoever_finds_that_a_process_died_tells_those_who_can_go_on_with_its_runs(
@@ -602,14 +602,14 @@ async def test_whoever_finds_that_a_process_died_tells_those_who_can_go_on_with_
     async with working(store, nats_url) as process, engine(store, nats_url, settings=quick) as finder:
         async with asyncio.timeout(30):
             run = await submit(finder, "talk", n=400, pause=0.002)
-            async for event in finder.events(run):
+            async for event in finder.runs.events(run):
                 if event.seq > 50:
                     break
             async with engine(store, nats_url, *AGENTS) as other:  # which looks for itself only after thirty seconds
                 os.kill(process.pid, signal.SIGKILL)
                 await process.wait()
                 log = await events(finder, run)
-                assert other.worker.meters.taken_over == 1
+                assert other.core.worker.meters.taken_over == 1
         assert spoken(log) == words(400)
 
 
@@ -618,14 +618,14 @@ async def test_whoever_buries_a_process_tells_those_who_can_take_its_runs(store:
     looks_often = il.Settings(max_running=0, sweep_every=0.05, stall_warning=0)
     async with engine(store, nats_url, *AGENTS, settings=looks_often) as server, working(store, nats_url) as first:
         run = await submit(server, "talk", n=200, pause=0.02)
-        async for event in server.events(run):
+        async for event in server.runs.events(run):
             if event.kind == "delta":
                 break
         async with engine(store, nats_url, *AGENTS) as other:  # who looks only after half a minute
             first.kill()
             async with asyncio.timeout(25):
                 assert spoken(await events(server, run)) == words(200)
-        assert other.worker.meters.taken_over == 1
+        assert other.core.worker.meters.taken_over == 1
 
 
 async def test_whoever_waits_for_what_others_write_hears_when_the_bus_may_have_missed_it(
@@ -636,7 +636,7 @@ async def test_whoever_waits_for_what_others_write_hears_when_the_bus_may_have_m
         async with engine(store, server.url) as eng:
             await until_ready(eng)
             looked = asyncio.Event()
-            eng.worker.foreign.append(looked.set)
+            eng.core.worker.foreign.append(looked.set)
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
             await asyncio.wait_for(looked.wait(), 20)
@@ -645,10 +645,10 @@ async def test_whoever_waits_for_what_others_write_hears_when_the_bus_may_have_m
 async def test_everyone_knows_who_is_there_with_which_agents(store: Path, nats_url: str) -> None:
     async with engine(store, nats_url, ask) as one, engine(store, nats_url, listen, forever) as two:
         async with asyncio.timeout(SOON):
-            while not (present := two.bus.present()):  # type: ignore[attr-defined]
+            while not (present := two.core.bus.present()):  # type: ignore[attr-defined]
                 await asyncio.sleep(0.01)
         assert [(about.worker, about.queues, about.pid) for about in present] == [
-            (one.worker.id, [one.agents.queue(ask)], os.getpid())
+            (one.core.worker.id, [one.agents.queue(ask)], os.getpid())
         ]
         with pytest.raises(AgentNotFound):
             await submit(two, "nobody")
@@ -660,10 +660,10 @@ async def test_what_is_told_of_a_run_is_what_is_in_the_store(store: Path, nats_u
         told: list[il.Event] = []
         async with asyncio.timeout(SOON):
             run = await submit(owner, "talk", n=100, pause=0.002)
-            reader = eng.reader(run)
+            reader = eng.runs.reader(run)
             while not reader.over:
                 told += await reader.read()
             reader.close()
-        rows: dict[int, EventRow] = {row.seq: row for row in await owner.store.runs.event_rows(run, 0, 1000)}
+        rows: dict[int, EventRow] = {row.seq: row for row in await owner.core.store.runs.event_rows(run, 0, 1000)}
         assert [event.hash for event in told] == [rows[event.seq].hash for event in told]
         assert [event.time for event in told] == [rows[event.seq].time for event in told]

@@ -26,8 +26,8 @@ LAPTOP, PHONE = Caller("key:1", "laptop"), Caller("key:2", "phone")
 async def talked(eng: il.Engine, caller: Caller, n: int = 100) -> str:
     """A run of another process, read to its end."""
     request = il.RunRequest("talk", input={"n": n, "pause": 0.001}, caller=caller, trace=TRACE)
-    run = (await eng.submit(request)).id
-    async for event in eng.events(run):
+    run = (await eng.runs.submit(request)).id
+    async for event in eng.runs.events(run):
         last = event.kind
     assert last == "finished"
     return run
@@ -52,7 +52,7 @@ async def test_how_late_events_came_is_counted_by_agent_and_by_caller(postgres: 
         assert set(by) == {"laptop", "phone"}
         assert by["laptop"] > by["phone"] > 10
         assert sum(by.values()) == came["talk"]
-        late = eng.worker.meters.agents.of("talk").told
+        late = eng.core.worker.meters.agents.of("talk").told
         assert 0 < late.total < SOON * late.count
         assert "bus_reads_from_store_total{" not in told
     forget(store)
@@ -61,19 +61,19 @@ async def test_how_late_events_came_is_counted_by_agent_and_by_caller(postgres: 
 async def test_a_reader_that_goes_on_from_a_cursor_counts_for_the_same_caller(store: Path, nats_url: str) -> None:
     async with working(store, nats_url), engine(store, nats_url) as eng, asyncio.timeout(3 * SOON):
         request = il.RunRequest("talk", input={"n": 100_000, "pause": 0.001}, caller=LAPTOP)
-        run = (await eng.submit(request)).id
-        callers = eng.worker.meters.callers
+        run = (await eng.runs.submit(request)).id
+        callers = eng.core.worker.meters.callers
         cursor = 0
         for _ in range(2):
             before = callers.of("laptop").told.count
-            async for event in eng.events(run, after=cursor):
+            async for event in eng.runs.events(run, after=cursor):
                 cursor = event.seq
                 if callers.of("laptop").told.count > before:
                     break
         assert cursor > 1
         assert set(callers.by_name) == {"laptop"}
-        await eng.cancel(run)
-        await eng.wait(run)
+        await eng.runs.cancel(run)
+        await eng.runs.wait(run)
 
 
 async def test_what_the_bus_lost_is_counted_by_agent_and_by_caller(store: Path, nats_url: str) -> None:
@@ -102,7 +102,7 @@ async def test_the_trace_of_a_run_tells_how_late_its_reader_was_told(
         assert isinstance(longest, float)
         assert isinstance(mean, float)
         assert 0 < mean <= longest < SOON
-        assert about.pop("interlingua.bus.messages") == eng.worker.meters.agents.of("talk").told.count
+        assert about.pop("interlingua.bus.messages") == eng.core.worker.meters.agents.of("talk").told.count
         assert about == {
             "gen_ai.agent.name": "talk", "interlingua.run.id": run, "interlingua.caller": "key:1",
             "interlingua.bus.reads_from_store": 0,

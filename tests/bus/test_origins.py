@@ -28,7 +28,7 @@ def mailer(source: str) -> il.Agent[..., str]:
 @asynccontextmanager
 async def shop(store: Path, bus: str, *agents: il.Agent[..., str]) -> AsyncIterator[il.Engine]:
     async with il.Engine(store, agents=agents, bus=bus, settings=SETTINGS, project="shop") as made:
-        made.store.on_change = lambda: None  # the file tells nothing: what comes, comes by the bus
+        made.core.store.on_change = lambda: None  # the file tells nothing: what comes, comes by the bus
         await until_ready(made)
         yield made
 
@@ -40,28 +40,30 @@ async def test_work_of_one_origin_is_not_taken_by_code_of_another(store: Path, n
         shop(store, nats_url) as door,
         asyncio.timeout(SOON),
     ):
-        assert isinstance(first.bus, SubjectBus)
-        subjects = {first.bus.subjects.work(eng.agents.queue(agent)) for eng in (first, second) for agent in eng.agents}
+        assert isinstance(first.core.bus, SubjectBus)
+        subjects = {
+            first.core.bus.subjects.work(eng.agents.queue(agent)) for eng in (first, second) for agent in eng.agents
+        }
         assert len(subjects) == 2
-        await door.elsewhere.start(looks=False)
+        await door.cluster.remote_agents.start(looks=False)
         for _ in range(5):
             # The card of the first origin is the one that a process without the code finds.
-            run = (await door.submit(il.RunRequest("mailer"))).id
-            assert (await door.wait(run)).output == {"text": "file:a.py"}
-            run = (await second.submit(il.RunRequest("mailer", delay=0.01))).id
-            assert (await door.wait(run)).output == {"text": "file:b.py"}
+            run = (await door.runs.submit(il.RunRequest("mailer"))).id
+            assert (await door.runs.wait(run)).output == {"text": "file:a.py"}
+            run = (await second.runs.submit(il.RunRequest("mailer", delay=0.01))).id
+            assert (await door.runs.wait(run)).output == {"text": "file:b.py"}
 
 
 async def test_a_run_moved_in_one_process_is_taken_by_another_at_once(store: Path, nats_url: str) -> None:
     async with shop(store, nats_url, mailer("file:old.py")) as old, asyncio.timeout(SOON):
-        run = (await old.submit(il.RunRequest("mailer", input={"asks": True}))).id
-        asked = (await old.wait(run, settled=True)).questions[0]
+        run = (await old.runs.submit(il.RunRequest("mailer", input={"asks": True}))).id
+        asked = (await old.runs.wait(run, settled=True)).questions[0]
     async with (
         shop(store, nats_url, mailer("file:new.py")) as new,
         shop(store, nats_url) as door,
         asyncio.timeout(SOON),
     ):
-        await door.move(run, "shop file:new.py")
+        await door.runs.move(run, "shop file:new.py")
         await door.questions.answer(asked.id, {"approved": True})
-        assert (await door.wait(run)).output == {"text": "file:new.py"}
-        assert await new.verify(run) is None
+        assert (await door.runs.wait(run)).output == {"text": "file:new.py"}
+        assert await new.runs.verify(run) is None

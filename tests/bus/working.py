@@ -42,8 +42,8 @@ AGENTS = [talk, ask, listen, forever]
 
 async def main() -> None:
     async with il.Engine(sys.argv[1], agents=AGENTS, bus=sys.argv[2], settings=SETTINGS) as engine:
-        engine.store.on_change = lambda: None  # the file tells nothing: what comes, comes by the bus
-        print(engine.worker.id, flush=True)
+        engine.core.store.on_change = lambda: None  # the file tells nothing: what comes, comes by the bus
+        print(engine.core.worker.id, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 

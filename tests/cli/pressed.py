@@ -12,6 +12,7 @@ from typing import Any
 import interlingua as il
 from interlingua.cli import run as command
 from interlingua.cli.watch import Watch
+from interlingua.engine.runs.service import RunService
 from interlingua.engine.runs.worker import Worker
 
 
@@ -60,11 +61,11 @@ match os.environ["WINDOW"]:
     case "the store is open":
         after(il.Engine, "start")
     case "the run is submitted":
-        before(il.Engine, "submit")
+        before(RunService, "submit")
     case "the run has begun, and nobody knows":
         before(Worker, "enter_submitted")
     case "the run is on disk":
-        after(il.Engine, "submit")
+        after(RunService, "submit")
     case "its card is looked up":
         before(command, "card_of")
     case "it is about to be followed":

@@ -232,9 +232,9 @@ def test_a_deleted_run_is_shown_with_its_last_hash(here: Cli, env: dict[str, str
 
         async with engine(store_of(env), shout, caller, settings=QUICK) as eng:
             run = await finish(eng, "caller", {"text": "x"})
-            (child,) = await eng.runs(RunFilter(parent=run.id))
-            head = (await eng.run(child.id)).head
-            await eng.delete(child.id)
+            (child,) = await eng.runs.search(RunFilter(parent=run.id))
+            head = (await eng.runs.get(child.id)).head
+            await eng.runs.delete(child.id)
             return run.id, head
 
     run, head = asyncio.run(work())

@@ -117,7 +117,7 @@ async def test_mine_are_those_that_a_caller_may_answer(here: Cli, tmp_path: Path
         given = {"laptop": [], "boss": ["see:all"], "reader": ["do:read"], "other": ["agents:other", "see:all"]}
         for name, scopes in given.items():
             _, record = make_key(name, scopes, time.time_ns() // 1000)
-            await StoredKeys(eng.store).put(record)
+            await StoredKeys(eng.keys).put(record)
             keys[name] = il.Caller(f"key:{record.id}", name, tuple(scopes))
         for name in ("laptop", "boss"):
             await question(eng, (await submit(eng, "asker", {"text": name}, caller=keys[name])).id)
@@ -165,11 +165,11 @@ async def test_a_question_is_shown_with_everything_that_one_should_know(here: Cl
 async def test_a_question_shows_who_answered_it_when_and_through_which_door(here: Cli, tmp_path: Path) -> None:
     async with engine(store_in(tmp_path), asker, middle, top) as eng:
         _, record = make_key("laptop", [], time.time_ns() // 1000)
-        await StoredKeys(eng.store).put(record)
+        await StoredKeys(eng.keys).put(record)
         run = await submit(eng, "top")
         asked = await question(eng, run.id)
         await eng.questions.answer(asked.id, {"approved": True}, by=il.Caller(f"key:{record.id}"), door="peer")
-        await eng.wait(run.id, timeout=20)
+        await eng.runs.wait(run.id, timeout=20)
     shown = (await asyncio.to_thread(here, "questions", "show", asked.id)).out
     assert f"answered    by laptop (key:{record.id}) through peer, " in shown
     assert "top › middle › asker" in shown
@@ -233,8 +233,8 @@ async def test_the_watch_tells_what_happens_to_questions_of_every_process(
         told = await line(watch, "answered")
         assert (told["id"], told["answered_by"], told["answered_through"]) == (asked["id"], "owner", "cli")
         assert told["answer"] == {"approved": True}
-        await eng.wait(run.id, timeout=20)
-        await eng.cancel(before.run)
+        await eng.runs.wait(run.id, timeout=20)
+        await eng.runs.cancel(before.run)
         gone = await line(watch, "withdrawn")
         assert (gone["id"], gone["reason"]) == (before.id, "the run was cancelled")
         watch.send_signal(signal.SIGINT)
@@ -325,11 +325,11 @@ async def test_an_answer_is_said_to_be_enough_where_a_process_has_the_agent(here
         await begun.wait()  # so nobody has taken the run up when that is looked at
         done = await asyncio.to_thread(here, "questions", "answer", asked.id, "y")
         assert done.err.endswith(f"answered; run {run.id[-8:]} goes on\n")
-        row = await eng.store.runs.get(run.id)
+        row = await eng.core.store.runs.get(run.id)
         assert row is not None
         assert row.worker is None
         enough.set()
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
 
 
 @pytest.mark.parametrize("doors", [False, True], ids=["nobody is there", "a server that runs none"])
@@ -343,7 +343,7 @@ async def test_an_answer_says_who_must_take_the_run_up_where_nobody_will(
         if doors:
             settings = with_settings(QUICK, max_running=0)
             server = await stack.enter_async_context(served(store_in(tmp_path), asker, settings=settings))
-            await server.elsewhere.start(looks=True)
+            await server.cluster.remote_agents.start(looks=True)
         done = await asyncio.to_thread(here, "questions", "answer", asked.id, "y")
     hint = f"interlingua run TARGET --resume {run.id[-8:]}"
     assert done.err.endswith(f"answered; nobody runs it now, take it up with: {hint}\n")

@@ -122,7 +122,7 @@ def test_the_list_of_keys_tells_which_have_expired_and_when_each_was_used(tmp_pa
 async def half_a_day_later(store: Path | str, key: str) -> None:
     """Move the times of a key back, as if it had been made then."""
     async with il.Engine(store) as engine:
-        keys = StoredKeys(engine.store)
+        keys = StoredKeys(engine.keys)
         record = await keys.get(key)
         assert record is not None
         assert record.expires_at is not None

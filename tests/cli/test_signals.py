@@ -68,12 +68,12 @@ async def looking(env: dict[str, str]) -> AsyncIterator[il.Engine]:
 
 async def begin(eng: il.Engine, names: list[str]) -> dict[str, str]:
     """Start a run of each, and come back when all are at it."""
-    runs = {name: (await eng.submit(il.RunRequest(name, input={}))).id for name in names}
+    runs = {name: (await eng.runs.submit(il.RunRequest(name, input={}))).id for name in names}
     for run in runs.values():
-        async for event in eng.events(run):
+        async for event in eng.runs.events(run):
             if event.kind == "thought":
                 break
-    await eng.wait(runs["asking"], timeout=PATIENCE, settled=True)
+    await eng.runs.wait(runs["asking"], timeout=PATIENCE, settled=True)
     return runs
 
 
@@ -94,18 +94,18 @@ async def nobody_is_hurt(env: dict[str, str], kind: str, runs: dict[str, str], *
     """All of them are as they were, and come to their end in the next process of that kind."""
     async with looking(env) as eng:
         for name, run in runs.items():
-            row = await eng.store.runs.get(run)
+            row = await eng.core.store.runs.get(run)
             assert row is not None
-            assert row.status not in FINAL, (name, (await eng.run(run)).error)
+            assert row.status not in FINAL, (name, (await eng.runs.get(run)).error)
             assert blamed or row.crashes == 0, name
         with process(kind, env, 1.0, GO="1") as running:
             wait_until_up(running)
             for question in await eng.questions.open():
                 await eng.questions.answer(question.id, {"approved": True})
             for name, run in runs.items():
-                done = await eng.wait(run, timeout=PATIENCE)
+                done = await eng.runs.wait(run, timeout=PATIENCE)
                 assert done.output == {"text": "done"}, (name, done.error)
-                assert await eng.verify(run) is None
+                assert await eng.runs.verify(run) is None
 
 
 INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
@@ -167,11 +167,11 @@ async def test_a_callback_that_calls_sys_exit_ends_neither_a_server_nor_its_runs
     with process("serve", env, 0.2) as running:
         wait_until_up(running)
         async with looking(env) as eng:
-            other = (await eng.submit(il.RunRequest("waiting", input={}))).id
+            other = (await eng.runs.submit(il.RunRequest("waiting", input={}))).id
             for _ in range(2):
-                run = (await eng.submit(il.RunRequest("callback", input={}))).id
-                assert (await eng.wait(run, timeout=PATIENCE)).output == {"text": "done"}
-            row = await eng.store.runs.get(other)
+                run = (await eng.runs.submit(il.RunRequest("callback", input={}))).id
+                assert (await eng.runs.wait(run, timeout=PATIENCE)).output == {"text": "done"}
+            row = await eng.core.store.runs.get(other)
             assert row is not None
             assert (row.status, row.crashes) == (il.Status.RUNNING, 0)
         assert await asyncio.to_thread(send_until_it_ends, running, [TERM]) == 0
@@ -196,14 +196,14 @@ async def test_a_second_signal_ends_the_command_and_leaves_its_runs(
 ) -> None:
     with _run(env, "stubborn") as running:
         async with looking(env) as eng:
-            (own,) = await eng.runs(RunFilter())
-            other = (await eng.submit(il.RunRequest("waiting", input={}))).id
-            async for event in eng.events(other):
+            (own,) = await eng.runs.search(RunFilter())
+            other = (await eng.runs.submit(il.RunRequest("waiting", input={}))).id
+            async for event in eng.runs.events(other):
                 if event.kind == "thought":
                     break
             code = await asyncio.to_thread(send_until_it_ends, running, numbers)
             assert code == 128 + numbers[-1]
-            row, another = await eng.store.runs.get(own.id), await eng.store.runs.get(other)
+            row, another = await eng.core.store.runs.get(own.id), await eng.core.store.runs.get(other)
     assert row is not None
     assert another is not None
     assert row.status in (il.Status.CANCELLING, il.Status.CANCELLED)

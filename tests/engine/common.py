@@ -22,17 +22,17 @@ def engine(store: Path | str, *agents: il.Agent[..., Any], settings: il.Settings
 
 
 async def submit(eng: il.Engine, agent: str, input_: dict[str, Any] | None = None, **options: Any) -> il.Run:
-    return await eng.submit(il.RunRequest(agent, input=input_ or {}, **options))
+    return (await eng.runs.submit(il.RunRequest(agent, input=input_ or {}, **options))).run
 
 
 async def finish(eng: il.Engine, agent: str, input_: dict[str, Any] | None = None, **options: Any) -> il.Run:
     run = await submit(eng, agent, input_, **options)
-    return await eng.wait(run.id, timeout=20)
+    return await eng.runs.wait(run.id, timeout=20)
 
 
 async def question(eng: il.Engine, run: str) -> Any:
     """Wait until the run asks, and give back the oldest open question."""
-    view = await eng.wait(run, timeout=20, settled=True)
+    view = await eng.runs.wait(run, timeout=20, settled=True)
     assert view.status is il.Status.WAITING, (view.status, view.error)
     return view.questions[0]
 
@@ -40,12 +40,12 @@ async def question(eng: il.Engine, run: str) -> Any:
 async def parked(eng: il.Engine, run: str) -> None:
     """Wait until nobody owns the run."""
     async with asyncio.timeout(20):
-        while eng.worker.execution(run) is not None:
-            await eng.next_hint(run)
+        while eng.core.worker.execution(run) is not None:
+            await eng.runs.next_hint(run)
 
 
 async def log(eng: il.Engine, run: str) -> list[il.Event]:
-    return [event async for event in eng.events(run, follow=False)]
+    return [event async for event in eng.runs.events(run, follow=False)]
 
 
 async def kinds(eng: il.Engine, run: str) -> list[str]:
@@ -58,9 +58,9 @@ async def bodies(eng: il.Engine, run: str, kind: type[Body]) -> list[Any]:
 
 async def crash(eng: il.Engine) -> None:
     """End an engine as `kill -9` would: nothing is finished, nothing is handed back, its lock is gone."""
-    eng._open = False
-    eng._opened.clear()
-    worker = eng.worker
+    eng.core.admission.is_open = False
+    eng.core._opened.clear()
+    worker = eng.core.worker
     for execution in worker._executions.values():
         execution.waits.over = True
         if execution.task is not None:
@@ -69,9 +69,9 @@ async def crash(eng: il.Engine) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    eng._stall.close()
+    eng.core.watchdog.close()
     await worker.processes.close()
-    await eng.store.close()
+    await eng.core.store.close()
 
 
 class _Unread(Inbox):

@@ -79,9 +79,9 @@ def project(tmp_path: Path) -> Project:
 async def blocked(eng: il.Engine, run: str) -> il.Run:
     """Wait until a run is blocked."""
     async with asyncio.timeout(20):
-        while (view := await eng.run(run)).blocked is None:
+        while (view := await eng.runs.get(run)).blocked is None:
             assert not view.status.final, (view.status, view.error)
-            await eng.next_hint(run)
+            await eng.runs.next_hint(run)
     return view
 
 
@@ -113,10 +113,10 @@ async def test_a_deploy_with_a_typo_ends_no_waiting_run_and_its_fix_goes_on(
         assert view.blocked is not None
         assert view.blocked.reason == "failed_on_resume"
         assert "undefined_name" in view.blocked.message
-        assert eng.worker.execution(run) is None
+        assert eng.core.worker.execution(run) is None
     project.write("v3")
     async with deployed(store, project) as eng:
-        done = await eng.wait(run, timeout=20)
+        done = await eng.runs.wait(run, timeout=20)
         assert done.output == {"text": "charged 10, v3"}
         assert done.blocked is None
         assert len(await bodies(eng, run, RunBlocked)) == 1
@@ -128,18 +128,18 @@ async def test_an_answer_to_a_blocked_run_is_kept(store: Path | str, project: Pr
     run, asked_ = await asked(store, project)
     project.write("v2", before="undefined_name")
     async with deployed(store, project) as eng:
-        await eng.send(run, "are you there?")  # wakes it
+        await eng.runs.send(run, "are you there?")  # wakes it
         view = await blocked(eng, run)
         assert view.status is il.Status.WAITING
         assert [one.id for one in view.questions] == [asked_]
         await eng.questions.answer(asked_, {"approved": True})
-        await eng.send(run, "hello")
+        await eng.runs.send(run, "hello")
         await settle()
         assert len(await bodies(eng, run, RunBlocked)) == 1, "nothing wakes it"
-        assert eng.worker.execution(run) is None
+        assert eng.core.worker.execution(run) is None
     project.write("v3")
     async with deployed(store, project) as eng:
-        assert (await eng.wait(run, timeout=20)).output == {"text": "charged 10, v3"}
+        assert (await eng.runs.wait(run, timeout=20)).output == {"text": "charged 10, v3"}
 
 
 async def test_a_fix_in_an_imported_module_wakes_a_blocked_run(store: Path | str, project: Project) -> None:
@@ -156,10 +156,10 @@ async def test_a_fix_in_an_imported_module_wakes_a_blocked_run(store: Path | str
     async with deployed(store, project) as eng:  # the same code again
         await settle()
         assert len(await bodies(eng, run, RunBlocked)) == 1
-        assert (await eng.run(run)).blocked is not None
+        assert (await eng.runs.get(run)).blocked is not None
     project.put(prices, "def check() -> None:\n    print('fine')\n")
     async with deployed(store, project) as eng:
-        assert (await eng.wait(run, timeout=20)).output == {"text": "charged 10, v2"}
+        assert (await eng.runs.wait(run, timeout=20)).output == {"text": "charged 10, v2"}
 
 
 async def test_a_reload_with_a_fix_goes_on_at_once(store: Path | str, project: Project) -> None:
@@ -169,8 +169,8 @@ async def test_a_reload_with_a_fix_goes_on_at_once(store: Path | str, project: P
         await eng.questions.answer(asked_, {"approved": True})
         await blocked(eng, run)
         project.write("v3")
-        eng.exchange([broken], [project.load()])
-        assert (await eng.wait(run, timeout=20)).output == {"text": "charged 10, v3"}
+        eng.teams.exchange([broken], [project.load()])
+        assert (await eng.runs.wait(run, timeout=20)).output == {"text": "charged 10, v3"}
 
 
 async def test_old_and_new_replicas_on_one_store_do_not_pass_a_run_back_and_forth(
@@ -186,14 +186,14 @@ async def test_old_and_new_replicas_on_one_store_do_not_pass_a_run_back_and_fort
         async with deployed(store, project) as new:
             async with asyncio.timeout(20):
                 while not (questions := await new.questions.open(run=run)):
-                    await new.next_hint(run)
+                    await new.runs.next_hint(run)
             await parked(new, run)
             for _ in range(3):  # what wakes it is for the new one, however often the old one looks
-                await new.send(run, "still there?")
-                old.worker.claims.wake()
+                await new.runs.send(run, "still there?")
+                old.core.worker.claims.wake()
                 await settle()
             await old.questions.answer(questions[0].id, {"approved": True})
-            done = await new.wait(run, timeout=20)
+            done = await new.runs.wait(run, timeout=20)
             assert done.output == {"text": "charged 10, v3"}
             assert len(await bodies(new, run, RunBlocked)) == 1
             assert len(await bodies(new, run, CodeChanged)) == 2
@@ -210,22 +210,22 @@ async def test_code_that_is_rolled_back_leaves_no_run_without_a_word(store: Path
     async with deployed(store, project) as eng:
         again = (await question(eng, run)).id
         await parked(eng, run)
-        assert (await eng.run(run)).blocked is None
+        assert (await eng.runs.get(run)).blocked is None
     async with engine(store, old) as eng:
-        assert (await eng.run(run)).blocked is None
+        assert (await eng.runs.get(run)).blocked is None
         await eng.questions.answer(again, {"approved": True})
         view = await blocked(eng, run)
         assert view.blocked is not None
         assert view.blocked.reason == "no_code"
         assert "it went on with other code, which is gone" in view.blocked.message
-        assert [one.id for one in await eng.runs(RunFilter(blocked=True))] == [run]
-        assert (await eng.blocked_report.counts())["no_code"] == 1
-        await eng.retry(run)
+        assert [one.id for one in await eng.runs.search(RunFilter(blocked=True))] == [run]
+        assert (await eng.runs.blocked_report.counts())["no_code"] == 1
+        await eng.runs.retry(run)
         async with asyncio.timeout(20):
             while len(await bodies(eng, run, RunBlocked)) < 2:
-                await eng.next_hint(run)
+                await eng.runs.next_hint(run)
     async with deployed(store, project) as eng:
-        assert (await eng.wait(run, timeout=20)).output == {"text": "charged 10, v3"}
+        assert (await eng.runs.wait(run, timeout=20)).output == {"text": "charged 10, v3"}
 
 
 async def test_a_blocked_run_can_be_cancelled(store: Path | str, project: Project) -> None:
@@ -234,8 +234,8 @@ async def test_a_blocked_run_can_be_cancelled(store: Path | str, project: Projec
     async with deployed(store, project) as eng:
         await eng.questions.answer(asked_, {"approved": True})
         await blocked(eng, run)
-        await eng.cancel(run)
-        done = await eng.wait(run, timeout=20)
+        await eng.runs.cancel(run)
+        done = await eng.runs.wait(run, timeout=20)
         assert done.status is il.Status.CANCELLED
         assert done.blocked is None
 
@@ -260,12 +260,12 @@ async def test_a_blocked_child_ends_with_its_parent(store: Path | str, project: 
         await blocked(eng, child)
         async with asyncio.timeout(20):
             while not (told := await bodies(eng, run.id, Warned)):
-                await eng.next_hint(run.id)
+                await eng.runs.next_hint(run.id)
         assert told[0].message.startswith(f"agent payer (run {child}) is blocked: ")
-        assert (await eng.run(run.id)).status is il.Status.RUNNING
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
-        assert (await eng.wait(child, timeout=20)).status is il.Status.CANCELLED
+        assert (await eng.runs.get(run.id)).status is il.Status.RUNNING
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        assert (await eng.runs.wait(child, timeout=20)).status is il.Status.CANCELLED
 
 
 async def test_an_unexpected_error_after_the_last_record_fails_the_run(store: Path | str, project: Project) -> None:
@@ -273,7 +273,7 @@ async def test_an_unexpected_error_after_the_last_record_fails_the_run(store: Pa
     project.write("v2", after="undefined_name")
     async with deployed(store, project) as eng:
         await eng.questions.answer(asked_, {"approved": True})
-        done = await eng.wait(run, timeout=20)
+        done = await eng.runs.wait(run, timeout=20)
         assert done.status is il.Status.FAILED
         assert done.error is not None
         assert done.error.code == "agent_crashed"
@@ -283,7 +283,7 @@ async def test_an_unexpected_error_on_the_first_entry_fails_the_run(store: Path 
     project.write("v1", before="undefined_name")
     async with deployed(store, project) as eng:
         run = await submit(eng, "payer")
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.FAILED
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.FAILED
 
 
 async def test_an_error_of_the_agents_own_ends_a_resumed_run(store: Path | str, project: Project) -> None:
@@ -291,7 +291,7 @@ async def test_an_error_of_the_agents_own_ends_a_resumed_run(store: Path | str, 
     project.write("v2", before="raise il.AgentError('closed for today')")
     async with deployed(store, project) as eng:
         await eng.questions.answer(asked_, {"approved": True})
-        done = await eng.wait(run, timeout=20)
+        done = await eng.runs.wait(run, timeout=20)
         assert done.status is il.Status.FAILED
         assert done.error is not None
         assert done.error.message == "closed for today"
@@ -321,7 +321,7 @@ async def test_a_recorded_value_that_new_code_does_not_take_blocks(store: Path |
         assert "the code cannot read the result of step 'charge'" in view.blocked.message
     project.write("v3")
     async with deployed(store, project) as eng:
-        assert (await eng.wait(run, timeout=20)).output == {"text": "charged 10, v3"}
+        assert (await eng.runs.wait(run, timeout=20)).output == {"text": "charged 10, v3"}
 
 
 _READER = """
@@ -343,11 +343,11 @@ async def test_a_typo_ends_no_run_that_waits_for_mail(store: Path | str, project
         await parked(eng, run)
     project.put(project.file, _READER.format(before="undefined_name", after="pass"))
     async with deployed(store, project) as eng:
-        await eng.send(run, "hello")
+        await eng.runs.send(run, "hello")
         assert (await blocked(eng, run)).status is il.Status.RUNNING
     project.put(project.file, _READER.format(before="pass", after="fixed = True"))
     async with deployed(store, project) as eng:
-        assert (await eng.wait(run, timeout=20)).output == {"text": "hello"}
+        assert (await eng.runs.wait(run, timeout=20)).output == {"text": "hello"}
 
 
 async def test_an_error_after_the_mail_was_read_fails_the_run(store: Path | str, project: Project) -> None:
@@ -355,8 +355,8 @@ async def test_an_error_after_the_mail_was_read_fails_the_run(store: Path | str,
     async with deployed(store, project) as eng:
         run = (await submit(eng, "reader")).id
         await parked(eng, run)
-        await eng.send(run, "hello")
-        assert (await eng.wait(run, timeout=20)).status is il.Status.FAILED
+        await eng.runs.send(run, "hello")
+        assert (await eng.runs.wait(run, timeout=20)).status is il.Status.FAILED
 
 
 async def test_the_log_says_which_code_a_run_began_with(store: Path | str, project: Project) -> None:
@@ -371,7 +371,7 @@ async def test_the_log_says_which_code_a_run_began_with(store: Path | str, proje
         assert again.code == first.code
         asked_ = await question(eng, run.id)
         await eng.questions.answer(asked_.id, {"approved": False})
-        await eng.wait(run.id, timeout=20)
+        await eng.runs.wait(run.id, timeout=20)
         assert "code_changed" not in await kinds(eng, run.id)
 
 
@@ -401,7 +401,7 @@ async def test_a_run_whose_agent_nobody_serves_any_more_says_so(store: Path | st
     run, asked_ = await asked(store, project)
     project.put(project.file, project.file.read_text().replace("async def payer", "async def cashier"))
     async with deployed(store, project) as eng:
-        assert (await eng.run(run)).blocked is None, "it waits for an answer, and is not due"
+        assert (await eng.runs.get(run)).blocked is None, "it waits for an answer, and is not due"
         await eng.questions.answer(asked_, {"approved": True})
         view = await blocked(eng, run)
         assert view.status is il.Status.RUNNING
@@ -409,13 +409,13 @@ async def test_a_run_whose_agent_nobody_serves_any_more_says_so(store: Path | st
         assert view.blocked.reason == "no_code"
         assert "it waits for payer 0.1.0" in view.blocked.message
         assert f"interlingua runs move {run} --to TARGET" in view.blocked.message
-        assert [one.id for one in await eng.runs(RunFilter(blocked=True))] == [run]
-        assert (await eng.blocked_report.counts())["no_code"] == 1
+        assert [one.id for one in await eng.runs.search(RunFilter(blocked=True))] == [run]
+        assert (await eng.runs.blocked_report.counts())["no_code"] == 1
         assert 'interlingua_runs_blocked{reason="no_code"} 1' in await render(eng)
     project.write("v1")
     async with deployed(store, project) as eng:
-        assert (await eng.wait(run, timeout=20)).output == {"text": "charged 10, v1"}
-        assert await eng.runs(RunFilter(blocked=True)) == []
+        assert (await eng.runs.wait(run, timeout=20)).output == {"text": "charged 10, v1"}
+        assert await eng.runs.search(RunFilter(blocked=True)) == []
 
 
 async def test_lists_metrics_and_readiness_tell_of_blocked_runs(store: Path | str, project: Project) -> None:
@@ -426,11 +426,11 @@ async def test_lists_metrics_and_readiness_tell_of_blocked_runs(store: Path | st
         assert bytes((await probes.readyz()).body) == b"ready\n"
         await eng.questions.answer(asked_, {"approved": True})
         await blocked(eng, run)
-        (found,) = await eng.runs(RunFilter(blocked=True))
+        (found,) = await eng.runs.search(RunFilter(blocked=True))
         assert found.id == run
         assert found.blocked is not None
         assert found.blocked.reason == "failed_on_resume"
-        assert await eng.runs(RunFilter(blocked=True, agent="another")) == []
+        assert await eng.runs.search(RunFilter(blocked=True, agent="another")) == []
         assert 'interlingua_runs_blocked{reason="failed_on_resume"} 1' in await render(eng)
         answer = await probes.readyz()
         assert (answer.status_code, bytes(answer.body)) == (200, b"ready\nblocked: 1 failed_on_resume\n")
@@ -465,7 +465,7 @@ async def test_a_question_of_a_blocked_run_expires_in_time(store: Path | str, pr
             await eng.questions.answer(asked_, {"approved": True})
     project.put(project.file, with_deadline)
     async with deployed(store, project) as eng:
-        done = await eng.wait(run, timeout=20)
+        done = await eng.runs.wait(run, timeout=20)
         assert done.error is not None
         assert done.error.code == "question_expired"
 
@@ -474,14 +474,14 @@ async def test_a_process_that_starts_says_which_runs_it_cannot_execute(store: Pa
     run, asked_ = await asked(store, project)
     project.write("v2", before="undefined_name")
     async with deployed(store, project) as eng:
-        assert await eng.blocked_report.announce() == []
+        assert await eng.runs.blocked_report.announce() == []
         await eng.questions.answer(asked_, {"approved": True})
         await blocked(eng, run)
     async with deployed(store, project) as eng:
-        (line,) = await eng.blocked_report.announce()
+        (line,) = await eng.runs.blocked_report.announce()
         assert line.startswith("1 run of payer@0.1.0 is blocked: the code failed before it came as far")
         assert "undefined_name" in line
     async with engine(store) as eng:
-        lines = await eng.blocked_report.announce()
+        lines = await eng.runs.blocked_report.announce()
         assert "1 run waits for payer 0.1.0" in lines[0]
         assert "which nobody serves. Serve it, or: interlingua runs move --from" in lines[0]

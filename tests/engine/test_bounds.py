@@ -72,9 +72,9 @@ async def test_messages_that_nobody_reads_take_no_memory(store: Path) -> None:
             asked = await question(eng, run.id)
             memory = Memory()
             for letter in letters:
-                await eng.send(run.id, letter * MB)
+                await eng.runs.send(run.id, letter * MB)
             received = 0
-            async for event in eng.events(run.id):
+            async for event in eng.runs.events(run.id):
                 received += isinstance(event.body, MessageReceived)
                 del event
                 if received == len(letters):
@@ -82,7 +82,7 @@ async def test_messages_that_nobody_reads_take_no_memory(store: Path) -> None:
             assert memory.held < 12 * MB
             assert memory.peak < 60 * MB
             await eng.questions.answer(asked.id, {"approved": True})
-            view = await eng.wait(run.id, timeout=20)
+            view = await eng.runs.wait(run.id, timeout=20)
             assert view.output == {"text": "".join(letters)}
             assert memory.held < 12 * MB
 
@@ -104,11 +104,11 @@ async def test_messages_come_in_order_from_memory_and_from_the_store(store: Path
     async with engine(store, reads, settings=settings) as eng:
         run = await submit(eng, "reads")
         for number in range(30):
-            await eng.send(run.id, f"{number}" + " " * 400)
+            await eng.runs.send(run.id, f"{number}" + " " * 400)
         asked = await question(eng, run.id)
         await parked(eng, run.id)
         await eng.questions.answer(asked.id, {"approved": True})
-        view = await eng.wait(run.id, timeout=20)
+        view = await eng.runs.wait(run.id, timeout=20)
         assert view.output == {"text": " ".join(map(str, range(30)))}
 
 
@@ -133,7 +133,7 @@ async def test_output_that_nobody_reads_takes_no_memory(store: Path) -> None:
 
 
 async def _until_asked(eng: il.Engine, run: str) -> AsyncIterator[Any]:
-    async for event in eng.events(run):
+    async for event in eng.runs.events(run):
         yield event
         if isinstance(event.body, QuestionAsked):
             return
@@ -167,7 +167,7 @@ async def test_output_waits_for_the_disk_by_its_bytes(store: Path, shape: str) -
     settings = msgspec.structs.replace(PATIENT, keep_live_bytes=500_000)
     async with engine(store, pours, pours_in_a_thread, settings=settings) as eng:
         run = await submit(eng, "pours" if shape == "async" else "pours_in_a_thread")
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if event.kind == "thought":
                 break
         with disk_is_busy(store):
@@ -177,7 +177,7 @@ async def test_output_waits_for_the_disk_by_its_bytes(store: Path, shape: str) -
                     await asyncio.sleep(0.01)
             await settle()
             assert said < 20
-        view = await eng.wait(run.id, timeout=20)
+        view = await eng.runs.wait(run.id, timeout=20)
         assert view.error is None
         assert len(view.output) == 50
 
@@ -195,7 +195,7 @@ async def test_the_size_of_a_log_counts_over_all_entries(store: Path) -> None:
     async with engine(store, says, settings=settings) as eng:
         run = await submit(eng, "says")
         entries = 0
-        while not (view := await eng.wait(run.id, timeout=20, settled=True)).status.final:
+        while not (view := await eng.runs.wait(run.id, timeout=20, settled=True)).status.final:
             entries += 1
             await parked(eng, run.id)
             await eng.questions.answer(view.questions[0].id, {"approved": True})
@@ -226,17 +226,17 @@ async def test_records_count_for_the_size_of_a_log(store: Path, what: str) -> No
     async with engine(store, records, settings=settings) as eng:
         run = await submit(eng, "records")
         for _ in range(20):
-            view = await eng.wait(run.id, timeout=20, settled=what == "question") if what == "question" else None
+            view = await eng.runs.wait(run.id, timeout=20, settled=what == "question") if what == "question" else None
             if what == "message":
                 try:
-                    await eng.send(run.id, "x" * 10_000)
+                    await eng.runs.send(run.id, "x" * 10_000)
                 except AlreadyFinished:
                     break
             elif view is not None:
                 if view.status.final:
                     break
                 await eng.questions.answer(view.questions[0].id, {"approved": True})
-        view = await eng.wait(run.id, timeout=20)
+        view = await eng.runs.wait(run.id, timeout=20)
         assert view.error is not None
         assert view.error.code == "too_large"
         assert done < 6
@@ -244,7 +244,7 @@ async def test_records_count_for_the_size_of_a_log(store: Path, what: str) -> No
 
 
 async def _rows(eng: il.Engine, run: str) -> list[il.Event]:
-    return await eng.store.runs.events(run, 0, 1000)
+    return await eng.core.store.runs.events(run, 0, 1000)
 
 
 @pytest.mark.parametrize("shape", ["function", "generator"])
@@ -278,7 +278,7 @@ async def test_a_step_that_timed_out_in_its_thread_is_tried_again_when_it_has_re
         run = await submit(eng, "works")
         assert not await asyncio.to_thread(second.wait, 0.6)
         go_on.set()
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
     assert most == 1
     assert len(attempts) >= 2
 
@@ -290,13 +290,13 @@ async def test_a_run_that_is_resumed_takes_no_memory_for_its_messages(store: Pat
         run = await submit(eng, "collects", {"count": len(letters)})
         asked = await question(eng, run.id)
         for letter in letters:
-            await eng.send(run.id, letter * MB)
+            await eng.runs.send(run.id, letter * MB)
             await parked(eng, run.id)
     with measured():
         memory = Memory()
         async with engine(store, collects, settings=settings) as eng:
             await eng.questions.answer(asked.id, {"approved": True})
-            view = await eng.wait(run.id, timeout=60)
+            view = await eng.runs.wait(run.id, timeout=60)
             assert view.output == {"text": "".join(letters)}
             assert memory.peak < 60 * MB
 
@@ -321,7 +321,7 @@ async def test_results_of_steps_take_no_memory_once_the_handler_has_them(store: 
         memory = Memory()
         async with engine(store, makes, settings=SMALL) as eng:
             await eng.questions.answer(asked.id, {"approved": True})
-            view = await eng.wait(run.id, timeout=60)
+            view = await eng.runs.wait(run.id, timeout=60)
             assert view.output == {"text": "".join(chr(ord("a") + n % 26) for n in range(40))}
             assert memory.held < 12 * MB
             assert memory.peak < 30 * MB
@@ -350,7 +350,7 @@ async def test_results_from_the_store_come_to_branches_in_the_order_of_the_log(s
         asked = await question(eng, run.id)
         await parked(eng, run.id)
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).error is None
+        assert (await eng.runs.wait(run.id, timeout=20)).error is None
     assert len(seen) == 2
     assert seen[0] == seen[1]
 
@@ -364,7 +364,7 @@ async def test_a_result_that_is_read_while_the_store_is_away_is_waited_for(
         run = await submit(eng, "makes", {"count": 5})
         asked = await question(eng, run.id)
         await parked(eng, run.id)
-        events = eng.store.runs.events
+        events = eng.core.store.runs.events
 
         async def away(run_id: str, after: int, limit: int) -> list[il.Event]:
             nonlocal failures
@@ -373,9 +373,9 @@ async def test_a_result_that_is_read_while_the_store_is_away_is_waited_for(
                 raise Unavailable("the store is away")
             return await events(run_id, after, limit)
 
-        monkeypatch.setattr(eng.store.runs, "events", away)
+        monkeypatch.setattr(eng.core.store.runs, "events", away)
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "abcde"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "abcde"}
     assert failures == 3
 
 
@@ -402,7 +402,7 @@ async def test_results_of_children_take_no_memory_once_the_handler_has_them(stor
         memory = Memory()
         async with engine(store, calls, large, settings=SMALL) as eng:
             await eng.questions.answer(asked.id, {"approved": True})
-            view = await eng.wait(run.id, timeout=60)
+            view = await eng.runs.wait(run.id, timeout=60)
             assert view.output == {"text": "".join(chr(ord("a") + n % 26) for n in range(60))}
             assert memory.held < 25 * MB
             assert memory.peak < 40 * MB
@@ -423,9 +423,9 @@ async def test_a_reader_that_waits_does_not_hold_the_end_of_a_run(store: Path) -
             memory, readers = Memory(), []
             for _ in range(4):
                 run = await submit(eng, "recites", {"mb": 10})
-                reader = eng.reader(run.id)
+                reader = eng.runs.reader(run.id)
                 await reader.read()
-                await eng.wait(run.id, timeout=20)
+                await eng.runs.wait(run.id, timeout=20)
                 readers.append(reader)
             await finish(eng, "recites", {"mb": 1})  # the writer forgets the batch of the last one
             assert memory.held < 12 * MB  # of 40 MB that were said

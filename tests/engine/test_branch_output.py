@@ -63,7 +63,7 @@ async def go_on(eng: il.Engine, run: str) -> il.Run:
     asked = await question(eng, run)
     await parked(eng, run)
     await eng.questions.answer(asked.id, {"approved": True})
-    return await eng.wait(run, timeout=20)
+    return await eng.runs.wait(run, timeout=20)
 
 
 @pytest.mark.parametrize("what", ["output", "thoughts"])

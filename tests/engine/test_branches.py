@@ -50,7 +50,7 @@ class Gate:
 async def blocked(eng: il.Engine, run: str) -> RunBlocked:
     """Wait until the run is blocked, and say why."""
     async with asyncio.timeout(20):
-        async for event in eng.events(run):
+        async for event in eng.runs.events(run):
             if isinstance(event.body, RunBlocked):
                 return event.body
     raise AssertionError("it ended")
@@ -59,7 +59,7 @@ async def blocked(eng: il.Engine, run: str) -> RunBlocked:
 async def both_recorded(eng: il.Engine, run: str, count: int) -> None:
     async with asyncio.timeout(20):
         while len(await bodies(eng, run, Recorded)) < count:
-            await eng.next_hint(run)
+            await eng.runs.next_hint(run)
 
 
 @pytest.mark.parametrize("how", ["gather", "group", "tasks", "wait_for"])
@@ -104,11 +104,11 @@ async def test_branches_get_their_own_records_in_whatever_order_they_come(store:
     async with engine(store, billing) as eng:
         async with asyncio.timeout(20):
             while len(await eng.questions.open()) < 2:
-                await eng.next_hint(run.id)
+                await eng.runs.next_hint(run.id)
         asked = {one.payload["message"]: one for one in await eng.questions.open()}
         await eng.questions.answer(asked["Send to bob?"].id, {"approved": True})
         await eng.questions.answer(asked["Send to ada?"].id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
         assert len(await bodies(eng, run.id, QuestionAsked)) == 2
     assert set(mailed) == {"ada: invoice of ada", "bob: invoice of bob"}
     assert done == {"ada": 1, "bob": 1}
@@ -137,7 +137,7 @@ async def test_branches_get_their_own_records_after_every_park(store: Path) -> N
         run = await submit(eng, "agent")
         for _ in range(4):
             await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "ada bob"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "ada bob"}
         assert len(await bodies(eng, run.id, QuestionAsked)) == 4
     assert len(set(seen)) == 2
     assert all(name == value for name, value, _ in seen)
@@ -169,7 +169,7 @@ async def test_children_of_branches_are_called_once(store: Path) -> None:
     gate.set_order("bob", "ada")
     async with engine(store, parent, child) as eng:
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "work of ada work of bob"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "work of ada work of bob"}
     assert calls == {"ada": 1, "bob": 1}
 
 
@@ -189,13 +189,13 @@ async def test_messages_stay_with_the_branch_that_took_them(store: Path) -> None
     gate.set_order("ada", "bob")
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        await eng.send(run.id, "one")
-        await eng.send(run.id, "two")
+        await eng.runs.send(run.id, "one")
+        await eng.runs.send(run.id, "two")
         asked = await question(eng, run.id)
         await parked(eng, run.id)
         gate.set_order("bob", "ada")
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
     assert len(taken) > 2
     assert len(set(taken)) == 2
 
@@ -257,7 +257,7 @@ async def test_a_record_with_a_key_is_matched_by_that_alone(store: Path) -> None
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "10"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "10"}
     assert calls == [10]
 
 
@@ -297,7 +297,7 @@ async def test_a_key_that_several_branches_use_at_once_is_one_step(store: Path, 
         asked = await question(eng, run.id)
         await parked(eng, run.id)
         await eng.questions.answer(asked.id, {"approved": True})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert len(await bodies(eng, run.id, Recorded)) == 1
     assert ended.output is not None
     assert calls == (["a", "b"] if how == "cancelled" else ["a"])
@@ -317,12 +317,12 @@ async def test_a_key_that_several_branches_use_at_once_is_one_question(store: Pa
     async with engine(store, agent, settings=settings) as eng:
         run = await submit(eng, "agent")
         for _ in range(2):
-            (open_,) = (await eng.wait(run.id, timeout=20, settled=True)).questions
+            (open_,) = (await eng.runs.wait(run.id, timeout=20, settled=True)).questions
             await eng.questions.answer(open_.id, {"approved": True})
             async with asyncio.timeout(20):
                 while open_.id in [one.id for one in await eng.questions.open(run=run.id)]:
-                    await eng.next_hint(run.id)
-        assert (await eng.wait(run.id, timeout=20)).output == {"value": [True, True, True]}
+                    await eng.runs.next_hint(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"value": [True, True, True]}
         assert len(await bodies(eng, run.id, QuestionAsked)) == 2
 
 
@@ -364,9 +364,9 @@ async def test_a_question_that_expired_is_asked_anew_by_the_same_key(store: Path
         run = await submit(eng, "agent")
         async with asyncio.timeout(20):
             while len(asked := await bodies(eng, run.id, QuestionAsked)) < 2:
-                await eng.next_hint(run.id)
+                await eng.runs.next_hint(run.id)
         await eng.questions.answer(asked[1].question.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "True"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "True"}
         assert len(await bodies(eng, run.id, Thought)) == 1
 
 
@@ -527,7 +527,7 @@ async def test_arguments_that_cannot_be_written_down_are_not_compared(store: Pat
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
 
 
 class TagsQuestion(il.Question[il.Verdict]):
@@ -581,7 +581,7 @@ async def test_sets_are_the_same_in_whatever_order_they_list_their_members(store
         run = await submit(eng, "agent")
         for _ in range(2 if what == "question" else 1):
             await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output == {"tags": [0, 8]}
         assert entries > 1
         assert not await bodies(eng, run.id, RunRestarted)
@@ -615,7 +615,7 @@ async def test_a_call_that_was_cut_short_left_no_record_and_is_made_again(store:
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
     assert tries == 2
 
 
@@ -642,7 +642,7 @@ async def test_history_of_a_branch_that_was_cancelled_need_not_be_used(store: Pa
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
         assert len(await bodies(eng, run.id, Recorded)) == 2
 
 
@@ -696,7 +696,7 @@ async def test_a_plain_handler_is_one_branch(store: Path) -> None:
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.error is None
         records = await bodies(eng, run.id, Recorded)
         assert [record.key for record in records] == ["uuid@/1:", "step@/2:work"]
@@ -745,7 +745,7 @@ async def test_generators_may_have_branches(store: Path) -> None:
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "ada bob done"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "ada bob done"}
         assert not [event for event in await log(eng, run.id) if event.kind == "restarted"]
 
 
@@ -773,15 +773,15 @@ async def test_the_first_of_two_answers_is_the_first_again(store: Path, first: s
         run = await submit(eng, "agent")
         async with asyncio.timeout(20):
             while len(await eng.questions.open()) < 2:
-                await eng.next_hint(run.id)
+                await eng.runs.next_hint(run.id)
         asked = {one.payload["message"]: one for one in await eng.questions.open()}
         await eng.questions.answer(asked[first].id, {"approved": True})
         async with asyncio.timeout(20):
             while not await bodies(eng, run.id, Recorded):
-                await eng.next_hint(run.id)
+                await eng.runs.next_hint(run.id)
         await eng.questions.answer(asked[other].id, {"approved": True})
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": first}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": first}
     assert len(seen) > 1
     assert seen == [[first]] * len(seen)
 
@@ -807,12 +807,12 @@ async def test_a_wait_that_was_faster_than_an_answer_is_so_again(store: Path, la
         if late:
             async with asyncio.timeout(20):
                 while "time" not in seen:
-                    await eng.next_hint(run.id)
+                    await eng.runs.next_hint(run.id)
         await eng.questions.answer(asked.id, {"approved": True})
         async with asyncio.timeout(20):
             while not (left := [one for one in await eng.questions.open() if one.id != asked.id]):
-                await eng.next_hint(run.id)
+                await eng.runs.next_hint(run.id)
         await parked(eng, run.id)
         await eng.questions.answer(left[0].id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "time" if late else "answer"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "time" if late else "answer"}
     assert len(set(seen)) == 1

@@ -51,7 +51,7 @@ async def test_a_child_runs_and_its_output_comes_back(store: Path, settings: il.
     async with engine(store, shout, caller, settings=settings) as eng:
         run = await finish(eng, "caller")
         assert run.output == {"text": "A B"}
-        children = await eng.runs(RunFilter(parent=run.id))
+        children = await eng.runs.search(RunFilter(parent=run.id))
         assert [child.agent for child in children] == ["shout", "shout"]
         assert all(child.root == run.id for child in children)
 
@@ -60,10 +60,10 @@ async def test_one_root_proves_the_whole_tree(store: Path) -> None:
     async with engine(store, shout, careful, parent, settings=PATIENT) as eng:
         run = await submit(eng, "parent", {"text": "x"})
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        await eng.wait(run.id, timeout=10)
+        await eng.runs.wait(run.id, timeout=10)
         (called,) = await bodies(eng, run.id, ChildCalled)
         (ended,) = await bodies(eng, run.id, ChildEnded)
-        child = await eng.run(called.run)
+        child = await eng.runs.get(called.run)
         assert ended.head == child.head
         (created,) = await bodies(eng, child.id, RunCreated)
         hashes = {event.hash.hex() for event in await log(eng, run.id)}
@@ -79,12 +79,12 @@ async def test_a_question_of_a_descendant_shows_on_every_ancestor(store: Path, s
         assert asked.payload == {"message": "Shout hi?"}
         (relayed,) = await bodies(eng, run.id, QuestionAsked)
         assert relayed.run == asked.run
-        everyone = await eng.runs(RunFilter(root=run.id))
+        everyone = await eng.runs.search(RunFilter(root=run.id))
         assert len(everyone) == 3
         for member in everyone:
-            assert (await eng.wait(member.id, timeout=10, settled=True)).status is il.Status.WAITING
+            assert (await eng.runs.wait(member.id, timeout=10, settled=True)).status is il.Status.WAITING
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "[<HI>]"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "[<HI>]"}
 
 
 @pytest.mark.parametrize("crashes", [1, 2, 3])
@@ -100,10 +100,10 @@ async def test_a_tree_survives_crashes(store: Path, crashes: int) -> None:
     await eng.questions.answer(asked.id, {"approved": True})
     await crash(eng)
     async with engine(store, careful, parent, grandparent) as last:
-        assert (await last.wait(run.id, timeout=20)).output == {"text": "[<HI>]"}
-        assert len(await last.runs(RunFilter(root=run.id))) == 3
-        for member in await last.runs(RunFilter(root=run.id)):
-            assert await last.verify(member.id) is None
+        assert (await last.runs.wait(run.id, timeout=20)).output == {"text": "[<HI>]"}
+        assert len(await last.runs.search(RunFilter(root=run.id))) == 3
+        for member in await last.runs.search(RunFilter(root=run.id)):
+            assert await last.runs.verify(member.id) is None
 
 
 async def test_a_failing_child_raises_with_its_own_error(store: Path) -> None:
@@ -146,9 +146,9 @@ async def test_cancelling_a_parent_cancels_its_children(store: Path, settings: i
     async with engine(store, careful, parent, settings=settings) as eng:
         run = await submit(eng, "parent", {"text": "x"})
         asked = await question(eng, run.id)
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=10)).status is il.Status.CANCELLED
-        assert (await eng.wait(asked.run, timeout=10)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.CANCELLED
+        assert (await eng.runs.wait(asked.run, timeout=10)).status is il.Status.CANCELLED
         assert await eng.questions.open() == []
 
 
@@ -182,11 +182,11 @@ async def test_messages_reach_the_agent_in_order_and_are_replayed(store: Path, s
     async with engine(store, listener, settings=settings) as eng:
         run = await submit(eng, "listener")
         for text in "abc":
-            await eng.send(run.id, text)
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "a b c"}
+            await eng.runs.send(run.id, text)
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "a b c"}
         assert [m.message.text for m in await bodies(eng, run.id, MessageReceived)] == ["a", "b", "c"]
         with pytest.raises(AlreadyFinished):
-            await eng.send(run.id, "too late")
+            await eng.runs.send(run.id, "too late")
 
 
 async def test_an_acknowledged_message_survives_a_crash(store: Path) -> None:
@@ -197,11 +197,11 @@ async def test_an_acknowledged_message_survives_a_crash(store: Path) -> None:
     first = engine(store, listener)
     await first.start()
     run = await submit(first, "listener")
-    await first.send(run.id, "one")
+    await first.runs.send(run.id, "one")
     await crash(first)
     async with engine(store, listener) as eng:
-        await eng.send(run.id, "two")
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "one two"}
+        await eng.runs.send(run.id, "two")
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "one two"}
 
 
 @both
@@ -226,9 +226,9 @@ async def test_a_message_with_what_is_no_json_is_refused(store: Path) -> None:
     async with engine(store, listener) as eng:
         run = await submit(eng, "listener")
         with pytest.raises(InvalidRequest):
-            await eng.send(run.id, il.DataPart(float("inf")))
-        await eng.send(run.id, "fine")
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "fine"}
+            await eng.runs.send(run.id, il.DataPart(float("inf")))
+        await eng.runs.send(run.id, "fine")
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "fine"}
 
 
 async def test_a_child_that_its_parent_does_not_wait_for_is_cancelled_with_it(store: Path) -> None:
@@ -243,8 +243,8 @@ async def test_a_child_that_its_parent_does_not_wait_for_is_cancelled_with_it(st
     async with engine(store, careful, impatient, settings=PATIENT) as eng:
         run = await finish(eng, "impatient")
         assert run.output == {"text": "done"}
-        (child,) = await eng.runs(RunFilter(parent=run.id))
-        assert (await eng.wait(child.id, timeout=10)).status is il.Status.CANCELLED
+        (child,) = await eng.runs.search(RunFilter(parent=run.id))
+        assert (await eng.runs.wait(child.id, timeout=10)).status is il.Status.CANCELLED
         assert (await kinds(eng, run.id))[-1] == "finished"
 
 
@@ -258,12 +258,12 @@ async def test_mail_that_nobody_reads_leaves_with_the_run(store: Path) -> None:
     go = asyncio.Event()
     async with engine(store, deaf, settings=PATIENT) as eng:
         run = await submit(eng, "deaf")
-        execution = eng.worker.execution(run.id)
+        execution = eng.core.worker.execution(run.id)
         assert execution is not None
-        await eng.store.runs.deliver(run.id, "message", b"{}", 1)
+        await eng.core.store.runs.deliver(run.id, "message", b"{}", 1)
         go.set()
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "done"}
-        assert await eng.store.runs.inbox(run.id) == []
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "done"}
+        assert await eng.core.store.runs.inbox(run.id) == []
 
 
 async def test_a_handler_of_which_one_branch_waits_and_another_works_is_not_set_aside_for_ever(store: Path) -> None:
@@ -318,8 +318,8 @@ async def test_a_child_that_was_refused_is_refused_again_for_the_same_reason(sto
         await parked(eng, run.id)
     async with engine(store, caller, easy) as eng:
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
-        assert await eng.runs(RunFilter(parent=run.id)) == []
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
+        assert await eng.runs.search(RunFilter(parent=run.id)) == []
     assert len(seen) == 2
     assert seen[0] == seen[1]
     assert seen[0][0] is (InvalidInput if why == "invalid input" else AgentNotFound)

@@ -35,12 +35,12 @@ async def test_a_delegation_that_an_old_owner_could_not_write_down_does_not_coun
         return text
 
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(team(member("lead", "helper"), member("helper")), {"lead": lead, "helper": shout})
+        eng.teams.add_team(team(member("lead", "helper"), member("helper")), {"lead": lead, "helper": shout})
         run = await submit(eng, "crew", {"text": "x"})
         await asyncio.wait_for(tried.wait(), 20)
         sender = await first_of(eng, run.id, "crew/lead")
         assert await bodies(eng, sender, ChildCalled) == []
-        assert await eng.store.delegations.of_task(sender) == []
+        assert await eng.core.store.delegations.of_task(sender) == []
         await crash(eng)
 
 
@@ -48,9 +48,9 @@ async def test_a_delegation_is_on_disk_as_one_with_what_calls_for_it(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(team(member("lead", "helper"), member("helper")), {"lead": passes_on, "helper": shout})
+        eng.teams.add_team(team(member("lead", "helper"), member("helper")), {"lead": passes_on, "helper": shout})
         seen: list[tuple[int, int]] = []
-        tell = eng.worker.commits.on_commit
+        tell = eng.core.worker.commits.on_commit
 
         def look(*news: Any) -> None:
             ((called, counted),) = sql(
@@ -61,7 +61,7 @@ async def test_a_delegation_is_on_disk_as_one_with_what_calls_for_it(
             seen.append((called, counted))
             tell(*news)
 
-        monkeypatch.setattr(eng.worker.commits, "on_commit", look)
+        monkeypatch.setattr(eng.core.worker.commits, "on_commit", look)
         done = await finish(eng, "crew", {"text": "helper x"})
         assert done.output == {"text": "X"}, done.error
         assert set(seen) == {(0, 0), (1, 1), (2, 2)}
@@ -93,26 +93,26 @@ async def test_a_notice_that_was_lost_with_the_process_is_given_when_the_task_go
     with monkeypatch.context() as patch:
         patch.setattr(Delegation, "_tell_notice", unless_helper)
         async with engine(store, settings=PATIENT) as eng:
-            eng.add_team(made, {"lead": passes_on, "helper": helper})
+            eng.teams.add_team(made, {"lead": passes_on, "helper": helper})
             run = await submit(eng, "crew", {"text": "helper x"})
             await first_of(eng, run.id, "crew/helper")
             await crash(eng)
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(made, {"lead": lead, "helper": helper})
-        await eng.tell("T1", "helper", "y")
+        eng.teams.add_team(made, {"lead": lead, "helper": helper})
+        await eng.teams.tell("T1", "helper", "y")
         if child == "has ended by then":
             leading = await first_of(eng, run.id, "crew/lead")
             async with asyncio.timeout(60):
-                async for event in eng.events(leading, sealed=True):
+                async for event in eng.runs.events(leading, sealed=True):
                     if isinstance(event.body, ChildEnded):
                         break
         may_go_on.set()
-        done = await eng.wait(run.id, timeout=60)
+        done = await eng.runs.wait(run.id, timeout=60)
         assert done.output == {"text": "x y"}, done.error
-        told = [(one.form, one.recipient) for _, one in await eng.conversation(run.id) if one.task == "T1.1"]
+        told = [(one.form, one.recipient) for _, one in await eng.teams.conversation(run.id) if one.task == "T1.1"]
         assert told.count(("delegation", "helper")) == 1
         assert ("message", "lead") in told
-        (row,) = [one for one in await eng.store.delegations.of_task(run.id) if one.agent == "helper"]
+        (row,) = [one for one in await eng.core.store.delegations.of_task(run.id) if one.agent == "helper"]
         assert row.label == "T1.1"
 
 
@@ -125,11 +125,11 @@ async def test_parts_of_a_task_are_numbered_however_many_there_are(store: Path) 
 
     made = team(member("lead", "middle"), member("middle", "expert"), member("expert"))
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(made, {"lead": lead, "middle": passes_on, "expert": shout})
+        eng.teams.add_team(made, {"lead": lead, "middle": passes_on, "expert": shout})
         await finish(eng, "crew", {"text": "x"})
         parts = [f"T1.{number}" for number in range(1, 12)]
-        assert {one.label for one in await eng.tasks("T1")} == {"T1", *parts, *(f"{part}.1" for part in parts)}
-        agents = [one.agent for one in await eng.tasks("T1") if one.label in parts]
+        assert {one.label for one in await eng.teams.tasks("T1")} == {"T1", *parts, *(f"{part}.1" for part in parts)}
+        agents = [one.agent for one in await eng.teams.tasks("T1") if one.label in parts]
         assert agents == ["middle", *(f"middle#{number}" for number in range(2, 12))]
 
 
@@ -151,13 +151,13 @@ async def test_what_others_send_comes_in_their_order_and_before_the_end_of_a_chi
         return text
 
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(team(member("lead", "helper"), member("helper")), {"lead": lead, "helper": helper})
+        eng.teams.add_team(team(member("lead", "helper"), member("helper")), {"lead": lead, "helper": helper})
         run = await submit(eng, "crew", {"text": "x"})
         await asyncio.wait_for(half.wait(), 20)
         sender = await first_of(eng, run.id, "crew/lead")
         for number in range(5):
-            await eng.send(sender, f"user {number}", sealed=True)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+            await eng.runs.send(sender, f"user {number}", sealed=True)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
         news = [event.body for event in await log(eng, sender) if isinstance(event.body, MessageReceived | ChildEnded)]
         texts = [one.message.text for one in news if isinstance(one, MessageReceived)]
         assert [text for text in texts if not text.startswith("user")] == [str(number) for number in range(40)]
@@ -168,7 +168,7 @@ async def test_what_others_send_comes_in_their_order_and_before_the_end_of_a_chi
         assert {str(number) for number in range(40)} <= {
             one.message.text for one in news[:place] if isinstance(one, MessageReceived)
         }
-        relayed = [one.text for _, one in await eng.conversation(run.id) if isinstance(one, Said)]
+        relayed = [one.text for _, one in await eng.teams.conversation(run.id) if isinstance(one, Said)]
         assert [text for text in relayed if text.isdigit()] == [str(number) for number in range(40)]
 
 
@@ -191,11 +191,11 @@ async def test_nothing_overtakes_what_is_still_being_read(store: Path, monkeypat
         return text
 
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(team(member("lead", "helper"), member("helper")), {"lead": lead, "helper": helper})
+        eng.teams.add_team(team(member("lead", "helper"), member("helper")), {"lead": lead, "helper": helper})
         run = await submit(eng, "crew", {"text": "x"})
         await first_of(eng, run.id, "crew/helper")
         sender = await first_of(eng, run.id, "crew/lead")
-        read = eng.store.runs.inbox
+        read = eng.core.store.runs.inbox
 
         async def slowly(run: str, after: int = 0) -> Any:
             if run == sender:
@@ -203,11 +203,11 @@ async def test_nothing_overtakes_what_is_still_being_read(store: Path, monkeypat
                 await go_on.wait()
             return await read(run, after)
 
-        monkeypatch.setattr(eng.store.runs, "inbox", slowly)
-        await eng.send(sender, "of the user", sealed=True)
+        monkeypatch.setattr(eng.core.store.runs, "inbox", slowly)
+        await eng.runs.send(sender, "of the user", sealed=True)
         await asyncio.wait_for(sent.wait(), 20)
         go_on.set()
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "of the user, of the child"}, done.error
 
 

@@ -24,13 +24,13 @@ both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in 
 
 async def talk(eng: il.Engine, run: str) -> list[tuple[str, str, str, str, str]]:
     """Form, task, sender, recipient and text of all that was said, in the order of time."""
-    found = [(said.time or event.time, said) for event, said in await eng.conversation(run)]
+    found = [(said.time or event.time, said) for event, said in await eng.teams.conversation(run)]
     found.sort(key=lambda one: one[0])
     return [(said.form, said.task, said.sender, said.recipient, said.text) for _, said in found]
 
 
 async def said(eng: il.Engine, run: str, text: str) -> Said:
-    return next(said for _, said in await eng.conversation(run) if said.text == text)
+    return next(said for _, said in await eng.teams.conversation(run) if said.text == text)
 
 
 @il.agent(asks=[il.AskText])
@@ -74,7 +74,7 @@ async def approves(ctx: il.Context[None, None], text: str) -> il.ReviewVerdict:
 
 def sales(eng: il.Engine) -> None:
     manifests = [member("pm", "analyst"), member("analyst", "qa", overseer="qa"), member("qa")]
-    eng.add_team(team(*manifests, entry="pm"), {"pm": pm, "analyst": analyst, "qa": qa})
+    eng.teams.add_team(team(*manifests, entry="pm"), {"pm": pm, "analyst": analyst, "qa": qa})
 
 
 THE_TALK = [
@@ -99,7 +99,7 @@ async def test_a_whole_conversation_can_be_read_back(store: Path, settings: il.S
         run = await submit(eng, "crew", {"text": "sales"})
         asked = await question(eng, run.id)
         await eng.questions.answer(asked.id, {"text": "Europe"})
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "report: analyse sales (Yes, for Europe.)"}
         assert await talk(eng, run.id) == THE_TALK
 
@@ -113,13 +113,13 @@ async def test_nothing_is_said_twice_when_the_process_dies_again_and_again(store
     async with engine(store) as eng:
         sales(eng)
         await eng.questions.answer(asked.id, {"text": "Europe"})
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if isinstance(event.body, Said) and event.body.sender == "analyst":
                 break
         await crash(eng)
     async with engine(store) as eng:
         sales(eng)
-        await eng.wait(run.id, timeout=20)
+        await eng.runs.wait(run.id, timeout=20)
         assert await talk(eng, run.id) == THE_TALK
 
 
@@ -128,7 +128,7 @@ async def test_a_notice_says_who_hands_what_to_whom_with_what_and_why(store: Pat
         sales(eng)
         run = await submit(eng, "crew", {"text": "sales"})
         await eng.questions.answer((await question(eng, run.id)).id, {"text": "Europe"})
-        await eng.wait(run.id, timeout=20)
+        await eng.runs.wait(run.id, timeout=20)
         notice = await said(eng, run.id, "analyse sales")
         assert notice.attachments == [TextPart("churn")]
         assert notice.message.metadata == {"rule": "when analyst knows better", "reason": "data"}
@@ -155,7 +155,7 @@ async def listens(ctx: il.Context[None, None], text: str) -> str:
 def pair(eng: il.Engine, lead: il.Agent[..., Any], other: il.Agent[..., Any], third: Any = None) -> None:
     third = third or listens
     manifests = [member("lead", "other", "third"), member("other"), member("third")]
-    eng.add_team(team(*manifests), {"lead": lead, "other": other, "third": third})
+    eng.teams.add_team(team(*manifests), {"lead": lead, "other": other, "third": third})
 
 
 @both
@@ -167,13 +167,13 @@ async def test_the_user_may_tell_any_agent_something_at_any_time(store: Path, se
     async with engine(store, settings=settings) as eng:
         pair(eng, lead, listens)
         run = await submit(eng, "crew", {"text": "go"})
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if isinstance(event.body, Said) and event.body.sender == "other":
                 break
-        assert await eng.label_of(run.id) == "T1"
-        await eng.tell("T1", "other", "one")
-        await eng.tell("T1.1", "other", Message("user", [TextPart("two")]))
-        done = await eng.wait(run.id, timeout=20)
+        assert await eng.teams.label_of(run.id) == "T1"
+        await eng.teams.tell("T1", "other", "one")
+        await eng.teams.tell("T1.1", "other", Message("user", [TextPart("two")]))
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "user: one; user: two"}
         spoken = [one for one in await talk(eng, run.id) if "user" in one[2:4]]
         assert sorted(spoken) == [
@@ -183,20 +183,20 @@ async def test_the_user_may_tell_any_agent_something_at_any_time(store: Path, se
             ("message", "T1.1", "user", "other", "two"),
         ]
         with pytest.raises(AlreadyFinished, match="other has ended its part"):
-            await eng.tell("T1", "other", "too late")
+            await eng.teams.tell("T1", "other", "too late")
         with pytest.raises(NotFound, match="stranger"):
-            await eng.tell("T1", "stranger", "hello")
+            await eng.teams.tell("T1", "stranger", "hello")
         with pytest.raises(TaskNotFound):
-            await eng.tell("T9", "other", "hello")
+            await eng.teams.tell("T9", "other", "hello")
 
 
 async def test_what_is_sent_to_the_team_is_for_its_entry_agent(store: Path) -> None:
     async with engine(store) as eng:
         pair(eng, listens, listens)
         run = await submit(eng, "crew", {"text": "1"})
-        assert await eng.label_of(run.id) == "T1"
-        await eng.send(run.id, "hello")
-        done = await eng.wait(run.id, timeout=20)
+        assert await eng.teams.label_of(run.id) == "T1"
+        await eng.runs.send(run.id, "hello")
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "user: hello"}
         assert ("message", "T1", "user", "lead", "hello") in await talk(eng, run.id)
 
@@ -223,7 +223,7 @@ async def test_agents_may_message_each_other_whoever_may_delegate_to_whom(store:
         pair(eng, lead, other)
         done = await finish(eng, "crew", {"text": "go"})
         assert done.output == {"text": "heard psst / other: psst"}
-        label = next(task.label for task in await eng.tasks("T1") if task.agent == "other")
+        label = next(task.label for task in await eng.teams.tasks("T1") if task.agent == "other")
         assert ("message", label, "other", "third", "psst") in await talk(eng, done.id)
 
 
@@ -238,7 +238,7 @@ async def test_a_message_hands_over_no_responsibility(store: Path) -> None:
     async with engine(store) as eng:
         pair(eng, lead, listens)
         run = await finish(eng, "crew", {"text": "go"})
-        assert [task.agent for task in await eng.tasks("T1")] == ["lead"]
+        assert [task.agent for task in await eng.teams.tasks("T1")] == ["lead"]
         assert ("message", "T1", "lead", "user", "I am on it") in await talk(eng, run.id)
 
 
@@ -260,7 +260,7 @@ async def test_instances_have_conversations_of_their_own(store: Path) -> None:
         pair(eng, lead, other)
         done = await finish(eng, "crew", {"text": "go"})
         assert done.output == {"text": "other other#2 other#3"}
-        assert {(task.label, task.agent) for task in await eng.tasks("T1")} == {
+        assert {(task.label, task.agent) for task in await eng.teams.tasks("T1")} == {
             ("T1", "lead"), ("T1.1", "other"), ("T1.2", "other#2"), ("T1.3", "other#3"),
         }  # fmt: skip
         for label, agent in (("T1.1", "other"), ("T1.2", "other#2"), ("T1.3", "other#3")):
@@ -278,13 +278,13 @@ async def test_every_task_has_a_number_of_its_own_also_after_one_was_forgotten(s
         pair(eng, lead, listens)
         first = await finish(eng, "crew", {"text": "one"})
         second = await finish(eng, "crew", {"text": "two"})
-        assert [await eng.label_of(one.id) for one in (first, second)] == ["T1", "T2"]
-        assert (await eng.task("T2")).root == second.id
-        await eng.delete(second.id)
+        assert [await eng.teams.label_of(one.id) for one in (first, second)] == ["T1", "T2"]
+        assert (await eng.teams.task("T2")).root == second.id
+        await eng.runs.delete(second.id)
         third = await finish(eng, "crew", {"text": "three"})
-        assert await eng.label_of(third.id) == "T3"
+        assert await eng.teams.label_of(third.id) == "T3"
         with pytest.raises(TaskNotFound):
-            await eng.task("T2")
+            await eng.teams.task("T2")
 
 
 async def test_a_result_with_more_than_text_is_attached(store: Path) -> None:
@@ -328,16 +328,18 @@ async def test_a_tool_result_from_outside_is_marked_and_comes_from_the_user(stor
     async with engine(store) as eng:
         pair(eng, lead, listens)
         run = await submit(eng, "crew", {"text": "look"}, messages=[forged])
-        assert await eng.label_of(run.id) == "T1"
+        assert await eng.teams.label_of(run.id) == "T1"
         if how == "is told it":
-            await eng.tell("T1", "lead", forged)
+            await eng.teams.tell("T1", "lead", forged)
         elif how == "is sent it":
-            await eng.send(run.id, forged)
-        done = await eng.wait(run.id, timeout=20)
+            await eng.runs.send(run.id, forged)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output is not None, done.error
         assert done.output["text"].endswith(": {'unverified': True}")
         assert how == "begins with it" or done.output["text"].startswith("user: ")
-        told = [part for _, one in await eng.conversation(run.id) if one.text == "look" for part in one.attachments]
+        told = [
+            part for _, one in await eng.teams.conversation(run.id) if one.text == "look" for part in one.attachments
+        ]
         assert told
         assert all(isinstance(part, ToolResultPart) and part.meta == {"unverified": True} for part in told)
 
@@ -350,7 +352,7 @@ async def test_a_tool_result_that_is_part_of_a_result_and_that_nobody_got_is_mar
         return "done"
 
     async with engine(store) as eng:
-        eng.add_team(team(member("lead", overseer="qa"), member("qa")), {"lead": lead, "qa": approves})
+        eng.teams.add_team(team(member("lead", overseer="qa"), member("qa")), {"lead": lead, "qa": approves})
         run = await finish(eng, "crew", {"text": "one"})
         (part,) = (
             part for part in (await said(eng, run.id, "Verified.")).attachments if isinstance(part, ToolResultPart)
@@ -377,7 +379,7 @@ async def test_a_delegation_that_is_another_after_a_crash_blocks_the_run(store: 
     async with engine(store, settings=PATIENT) as eng:
         pair(eng, lead, other)
         run = await submit(eng, "crew", {"text": "go"})
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if isinstance(event.body, Said) and event.body.recipient == "other":
                 said = event.body
                 break
@@ -386,7 +388,7 @@ async def test_a_delegation_that_is_another_after_a_crash_blocks_the_run(store: 
         pair(eng, lead, other)
         assert said.run is not None
         async with asyncio.timeout(20):
-            async for event in eng.events(said.run):
+            async for event in eng.runs.events(said.run):
                 if isinstance(event.body, RunBlocked):
                     break
         assert event.body.message == "the history has call 'other' here; the code calls call 'other' with another input"
@@ -416,7 +418,7 @@ async def test_a_delegator_that_fails_to_reply_does_not_wait_for_who_waits_for_t
         run = await finish(eng, "crew", {"text": "go"})
         assert run.output == {"text": "done without"}, run.error
         (waiting,) = await of_agent(eng, run.id, "crew/other")
-        assert (await eng.wait(waiting.id, timeout=20)).status is il.Status.CANCELLED
+        assert (await eng.runs.wait(waiting.id, timeout=20)).status is il.Status.CANCELLED
 
 
 async def test_the_largest_message_reaches_an_overseen_agent_and_a_larger_one_is_refused(store: Path) -> None:
@@ -439,14 +441,14 @@ async def test_the_largest_message_reaches_an_overseen_agent_and_a_larger_one_is
     settings = msgspec.structs.replace(PATIENT, max_input_bytes=most)
     async with engine(store, settings=settings) as eng:
         manifests = [member("lead", "other", overseer="qa"), member("other"), member("qa")]
-        eng.add_team(team(*manifests), {"lead": lead, "other": listens, "qa": approves})
+        eng.teams.add_team(team(*manifests), {"lead": lead, "other": listens, "qa": approves})
         run = await submit(eng, "crew", {"text": "go"})
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if isinstance(event.body, Said) and event.body.sender == "lead" and event.body.text == "listening":
                 break
         room = most - len(json_values.encode(Message("user", [TextPart("")])))
-        await eng.send(run.id, "x" * room)
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": str(room)}
+        await eng.runs.send(run.id, "x" * room)
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": str(room)}
 
 
 async def test_a_message_that_is_passed_on_comes_once_when_the_process_dies_meanwhile(
@@ -455,23 +457,23 @@ async def test_a_message_that_is_passed_on_comes_once_when_the_process_dies_mean
     async with engine(store, settings=PATIENT) as eng:
         pair(eng, listens, listens)
         run = await submit(eng, "crew", {"text": "2"})
-        assert await eng.label_of(run.id) == "T1"
-        passed, send = asyncio.Event(), eng.send
+        assert await eng.teams.label_of(run.id) == "T1"
+        passed, send = asyncio.Event(), eng.runs.send
 
         async def dies_then(*args: Any, **options: Any) -> None:
             await send(*args, **options)
             passed.set()
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(eng, "send", dies_then)
-        await eng.store.runs.deliver(run.id, "message", json_values.encode(Message("user", [TextPart("one")])), 1)
-        eng.worker.notify_run(run.id)
+        monkeypatch.setattr(eng.runs, "send", dies_then)
+        await eng.core.store.runs.deliver(run.id, "message", json_values.encode(Message("user", [TextPart("one")])), 1)
+        eng.core.worker.notify_run(run.id)
         await asyncio.wait_for(passed.wait(), 20)
         await crash(eng)
     async with engine(store, settings=PATIENT) as eng:
         pair(eng, listens, listens)
-        await eng.send(run.id, "two")
-        done = await eng.wait(run.id, timeout=20)
+        await eng.runs.send(run.id, "two")
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "user: one; user: two"}
         assert [one[4] for one in await talk(eng, run.id) if one[2] == "user"] == ["one", "two"]
 
@@ -491,11 +493,11 @@ async def test_who_waited_in_vain_has_waited_in_vain_also_when_it_is_entered_aga
     async with engine(store, settings=settings) as eng:
         pair(eng, lead, listens)
         run = await submit(eng, "crew", {"text": "go"})
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if isinstance(event.body, Said) and event.body.sender == "lead":
                 break
-        await eng.tell("T1", "lead", "hello")
-        done = await eng.wait(run.id, timeout=20)
+        await eng.teams.tell("T1", "lead", "hello")
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "hello"}, done.error
 
 
@@ -585,7 +587,7 @@ async def test_what_is_said_about_a_result_is_not_told_before_that_is_approved(s
 
     manifests = [member("lead", "analyst"), member("analyst", "qa", overseer="qa"), member("qa")]
     async with engine(store) as eng:
-        eng.add_team(team(*manifests), {"lead": lead, "analyst": secretive, "qa": refuses})
+        eng.teams.add_team(team(*manifests), {"lead": lead, "analyst": secretive, "qa": refuses})
         run = await finish(eng, "crew", {"text": "go"})
         told = await talk(eng, run.id)
         assert [one[0] for one in told] == ["delegation", "delegation", "error", "message"]
@@ -604,7 +606,7 @@ async def test_a_review_that_the_engine_asks_for_is_told_like_any_other(store: P
 
     manifests = [member("lead", "analyst"), member("analyst", overseer="qa"), member("qa")]
     async with engine(store) as eng:
-        eng.add_team(team(*manifests), {"lead": lead, "analyst": plain, "qa": qa})
+        eng.teams.add_team(team(*manifests), {"lead": lead, "analyst": plain, "qa": qa})
         run = await finish(eng, "crew", {"text": "go"})
         assert run.output == {"text": "the numbers"}
         assert await talk(eng, run.id) == [
@@ -615,7 +617,7 @@ async def test_a_review_that_the_engine_asks_for_is_told_like_any_other(store: P
             ("message", "T1.1.1", "qa", "lead", "Verified."),
             ("message", "T1", "lead", "orchestrator", "the numbers"),
         ]
-        assert [(one.label, one.agent, one.review) for one in await eng.tasks("T1")] == [
+        assert [(one.label, one.agent, one.review) for one in await eng.teams.tasks("T1")] == [
             ("T1", "lead", False), ("T1.1", "analyst", False), ("T1.1.1", "qa", True), ("T1.1.1", "qa", True),
         ]  # fmt: skip
 
@@ -636,7 +638,7 @@ async def test_what_an_overseer_says_while_it_judges_is_told_with_the_result(sto
 
     manifests = [member("analyst", "qa", overseer="qa"), member("qa")]
     async with engine(store) as eng:
-        eng.add_team(team(*manifests, entry="analyst"), {"analyst": works, "qa": talks})
+        eng.teams.add_team(team(*manifests, entry="analyst"), {"analyst": works, "qa": talks})
         run = await finish(eng, "crew", {"text": "go"})
         assert run.output == {"text": "the numbers"}
         told = [one[3:] for one in await talk(eng, run.id) if one[2] == "qa" and one[4] != "Approved."]

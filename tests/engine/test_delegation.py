@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import interlingua as il
+from interlingua.engine.runs.run_handle import RunHandle
 from interlingua.model import json_values
 from interlingua.model.content import TextPart
 from interlingua.model.errors import (
@@ -67,7 +68,7 @@ async def authority_of(eng: il.Engine, run: str) -> Authority:
 
 async def tree(eng: il.Engine, root: str) -> list[il.Run]:
     """All runs of a task, oldest first."""
-    return sorted(await eng.runs(RunFilter(root=root, limit=500, sealed=True)), key=lambda run: run.id)
+    return sorted(await eng.runs.search(RunFilter(root=root, limit=500, sealed=True)), key=lambda run: run.id)
 
 
 async def of_agent(eng: il.Engine, root: str, agent: str) -> list[il.Run]:
@@ -77,7 +78,7 @@ async def of_agent(eng: il.Engine, root: str, agent: str) -> list[il.Run]:
 def chain(*, limits: Limits | None = None, lead: il.Agent[..., Any] = passes_on) -> Callable[[il.Engine], None]:
     """lead → middle → expert; nobody else may."""
     made = team(member("lead", "middle"), member("middle", "expert"), member("expert"), limits=limits)
-    return lambda eng: eng.add_team(made, {"lead": lead, "middle": passes_on, "expert": shout})
+    return lambda eng: eng.teams.add_team(made, {"lead": lead, "middle": passes_on, "expert": shout})
 
 
 # -- a team is one agent ------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ async def test_a_team_is_one_agent_with_the_card_of_its_entry(store: Path, setti
         chain()(eng)
         assert [agent.card.name for agent in eng.agents] == ["shout", "crew"]
         assert len(eng.agents) == 2
-        card = await eng.card("crew")
+        card = await eng.agents.card("crew")
         assert card.input == passes_on.card.input
         assert card.output_text == "text"
         run = await finish(eng, "crew", {"text": "middle expert hello"})
@@ -106,11 +107,11 @@ async def test_a_member_is_not_there_for_anybody_outside(store: Path, name: str)
         with pytest.raises(AgentNotFound):
             await submit(eng, name, {"text": "x"})
         with pytest.raises(AgentNotFound):
-            await eng.submit(RunRequest(name, "0.1.0", {"text": "x"}))
+            await eng.runs.submit(RunRequest(name, "0.1.0", {"text": "x"}))
         with pytest.raises(AgentNotFound):
-            await eng.card(name)
+            await eng.agents.card(name)
         with pytest.raises(AgentNotFound):
-            await eng.configure(name, {})
+            await eng.instances.create(name, {})
         assert eng.agents.find(name) is None
         assert eng.agents.find(name, "0.1.0") is None
     async with engine(store) as other:  # without the team's code
@@ -129,8 +130,8 @@ async def test_nobody_brings_an_authority_along(store: Path) -> None:
             RunRequest("shout", None, {"text": "x"}, assignment=Assignment(sealed=True)),
         ):
             with pytest.raises(Denied):
-                await eng.submit(request)
-        assert await eng.runs(RunFilter(sealed=True)) == []
+                await eng.runs.submit(request)
+        assert await eng.runs.search(RunFilter(sealed=True)) == []
 
 
 async def test_a_team_in_which_something_is_wrong_is_not_half_there(store: Path) -> None:
@@ -145,7 +146,7 @@ async def test_a_team_in_which_something_is_wrong_is_not_half_there(store: Path)
             (team(member("lead"), name="shout"), {"lead": shout}, "already"),
         ):
             with pytest.raises(DefinitionError, match=why):
-                eng.add_team(wrong, handlers)
+                eng.teams.add_team(wrong, handlers)
         assert [agent.card.name for agent in eng.agents] == ["shout"]
         assert eng.agents.hidden() == []
 
@@ -153,12 +154,12 @@ async def test_a_team_in_which_something_is_wrong_is_not_half_there(store: Path)
 async def test_a_task_that_another_process_took_in_is_begun_by_the_one_with_the_code(store: Path) -> None:
     async with engine(store) as eng:
         chain()(eng)
-        await eng.worker.spawn(eng._publish_cards())
+        await eng.core.worker.spawn(eng.agents.publish_cards())
     async with engine(store) as eng:  # knows the card, and no more
         run = await submit(eng, "crew", {"text": "middle expert x"})
     async with engine(store) as eng:
         chain()(eng)
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "X"}, done.error
 
 
@@ -187,7 +188,7 @@ async def test_only_allowed_agents_are_delegated_to(store: Path, text: str, agen
         run = await finish(eng, "crew", {"text": text})
         assert run.status is il.Status.FAILED
         (sender,) = await of_agent(eng, run.id, agent)
-        failed = await eng.run(sender.id)
+        failed = await eng.runs.get(sender.id)
         assert failed.error is not None
         assert failed.error.code == "denied"
         (refused,) = await bodies(eng, sender.id, DelegationRefused)
@@ -195,7 +196,7 @@ async def test_only_allowed_agents_are_delegated_to(store: Path, text: str, agen
         assert stranger in refused.reason
         assert refused.reason == failed.error.message
         assert await bodies(eng, sender.id, ChildCalled) == []
-        assert await eng.runs(RunFilter(parent=sender.id)) == []
+        assert await eng.runs.search(RunFilter(parent=sender.id)) == []
 
 
 @pytest.mark.parametrize("name", ["crew/expert", "expert", "expert#2"])
@@ -208,7 +209,7 @@ async def test_a_run_outside_of_the_team_may_not_call_a_member(store: Path, name
         (refused,) = await bodies(eng, run.id, DelegationRefused)
         assert refused.agent == name
         assert refused.code == "denied"
-        assert await eng.runs(RunFilter(parent=run.id)) == []
+        assert await eng.runs.search(RunFilter(parent=run.id)) == []
 
 
 async def test_an_agent_elsewhere_with_the_name_of_a_member_may_be_called(store: Path) -> None:
@@ -260,7 +261,7 @@ async def test_a_notice_tells_the_rule_and_the_reason(store: Path) -> None:
         return text
 
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(team(member("lead", "helper"), member("helper")), {"lead": lead, "helper": helper})
+        eng.teams.add_team(team(member("lead", "helper"), member("helper")), {"lead": lead, "helper": helper})
         run = await finish(eng, "crew", {"text": "x"})
         assert run.output == {"text": "plain"}, run.error
         assert seen == [
@@ -337,7 +338,7 @@ async def test_a_task_has_a_deadline_and_all_of_it_ends_then(store: Path) -> Non
         return text
 
     async with engine(store) as eng:
-        eng.add_team(
+        eng.teams.add_team(
             team(member("lead", "middle"), member("middle"), limits=Limits(seconds=0.4)),
             {"lead": passes_on, "middle": asks},
         )
@@ -346,7 +347,7 @@ async def test_a_task_has_a_deadline_and_all_of_it_ends_then(store: Path) -> Non
         assert run.error is not None
         assert "time of its task" in run.error.message
         for one in await tree(eng, run.id):
-            assert (await eng.wait(one.id, timeout=10)).status in (il.Status.TIMED_OUT, il.Status.CANCELLED)
+            assert (await eng.runs.wait(one.id, timeout=10)).status in (il.Status.TIMED_OUT, il.Status.CANCELLED)
         assert await eng.questions.open() == []
 
 
@@ -358,17 +359,17 @@ async def test_who_hears_of_the_end_from_whom_it_called_has_run_out_of_time_too(
 
     async with engine(store, settings=PATIENT) as eng:
         limits = Limits(seconds=1.5)
-        eng.add_team(
+        eng.teams.add_team(
             team(member("lead", "middle"), member("middle"), limits=limits), {"lead": passes_on, "middle": asks}
         )
-        run = await eng.submit(il.RunRequest("crew", input={"text": "middle x"}))
-        await eng.wait(run.id, settled=True, timeout=10)
+        run = await eng.runs.submit(il.RunRequest("crew", input={"text": "middle x"}))
+        await eng.runs.wait(run.id, settled=True, timeout=10)
         (lead,) = await of_agent(eng, run.id, "crew/lead")
-        execution = eng.worker.execution(lead.id)
+        execution = eng.core.worker.execution(lead.id)
         assert execution is not None
         assert execution.entrance.last_call is not None
         execution.entrance.last_call.cancel()  # its own clock is late
-        assert (await eng.wait(lead.id, timeout=10)).status is il.Status.TIMED_OUT
+        assert (await eng.runs.wait(lead.id, timeout=10)).status is il.Status.TIMED_OUT
 
 
 # -- what is counted ----------------------------------------------------------------------------------------
@@ -405,7 +406,7 @@ async def test_instances_run_in_parallel_each_with_an_id_of_its_own(store: Path)
         return text
 
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(team(member("lead", "helper"), member("helper")), {"lead": crowd(5), "helper": helper})
+        eng.teams.add_team(team(member("lead", "helper"), member("helper")), {"lead": crowd(5), "helper": helper})
         run = await finish(eng, "crew", {"text": "x"})
         assert run.output == {"all": [f"x {number}" for number in range(5)]}, run.error
         assert sorted(here) == ["helper", "helper#2", "helper#3", "helper#4", "helper#5"]
@@ -414,7 +415,7 @@ async def test_instances_run_in_parallel_each_with_an_id_of_its_own(store: Path)
 @both
 async def test_runs_are_counted_over_the_task_and_never_one_too_many(store: Path, settings: il.Settings) -> None:
     async with engine(store, settings=settings) as eng:
-        eng.add_team(
+        eng.teams.add_team(
             team(member("lead", "helper"), member("helper"), limits=Limits(runs=6)),
             {"lead": crowd(20), "helper": shout},
         )
@@ -433,7 +434,7 @@ async def test_what_one_branch_starts_counts_for_the_runs_above_both(store: Path
         return {"all": [code for one in both for code in one["all"]]}
 
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(
+        eng.teams.add_team(
             team(member("lead", "middle"), member("middle", "helper"), member("helper"), limits=Limits(runs=7)),
             {"lead": lead, "middle": crowd(6, meet=asyncio.Barrier(2)), "helper": shout},
         )
@@ -451,15 +452,15 @@ async def test_a_deleted_run_gives_no_budget_back(store: Path) -> None:
         return str((await ctx.call("helper", "b"))["text"])
 
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(
+        eng.teams.add_team(
             team(member("lead", "helper"), member("helper"), limits=Limits(runs=2)), {"lead": lead, "helper": shout}
         )
         run = await submit(eng, "crew", {"text": ""})
         helper = await first_of(eng, run.id, "crew/helper")
-        await eng.wait(helper, timeout=20)
-        await eng.delete(helper)
-        await eng.send(run.id, "go on")  # who messages the team means its entry
-        done = await eng.wait(run.id, timeout=20)
+        await eng.runs.wait(helper, timeout=20)
+        await eng.runs.delete(helper)
+        await eng.runs.send(run.id, "go on")  # who messages the team means its entry
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.error is not None
         assert done.error.code == "over_budget"
 
@@ -473,7 +474,7 @@ async def first_of(eng: il.Engine, root: str, agent: str) -> str:
                 if one.agent == agent:
                     return one.id
                 seen.add(one.id)
-            await asyncio.gather(*(eng.next_hint(one) for one in list(seen)[-1:]))
+            await asyncio.gather(*(eng.runs.next_hint(one) for one in list(seen)[-1:]))
 
 
 async def test_a_call_with_a_wrong_input_counts_for_nothing(store: Path) -> None:
@@ -485,7 +486,7 @@ async def test_a_call_with_a_wrong_input_counts_for_nothing(store: Path) -> None
         return str((await ctx.call("helper", "b"))["text"])
 
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(
+        eng.teams.add_team(
             team(member("lead", "helper"), member("helper"), limits=Limits(runs=2)), {"lead": lead, "helper": shout}
         )
         run = await finish(eng, "crew", {"text": ""})
@@ -494,7 +495,7 @@ async def test_a_call_with_a_wrong_input_counts_for_nothing(store: Path) -> None
 
 async def test_the_entry_counts_when_it_is_delegated_to_again(store: Path) -> None:
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(
+        eng.teams.add_team(
             team(member("lead", "middle"), member("middle", "lead", "expert"), member("expert")),
             {"lead": passes_on, "middle": passes_on, "expert": shout},
         )
@@ -509,9 +510,9 @@ async def test_what_is_counted_is_forgotten_with_the_task(store: Path) -> None:
         chain()(eng)
         run = await finish(eng, "crew", {"text": "middle expert x"})
         ids = [one.id for one in await tree(eng, run.id)]
-        assert [len(await eng.store.delegations.of_task(one)) for one in ids] == [3, 0, 0, 0]
-        await eng.delete(run.id)
-        assert [len(await eng.store.delegations.of_task(one)) for one in ids] == [0, 0, 0, 0]
+        assert [len(await eng.core.store.delegations.of_task(one)) for one in ids] == [3, 0, 0, 0]
+        await eng.runs.delete(run.id)
+        assert [len(await eng.core.store.delegations.of_task(one)) for one in ids] == [0, 0, 0, 0]
 
 
 # -- after a crash ------------------------------------------------------------------------------------------
@@ -529,19 +530,19 @@ async def test_a_refusal_is_refused_again_after_a_crash_and_written_once(store: 
 
     made = team(member("lead"))
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(made, {"lead": lead})
+        eng.teams.add_team(made, {"lead": lead})
         run = await submit(eng, "crew", {"text": ""})
         sender = await first_of(eng, run.id, "crew/lead")
         async with asyncio.timeout(20):
-            async for event in eng.events(sender):
+            async for event in eng.runs.events(sender):
                 if isinstance(event.body, DelegationRefused):
                     break
         await crash(eng)
     wider = team(member("lead", "stranger"), member("stranger"))  # would allow it now
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(wider, {"lead": lead, "stranger": shout})
-        await eng.send(run.id, "go on")
-        done = await eng.wait(run.id, timeout=20)
+        eng.teams.add_team(wider, {"lead": lead, "stranger": shout})
+        await eng.runs.send(run.id, "go on")
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output is not None, done.error
         assert "may not delegate" in done.output["text"]
         assert len(await bodies(eng, sender, DelegationRefused)) == 1
@@ -562,12 +563,12 @@ async def test_a_member_that_was_refused_its_input_is_refused_it_again_and_not_b
 
     async with engine(store) as eng:
         made = team(member("lead", "helper"), member("helper"), limits=Limits(runs=2))
-        eng.add_team(made, {"lead": lead, "helper": shout})
+        eng.teams.add_team(made, {"lead": lead, "helper": shout})
         run = await submit(eng, "crew", {"text": ""})
         asked = await question(eng, run.id)
         await parked(eng, asked.run)
         await eng.questions.answer(asked.id, {"approved": True})
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "done"}, done.error
     assert len(seen) > 1
     assert set(seen) == {"invalid_input"}
@@ -586,8 +587,9 @@ async def test_a_crash_in_the_middle_of_a_delegation_counts_it_once(
     made = team(member("lead", "helper"), member("helper"), limits=Limits(runs=3))
     handlers = {"lead": crowd(1, catches=False), "helper": shout}
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(made, handlers)
-        admit, submit_child = eng.admit_delegation, eng.submit_child
+        eng.teams.add_team(made, handlers)
+        gate = eng.core.gate
+        admit, submit_run = gate.admit_delegation, eng.runs.submit
 
         async def admit_then_die(run: str, row: Any, authority: Any, who: Any, scope: Any) -> Any:
             if who.id != "helper":
@@ -596,27 +598,28 @@ async def test_a_crash_in_the_middle_of_a_delegation_counts_it_once(
                 await admit(run, row, authority, who, scope)
             return await die()
 
-        async def submit_then_die(request: RunRequest, run: str, parent: Any) -> None:
-            await submit_child(request, run, parent)
+        async def submit_then_die(request: RunRequest, **options: Any) -> RunHandle:
+            submitted = await submit_run(request, **options)
             if request.agent == "crew/helper":
                 await die()
+            return submitted
 
         if moment == "submitted":
-            monkeypatch.setattr(eng, "submit_child", submit_then_die)
+            monkeypatch.setattr(eng.runs, "submit", submit_then_die)
         else:
-            monkeypatch.setattr(eng, "admit_delegation", admit_then_die)
+            monkeypatch.setattr(gate, "admit_delegation", admit_then_die)
         run = await submit(eng, "crew", {"text": "x"})
         await asyncio.wait_for(died.wait(), 20)
         await crash(eng)
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(made, handlers)
-        done = await eng.wait(run.id, timeout=20)
+        eng.teams.add_team(made, handlers)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"all": ["X 0"]}, done.error
         (child,) = await of_agent(eng, run.id, "crew/helper")
         assert (await authority_of(eng, child.id)).instance == 1
         (lead,) = await of_agent(eng, run.id, "crew/lead")
-        assert [row.run for row in await eng.store.delegations.of_task(run.id)] == [lead.id, child.id]
-        assert await eng.verify(lead.id) is None
+        assert [row.run for row in await eng.core.store.delegations.of_task(run.id)] == [lead.id, child.id]
+        assert await eng.runs.verify(lead.id) is None
         assert len([event for event in await log(eng, lead.id) if isinstance(event.body, ChildCalled)]) == 1
 
 
@@ -632,9 +635,9 @@ async def test_two_engines_on_one_store_share_the_count(store: Path) -> None:
     tight = msgspec.structs.replace(QUICK, max_running=1)
     async with engine(store, settings=tight) as one, engine(store, settings=tight) as two:
         for eng in (one, two):
-            eng.add_team(made, handlers)
+            eng.teams.add_team(made, handlers)
         run = await submit(one, "crew", {"text": ""})
-        done = await one.wait(run.id, timeout=30)
+        done = await one.runs.wait(run.id, timeout=30)
         assert done.output is not None, done.error
         helpers = await of_agent(one, run.id, "crew/helper")
         assert len(helpers) == 4

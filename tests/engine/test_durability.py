@@ -44,8 +44,8 @@ async def test_nothing_is_acknowledged_before_it_is_committed(store: Path) -> No
                     submit(eng, "quick", {"n": 1}),
                     submit(eng, "quick", {"n": 1}, key="k"),
                     eng.questions.answer(asked.id, {"approved": True}),
-                    eng.send(run.id, "hello"),
-                    eng.cancel(run.id),
+                    eng.runs.send(run.id, "hello"),
+                    eng.runs.cancel(run.id),
                     eng.threads.create(),
                 )
             ]
@@ -70,7 +70,7 @@ async def test_a_reader_sees_only_what_is_committed(store: Path) -> None:
         thought = asyncio.Event()
 
         async def read() -> None:
-            async for event in eng.events(run.id):
+            async for event in eng.runs.events(run.id):
                 seen.append(event.kind)
                 if event.kind == "thought":
                     thought.set()
@@ -81,7 +81,7 @@ async def test_a_reader_sees_only_what_is_committed(store: Path) -> None:
             go.set()
             await settle()
             assert seen[-1] == "thought"
-            assert (await eng.run(run.id)).status is il.Status.RUNNING
+            assert (await eng.runs.get(run.id)).status is il.Status.RUNNING
         await reader
         assert seen[-2:] == ["delta", "finished"]
 
@@ -104,11 +104,11 @@ async def test_a_run_that_was_taken_up_again_ends_for_others_only_when_that_is_c
     async with engine(store, agent) as eng:
         await entered.wait()
         with disk_is_busy(store):
-            waiting = asyncio.ensure_future(eng.wait(run.id))
+            waiting = asyncio.ensure_future(eng.runs.wait(run.id))
             go.set()
             await settle()
             assert not waiting.done()
-            assert (await eng.run(run.id)).status is il.Status.RUNNING
+            assert (await eng.runs.get(run.id)).status is il.Status.RUNNING
         assert (await waiting).output == {"text": "done"}
 
 
@@ -133,7 +133,7 @@ async def test_a_step_is_entered_only_after_what_was_said_before_is_committed(st
             go.set()
             await settle()
             assert not entered.is_set()
-        await eng.wait(run.id, timeout=10)
+        await eng.runs.wait(run.id, timeout=10)
         assert entered.is_set()
 
 
@@ -159,13 +159,13 @@ async def test_a_child_exists_only_after_the_record_of_calling_it_is_committed(s
             go.set()
             await settle()
             assert not entered.is_set()
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "done"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "done"}
 
 
 @pytest.mark.parametrize("clients", [1, 8])
 async def test_a_short_run_is_two_commits_and_clients_share_them(store: Path, clients: int) -> None:
     async with engine(store, quick) as eng:
-        sqlite = eng.store
+        sqlite = eng.core.store
         assert isinstance(sqlite, SqlStore)
         await finish(eng, "quick", {"n": 0})
         before = sqlite.batches
@@ -234,7 +234,7 @@ async def test_the_result_of_a_child_is_reused_only_for_the_same_input(store: Pa
     await crash(eng)
     async with engine(store, child, parent) as eng:
         async with asyncio.timeout(20):
-            async for event in eng.events(run.id):
+            async for event in eng.runs.events(run.id):
                 if isinstance(event.body, RunBlocked):
                     break
         assert event.body.message == (
@@ -262,19 +262,19 @@ async def test_when_every_hint_is_lost_everything_still_happens(store: Path) -> 
         return il.Engine(store, agents=agents, bus=DeafBus(), settings=QUICK)
 
     async with deaf(asker, quick) as working, deaf() as watching:
-        working.store.on_change = lambda: None  # not even the file tells
-        watching.store.on_change = lambda: None
-        run = await watching.submit(il.RunRequest("asker"))
+        working.core.store.on_change = lambda: None  # not even the file tells
+        watching.core.store.on_change = lambda: None
+        run = await watching.runs.submit(il.RunRequest("asker"))
         asked = await question(watching, run.id)
         await watching.questions.answer(asked.id, {"approved": True})
-        seen = [event.kind async for event in watching.events(run.id)]
+        seen = [event.kind async for event in watching.runs.events(run.id)]
         assert seen[-1] == "finished"
         delayed = await submit(working, "quick", {"n": 1}, delay=0.1)
-        assert (await working.wait(delayed.id, timeout=10)).output == {"value": 1}
+        assert (await working.runs.wait(delayed.id, timeout=10)).output == {"value": 1}
 
 
 async def test_submissions_beyond_what_the_store_can_keep_up_with_are_refused(store: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("interlingua.engine.engine._BACKLOG", 20)
+    monkeypatch.setattr("interlingua.engine.runs.admission._BACKLOG", 20)
     async with engine(store, quick) as eng:
         with disk_is_busy(store):
             tasks = [asyncio.ensure_future(submit(eng, "quick", {"n": n})) for n in range(200)]
@@ -285,7 +285,7 @@ async def test_submissions_beyond_what_the_store_can_keep_up_with_are_refused(st
         done = await asyncio.gather(*tasks, return_exceptions=True)
         accepted = [r for r in done if isinstance(r, il.Run)]
         assert len(accepted) + len(refused) == 200
-        assert len(await eng.runs(RunFilter(limit=1000))) == len(accepted)
+        assert len(await eng.runs.search(RunFilter(limit=1000))) == len(accepted)
 
 
 async def test_a_run_ends_once_and_nothing_follows(store: Path) -> None:
@@ -302,13 +302,15 @@ async def test_a_run_ends_once_and_nothing_follows(store: Path) -> None:
             finishing.clear()
             run = await submit(eng, "racer")
             await finishing.wait()
-            await asyncio.gather(*(eng.cancel(run.id) for _ in range(3)), eng.send(run.id, "x"), return_exceptions=True)
-            done = await eng.wait(run.id, timeout=10)
+            await asyncio.gather(
+                *(eng.runs.cancel(run.id) for _ in range(3)), eng.runs.send(run.id, "x"), return_exceptions=True
+            )
+            done = await eng.runs.wait(run.id, timeout=10)
             names = await kinds(eng, run.id)
             assert names.count("finished") == 1
             assert names[-1] == "finished"
             assert done.status.final
-            assert await eng.verify(run.id) is None
+            assert await eng.runs.verify(run.id) is None
 
 
 async def test_an_acknowledged_cancel_survives_a_crash(store: Path) -> None:
@@ -321,13 +323,13 @@ async def test_an_acknowledged_cancel_survives_a_crash(store: Path) -> None:
     first = engine(store, endless)
     await first.start()
     run = await submit(first, "endless")
-    async for event in first.events(run.id):
+    async for event in first.runs.events(run.id):
         if event.kind == "thought":
             break
-    await first.store.runs.deliver(run.id, "cancel", b'{"by":"me","reason":"x"}', 1)
+    await first.core.store.runs.deliver(run.id, "cancel", b'{"by":"me","reason":"x"}', 1)
     await crash(first)
     async with engine(store, endless) as eng:
-        assert (await eng.wait(run.id, timeout=10)).status is il.Status.CANCELLED
+        assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.CANCELLED
 
 
 async def test_reading_many_times_at_once_gives_everyone_the_same(store: Path) -> None:
@@ -340,7 +342,7 @@ async def test_reading_many_times_at_once_gives_everyone_the_same(store: Path) -
 
     async def read(eng: il.Engine, run: str) -> str:
         text = ""
-        async for event in eng.events(run):
+        async for event in eng.runs.events(run):
             if isinstance(event.body, OutputDelta):
                 text += event.body.delta["text"]
         return text

@@ -43,22 +43,22 @@ def version(number: str) -> il.Agent[..., Any]:
 async def doors(store: Path, *agents: il.Agent[..., Any], settings: il.Settings = PATIENT) -> AsyncIterator[il.Engine]:
     """A process that offers what others have."""
     async with engine(store, *agents, settings=settings) as eng:
-        await eng.elsewhere.start(looks=True)
+        await eng.cluster.remote_agents.start(looks=True)
         try:
             yield eng
         finally:
-            await eng.elsewhere.stop()
+            await eng.cluster.remote_agents.stop()
 
 
 @asynccontextmanager
 async def works(store: Path, *agents: il.Agent[..., Any], settings: il.Settings = PATIENT) -> AsyncIterator[il.Engine]:
     """A process that runs agents for others."""
     async with engine(store, *agents, settings=settings) as eng:
-        await eng.elsewhere.start(looks=False)
+        await eng.cluster.remote_agents.start(looks=False)
         try:
             yield eng
         finally:
-            await eng.elsewhere.stop()
+            await eng.cluster.remote_agents.stop()
 
 
 async def until(eng: il.Engine, holds: Callable[[], bool]) -> None:
@@ -83,19 +83,19 @@ async def test_an_agent_of_another_process_is_listed_run_streamed_and_answered(s
         assert len(eng.agents) == 2
         assert eng.agents.queues() == []  # nothing of it is claimed here
         run = await submit(eng, "talk", {"words": 3})
-        heard = [event.kind async for event in eng.events(run.id)]
+        heard = [event.kind async for event in eng.runs.events(run.id)]
         assert "delta" in heard
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "0 1 2 "}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "0 1 2 "}
         asking = await submit(eng, "asker")
         await eng.questions.answer((await question(eng, asking.id)).id, {"approved": True})
-        assert (await eng.wait(asking.id, timeout=20)).output == {"text": "True"}
+        assert (await eng.runs.wait(asking.id, timeout=20)).output == {"text": "True"}
 
 
 async def test_its_input_is_checked_by_the_card(store: Path) -> None:
     async with works(store, talk), doors(store) as eng:
         with pytest.raises(InvalidInput):
             await submit(eng, "talk", {"words": "many"})
-        assert await eng.runs(RunFilter()) == []
+        assert await eng.runs.search(RunFilter()) == []
 
 
 async def test_an_agent_whose_processes_are_gone_is_unavailable_until_one_is_back(store: Path) -> None:
@@ -118,10 +118,10 @@ async def test_an_agent_whose_processes_are_gone_is_unavailable_until_one_is_bac
 async def test_an_agent_of_a_process_that_dies_is_unavailable(store: Path) -> None:
     worker = engine(store, talk, settings=PATIENT)
     await worker.start()
-    await worker.elsewhere.start(looks=False)
+    await worker.cluster.remote_agents.start(looks=False)
     async with doors(store) as eng:
         assert available(eng, "talk")
-        await worker.elsewhere.jobs.close()
+        await worker.cluster.remote_agents.jobs.close()
         await crash(worker)
         await until(eng, lambda: not available(eng, "talk"))
 
@@ -167,16 +167,16 @@ async def test_an_agent_that_is_here_and_there_is_listed_once_and_run_by_either(
     two = msgspec.structs.replace(PATIENT, max_running=2)
     async with works(store, busy("there"), settings=two), doors(store, busy("here"), settings=two) as eng:
         assert [agent.here for agent in eng.agents] == [True]
-        assert eng.elsewhere.agents() == []
+        assert eng.cluster.remote_agents.agents() == []
         runs = [await submit(eng, "busy") for _ in range(4)]
         for run in runs:
-            assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
     assert sorted(at) == ["here", "here", "there", "there"]
 
 
 async def test_an_agent_that_is_taken_out_here_is_found_there(store: Path) -> None:
     async with works(store, talk), doors(store, talk) as eng:
-        eng.exchange([talk], [])
+        eng.teams.exchange([talk], [])
         found = eng.agents.find("talk")
         assert found is not None
         assert not found.here
@@ -198,13 +198,13 @@ async def test_a_process_offers_what_it_runs_and_nothing_else(store: Path) -> No
 async def test_a_team_of_another_process_is_one_agent_and_its_gates_hold_there(store: Path) -> None:
     async with engine(store, settings=PATIENT) as worker:
         chain()(worker)
-        await worker.elsewhere.start(looks=False)
+        await worker.cluster.remote_agents.start(looks=False)
         async with doors(store) as eng:
             assert [agent.card.name for agent in eng.agents] == ["crew"]  # and none of its members
             assert (await finish(eng, "crew", {"text": "middle expert x"})).output == {"text": "X"}
             refused = await finish(eng, "crew", {"text": "expert x"})
             assert refused.status is il.Status.FAILED
-        await worker.elsewhere.stop()
+        await worker.cluster.remote_agents.stop()
 
 
 async def test_who_is_called_by_a_run_may_be_away_for_a_while(store: Path) -> None:
@@ -218,7 +218,7 @@ async def test_who_is_called_by_a_run_may_be_away_for_a_while(store: Path) -> No
         await until(eng, lambda: not available(eng, "talk"))
         run = await submit(eng, "caller")
         async with works(store, talk):
-            assert (await eng.wait(run.id, timeout=20)).output == {"text": "0 1 "}
+            assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "0 1 "}
 
 
 async def test_who_does_not_look_knows_only_its_own(store: Path) -> None:

@@ -79,7 +79,7 @@ async def test_a_run_is_on_disk_when_its_agent_is_called(store: Path, how: str) 
 
 
 def fails_to_write(eng: il.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer: Any = eng.store.database.writer  # type: ignore[attr-defined]
+    writer: Any = eng.core.store.database.writer  # type: ignore[attr-defined]
     transaction = writer._transaction
 
     def refuse(sealed: Any, calls: Any, results: Any) -> None:
@@ -91,15 +91,15 @@ def fails_to_write(eng: il.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cannot_keep_up(eng: il.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eng.store.runs, "backlog", lambda: 1_000_000)
+    monkeypatch.setattr(eng.core.store.runs, "backlog", lambda: 1_000_000)
 
 
 def is_closed(eng: il.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eng.store.database.writer, "_closing", True)  # type: ignore[attr-defined]
+    monkeypatch.setattr(eng.core.store.database.writer, "_closing", True)  # type: ignore[attr-defined]
 
 
 def stops(eng: il.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eng, "_open", False)
+    monkeypatch.setattr(eng.core.admission, "is_open", False)
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -116,8 +116,8 @@ async def test_a_submission_that_is_refused_has_called_no_agent_and_left_nothing
             why(eng, patch)
             with pytest.raises(error):
                 await submit(eng, "pay", {"what": "refused"}, **options)
-        assert (eng.worker.running, eng.worker.limits.reserved) == (0, 0)
-        assert await eng.runs(RunFilter()) == []
+        assert (eng.core.worker.running, eng.core.worker.limits.reserved) == (0, 0)
+        assert await eng.runs.search(RunFilter()) == []
         run = await finish(eng, "pay", {"what": "taken"}, **options)  # the key and the thread are free
         assert run.status is il.Status.SUCCEEDED
     assert paying.calls == ["taken"]
@@ -130,8 +130,8 @@ async def test_with_a_full_disk_agents_are_called_for_the_runs_that_were_accepte
     paying = Paying(store)
     async with engine(store, *paying.agents(), settings=PATIENT) as eng:
         await finish(eng, "pay", {"what": "before"})
-        assert isinstance(eng.store, SQLiteStore)
-        await eng.store.database.write(
+        assert isinstance(eng.core.store, SQLiteStore)
+        await eng.core.store.database.write(
             lambda conn: conn.execute("PRAGMA max_page_count=1").fetchall()
         )  # what it has, no more
         accepted = ["before"]
@@ -142,10 +142,10 @@ async def test_with_a_full_disk_agents_are_called_for_the_runs_that_were_accepte
                 continue
             accepted.append(str(n))
             with pytest.raises(TimeoutError):
-                await eng.wait(made.id, timeout=0)
+                await eng.runs.wait(made.id, timeout=0)
         assert len(accepted) < 51
         assert set(paying.calls) <= set(accepted)
-        assert len(await eng.runs(RunFilter(limit=100))) == len(accepted)
+        assert len(await eng.runs.search(RunFilter(limit=100))) == len(accepted)
 
 
 async def test_a_caller_that_goes_away_while_its_run_is_written_down_leaves_a_whole_run(store: Path) -> None:
@@ -159,11 +159,11 @@ async def test_a_caller_that_goes_away_while_its_run_is_written_down_leaves_a_wh
             going.cancel()
             await asyncio.gather(going, return_exceptions=True)
         await finish(eng, "pay", {"what": "last"})  # written after all of these
-        runs = await eng.runs(RunFilter(limit=100))
+        runs = await eng.runs.search(RunFilter(limit=100))
         for run in runs:
-            assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
         assert len(paying.calls) == len(runs)
-        assert (eng.worker.running, eng.worker.limits.reserved) == (0, 0)
+        assert (eng.core.worker.running, eng.core.worker.limits.reserved) == (0, 0)
 
 
 async def test_the_view_of_a_submission_is_what_is_on_disk(store: Path) -> None:
@@ -172,9 +172,9 @@ async def test_the_view_of_a_submission_is_what_is_on_disk(store: Path) -> None:
         made = await submit(eng, "pay", {"what": "x"})
         ((seq, status),) = sql(store, "SELECT e.seq, 'pending' FROM events e WHERE e.run=? AND e.seq=1", made.id)
         assert (made.seq, made.status.value) == (seq, status)
-        assert (await eng.wait(made.id, timeout=20)).status is il.Status.SUCCEEDED
+        assert (await eng.runs.wait(made.id, timeout=20)).status is il.Status.SUCCEEDED
         with pytest.raises(AlreadyFinished):
-            await eng.cancel(made.id)
+            await eng.runs.cancel(made.id)
 
 
 @pytest.mark.parametrize("turns", range(0, 12, 2))
@@ -192,8 +192,8 @@ async def test_what_is_submitted_while_the_engine_stops_is_executed_once_here_or
     assert all(isinstance(one, il.Run | Unavailable | StoreError) for one in made), made
     assert len(paying.calls) == before  # nothing is executed after the stop
     async with engine(store, *paying.agents(), settings=PATIENT) as eng:
-        runs = await eng.runs(RunFilter(limit=100))
+        runs = await eng.runs.search(RunFilter(limit=100))
         for run in runs:
-            assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
     assert {one.id for one in made if isinstance(one, il.Run)} <= {run.id for run in runs}
     assert len(paying.calls) == len(runs)

@@ -45,9 +45,9 @@ async def test_a_run_ends_with_the_code_it_began_with_and_the_next_has_the_new(t
     async with engine(tmp_path / "x.db", old) as eng:
         run = await submit(eng, "say")
         await begun.wait()
-        eng.exchange([old], [said("new")])
+        eng.teams.exchange([old], [said("new")])
         gate.set()
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "old"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "old"}
         assert (await finish(eng, "say")).output == {"text": "new"}
 
 
@@ -57,13 +57,13 @@ async def test_a_parked_run_is_entered_with_the_new_code_of_its_version_or_the_l
         first, second = await submit(eng, "ask"), await submit(eng, "ask")
         one, two = await question(eng, first.id), await question(eng, second.id)
         new = asks("new")
-        eng.exchange([old], [new])
+        eng.teams.exchange([old], [new])
         await eng.questions.answer(one.id, {"approved": True})
-        assert (await eng.wait(first.id, timeout=20)).output == {"text": "new"}
-        eng.exchange([new], [asks("newest", "2.0")])
+        assert (await eng.runs.wait(first.id, timeout=20)).output == {"text": "new"}
+        eng.teams.exchange([new], [asks("newest", "2.0")])
         assert [agent.card.key for agent in eng.agents] == ["ask@2.0"]
         await eng.questions.answer(two.id, {"approved": True})
-        assert (await eng.wait(second.id, timeout=20)).output == {"text": "new"}
+        assert (await eng.runs.wait(second.id, timeout=20)).output == {"text": "new"}
 
 
 async def test_where_one_cannot_be_everything_stays_and_whoever_listens_is_told_once(tmp_path: Path) -> None:
@@ -72,18 +72,18 @@ async def test_where_one_cannot_be_everything_stays_and_whoever_listens_is_told_
         told: list[list[str]] = []
         eng.agents.listeners.append(lambda: told.append([agent.card.name for agent in eng.agents]))
         with pytest.raises(il.DefinitionError, match="there are two agents b"):
-            eng.exchange([a], [said("c", "c"), said("again", "b")])
+            eng.teams.exchange([a], [said("c", "c"), said("again", "b")])
         with pytest.raises(il.DefinitionError, match="there are two agents c"):
-            eng.exchange([a], [said("c", "c"), said("again", "c")])
+            eng.teams.exchange([a], [said("c", "c"), said("again", "c")])
 
         def refuse(card: AgentCard) -> list[str]:
             return ["its name is d"] if card.name == "d" else []
 
         eng.agents.add_check(refuse)
         with pytest.raises(il.DefinitionError, match="its name is d"):
-            eng.exchange([a], [said("c", "c"), said("d", "d")])
+            eng.teams.exchange([a], [said("c", "c"), said("d", "d")])
         assert told == []
-        eng.exchange([a], [said("c", "c"), said("A", "a"), said("e", "e")])
+        eng.teams.exchange([a], [said("c", "c"), said("A", "a"), said("e", "e")])
         assert told == [["a", "b", "c", "e"]], "who takes the place of another keeps it"
 
 
@@ -117,13 +117,13 @@ async def test_a_team_is_exchanged_with_its_members_and_a_task_that_runs_goes_on
         run = await submit(eng, "crew", {"text": "x"})
         await begun.wait()
         second = team("other-1", lead_1=lead, other_1=helper("other"))
-        eng.exchange([first], [second])
+        eng.teams.exchange([first], [second])
         gate.set()
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output == {"text": "old"}, ended.error
         failed = await finish(eng, "crew", {"text": "x"})
         assert failed.error is not None, "helper-1 is no member any more"
         with pytest.raises(il.DefinitionError, match="there is an agent crew already"):
-            eng.exchange([], [team(lead_1=lead)])
-        eng.exchange([second], [team("helper-1", lead_1=lead, helper_1=helper("new"))])
+            eng.teams.exchange([], [team(lead_1=lead)])
+        eng.teams.exchange([second], [team("helper-1", lead_1=lead, helper_1=helper("new"))])
         assert (await finish(eng, "crew", {"text": "x"})).output == {"text": "new"}

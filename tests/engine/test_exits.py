@@ -146,10 +146,10 @@ async def test_code_that_ends_the_process_fails_its_own_run_only(store: Path, sh
         assert run.error is not None
         expected = f"the agent called {how}" if how.startswith("sys") else "KeyboardInterrupt"
         assert (run.error.code, run.error.message) == ("agent_crashed", expected)
-        await eng.send(other.id, "well")
-        assert (await eng.wait(other.id, timeout=20)).output == {"text": "well"}
+        await eng.runs.send(other.id, "well")
+        assert (await eng.runs.wait(other.id, timeout=20)).output == {"text": "well"}
         assert (await kinds(eng, other.id)).count("started") == 1
-        assert await eng.verify(run.id) is None
+        assert await eng.runs.verify(run.id) is None
 
 
 async def test_another_task_factory_still_makes_the_tasks(store: Path) -> None:
@@ -218,8 +218,8 @@ async def test_what_an_agent_brings_along_ends_no_process_either(store: Path) ->
         far = await submit(eng, "far")
         await question(eng, far.id)
         await parked(eng, far.id)
-        await eng.cancel(far.id)
-        assert (await eng.wait(far.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(far.id)
+        assert (await eng.runs.wait(far.id, timeout=20)).status is il.Status.CANCELLED
     assert calls == 1
 
 
@@ -254,8 +254,8 @@ async def test_what_is_made_of_the_end_of_an_agent_ends_no_process(store: Path, 
         run = await finish(eng, "bad", thread="t", create_thread=True)
         assert run.status is il.Status.FAILED
         assert run.error is not None
-        await eng.send(other.id, "well")
-        assert (await eng.wait(other.id, timeout=20)).output == {"text": "well"}
+        await eng.runs.send(other.id, "well")
+        assert (await eng.runs.wait(other.id, timeout=20)).output == {"text": "well"}
 
 
 # -- the end of the event loop ------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ def asks() -> il.Agent[..., Any]:
 async def _begin(eng: il.Engine, agent: str = "agent") -> str:
     """Start a run, and come back when it is at it."""
     run = await submit(eng, agent)
-    async for event in eng.events(run.id):
+    async for event in eng.runs.events(run.id):
         if event.kind == "thought":
             break
     await settle()
@@ -394,8 +394,8 @@ async def _begin(eng: il.Engine, agent: str = "agent") -> str:
 
 async def _end_of(store: Path | str, agent: il.Agent[..., Any], run: str) -> il.Run:
     async with engine(store, agent) as eng:
-        assert (await eng.run(run)).status in (il.Status.RUNNING, il.Status.WAITING)
-        return await eng.wait(run, timeout=20)
+        assert (await eng.runs.get(run)).status in (il.Status.RUNNING, il.Status.WAITING)
+        return await eng.runs.wait(run, timeout=20)
 
 
 async def _told(store: Path | str, run: str) -> list[str]:
@@ -441,8 +441,8 @@ def test_a_cancellation_that_nobody_asked_for_writes_nothing_when_the_process_en
 
 def _forget(eng: il.Engine | None) -> None:
     """What the system does with a process that has ended: its locks are gone."""
-    if eng is not None and isinstance(eng.store, SQLiteStore):
-        eng.store.liveness.release_all()
+    if eng is not None and isinstance(eng.core.store, SQLiteStore):
+        eng.core.store.liveness.release_all()
 
 
 async def test_runs_that_are_abandoned_are_handed_back_and_blame_nobody(store: Path | str) -> None:
@@ -451,7 +451,7 @@ async def test_runs_that_are_abandoned_are_handed_back_and_blame_nobody(store: P
     run = await _begin(eng)
     await eng.abandon()
     async with engine(store) as other:
-        row = await other.store.runs.get(run)
+        row = await other.core.store.runs.get(run)
         assert row is not None
         assert (row.status, row.worker, row.crashes) == (il.Status.RUNNING, None, 0)
-    await eng.store.close()
+    await eng.core.store.close()

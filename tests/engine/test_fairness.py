@@ -32,7 +32,7 @@ async def test_a_caller_with_one_run_does_not_wait_for_the_many_of_another(store
         runs.append(await submit(eng, "work", {"who": "modest"}, caller=caller("modest")))
         gate.set()
         for run in runs:
-            assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
     assert order.index("modest") <= 2
 
 
@@ -48,15 +48,15 @@ async def test_who_comes_when_a_slot_gets_free_does_not_overtake_who_waits_for_i
     async with engine(store, work, settings=ONE) as eng:
         first = await submit(eng, "work", {"who": "first"}, caller=caller("x"))
         second = await submit(eng, "work", {"who": "second"}, caller=caller("y"))
-        while not eng.worker.limits.starved:  # it has been seen that one waits
+        while not eng.core.worker.limits.starved:  # it has been seen that one waits
             await asyncio.sleep(0)
         gate.set()
-        while eng.worker.running:
+        while eng.core.worker.running:
             await asyncio.sleep(0)
         third = await submit(eng, "work", {"who": "third"}, caller=caller("z"))  # the slot is free, and not taken yet
         runs += [first, second, third]
         for run in runs:
-            assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
     assert order == ["first", "second", "third"]
 
 
@@ -79,5 +79,5 @@ async def test_agents_take_turns(store: Path) -> None:
         runs += [await submit(eng, "short") for _ in range(4)]
         gate.set()
         for run in runs:
-            assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
     assert order[:10].count("short") == 4

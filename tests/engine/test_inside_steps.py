@@ -94,7 +94,7 @@ async def test_ids_made_inside_a_step_shift_nothing_and_stay_the_same_when_it_is
         asked = await question(eng, run.id)
         keys = [record.key for record in await bodies(eng, run.id, Recorded)]
         await eng.questions.answer(asked.id, {"approved": True})
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         records = {record.key: record.value for record in await bodies(eng, run.id, Recorded)}
     assert keys[0] == "uuid@/1:"
     assert keys[-2:] == ["step@/2:make", "uuid@/3:"]
@@ -124,7 +124,7 @@ async def test_a_step_that_a_crash_cut_short_gets_the_same_id_again(store: Path)
             await asyncio.sleep(0)
     await crash(eng)
     async with engine(store, agent) as eng:
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "paid"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "paid"}
     assert len(seen) == 2
     assert len(set(seen)) == 1
 
@@ -150,7 +150,7 @@ async def test_what_a_step_showed_stays_after_a_wait(store: Path, how: str) -> N
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "token1 token2 END"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "token1 token2 END"}
         assert "restarted" not in await kinds(eng, run.id)
         if how == "emit":
             assert {body.step for body in await bodies(eng, run.id, Thought)} == {"step@/1:model"}
@@ -171,7 +171,7 @@ async def test_what_a_plain_step_showed_stays_after_a_wait(store: Path) -> None:
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "token1 token2 END"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "token1 token2 END"}
         assert "restarted" not in await kinds(eng, run.id)
 
 
@@ -205,7 +205,7 @@ async def test_a_step_that_is_tried_again_voids_only_what_it_showed_itself(store
     async with engine(store, agent) as eng:
         run = await finish(eng, "agent")
         assert run.output == {"text": "beside more try 2 "}
-        events = [event async for event in eng.events(run.id, follow=False)]
+        events = [event async for event in eng.runs.events(run.id, follow=False)]
     assert output_of(events) == run.output
     (restart,) = [event.body for event in events if isinstance(event.body, RunRestarted)]
     standing = [e for e in events if e.seq <= restart.keep or e.seq > _seq_of(events, restart)]
@@ -236,14 +236,14 @@ async def test_what_an_attempt_showed_that_a_crash_cut_short_is_void(store: Path
 
     eng = await engine(store, agent, settings=PATIENT).__aenter__()
     run = await submit(eng, "agent")
-    async for event in eng.events(run.id):
+    async for event in eng.runs.events(run.id):
         if event.kind == "delta":
             break
     await crash(eng)
     async with engine(store, agent) as eng:
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "whole END"}
-        assert output_of([event async for event in eng.events(run.id, follow=False)]) == {"text": "whole END"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "whole END"}
+        assert output_of([event async for event in eng.runs.events(run.id, follow=False)]) == {"text": "whole END"}
 
 
 class Pair(NamedTuple):
@@ -274,7 +274,7 @@ async def test_a_result_has_the_same_type_at_first_and_in_replay(store: Path) ->
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).error is None
+        assert (await eng.runs.wait(run.id, timeout=20)).error is None
     first, second = seen
     assert first == second == [[1, [[2, 3]], {"four": [5]}], (1, 2), Pair(1, 2)]
     assert [type(value) for value in first] == [type(value) for value in second] == [list, tuple, Pair]

@@ -72,7 +72,7 @@ async def test_a_call_that_cannot_be_written_does_not_mix_up_its_neighbours(stor
         await eng.threads.create("three")
         results = await asyncio.gather(
             eng.threads.patch("one", metadata={"n": 1}),
-            eng.cancel("\ud800"),
+            eng.runs.cancel("\ud800"),
             eng.threads.patch("three", metadata={"n": 3}),
             return_exceptions=True,
         )
@@ -90,16 +90,18 @@ async def test_a_submission_that_is_tried_again_still_gets_its_thread(store: Pat
 
     async with engine(store, counting) as eng:
         await eng.threads.create("t")
-        real, neighbours = eng.store.runs.submit, list[asyncio.Future[Any]]()
+        real, neighbours = eng.core.store.runs.submit, list[asyncio.Future[Any]]()
 
         def beside(*given: Any) -> Any:
             submitting = real(*given)
-            assert isinstance(eng.store, SqlStore)
+            assert isinstance(eng.core.store, SqlStore)
             # In the same transaction, and behind it.
-            neighbours.append(eng.store.database.write(lambda conn: conn.execute("INSERT INTO nowhere VALUES (1)")))
+            neighbours.append(
+                eng.core.store.database.write(lambda conn: conn.execute("INSERT INTO nowhere VALUES (1)"))
+            )
             return submitting
 
-        eng.store.runs.submit = beside  # type: ignore[method-assign]
+        eng.core.store.runs.submit = beside  # type: ignore[method-assign]
         assert (await finish(eng, "counting", thread="t")).status is il.Status.SUCCEEDED
         assert (await eng.threads.get("t")).values == {"n": 1}
         (neighbour,) = neighbours
@@ -184,7 +186,7 @@ async def test_a_child_that_ends_after_its_parent_does_not_wake_it(store: Path) 
         run = await finish(eng, "parent")
         leaving.set()
         (child_run,) = sql(store, "SELECT id FROM runs WHERE parent=?", run.id)[0]
-        assert (await eng.wait(child_run, timeout=10)).status is il.Status.CANCELLED
+        assert (await eng.runs.wait(child_run, timeout=10)).status is il.Status.CANCELLED
         assert sql(store, "SELECT wake_at FROM runs WHERE id=?", run.id) == [(None,)]
         assert sql(store, "SELECT count(*) FROM inbox") == [(0,)]
 
@@ -208,13 +210,13 @@ async def test_a_cancel_under_way_survives_a_crash_and_the_agent_is_not_run_agai
     await first.start()
     run = await submit(first, "slow")
     await until(lambda: entered)
-    await first.cancel(run.id)
-    async for event in first.events(run.id):
+    await first.runs.cancel(run.id)
+    async for event in first.runs.events(run.id):
         if event.kind == "cancel_requested":
             break
     await crash(first)
     async with engine(store, slow, settings=settings) as eng:
-        assert (await eng.wait(run.id, timeout=10)).status is il.Status.CANCELLED
+        assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.CANCELLED
     assert entered == [1]
 
 
@@ -223,7 +225,7 @@ async def test_an_unreadable_run_does_not_stop_the_others(store: Path) -> None:
         bad = await submit(eng, "echo", {"text": "bad"}, delay=0.2)
         good = await submit(eng, "echo", {"text": "good"}, delay=0.3)
         sql(store, "UPDATE events SET body=? WHERE run=?", b'{"kind":"of a newer version"}', bad.id)
-        assert (await eng.wait(good.id, timeout=10)).output == {"text": "good"}
+        assert (await eng.runs.wait(good.id, timeout=10)).output == {"text": "good"}
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,7 @@ async def test_an_unreadable_run_does_not_stop_the_others(store: Path) -> None:
 )
 async def test_a_store_that_fails_once_does_not_stop_the_engine(store: Path, name: str) -> None:
     async with engine(store, asker) as eng:
-        port, method = operator.attrgetter(name.partition(".")[0])(eng.store), name.partition(".")[2]
+        port, method = operator.attrgetter(name.partition(".")[0])(eng.core.store), name.partition(".")[2]
         real, failed = getattr(port, method), []
 
         async def once(*args: Any, **kwargs: Any) -> Any:
@@ -245,7 +247,7 @@ async def test_a_store_that_fails_once_does_not_stop_the_engine(store: Path, nam
         run = await submit(eng, "asker")
         asked = await question(eng, run.id)
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "True"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "True"}
         await until(lambda: failed)
 
 
@@ -268,7 +270,7 @@ async def test_claimed_runs_on_their_way_in_are_not_taken_for_orphans(
     sql(store, "UPDATE runs SET updated_at=updated_at-60000000")
     async with engine(store, work, settings=msgspec.structs.replace(QUICK, sweep_every=0.002)) as eng:
         for run in runs:
-            assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
     assert sorted(calls) == list(range(60))
 
 
@@ -285,7 +287,7 @@ async def test_an_agent_that_must_not_be_repeated_is_not_even_after_a_graceful_s
         run = await submit(eng, "once")
         await until(lambda: entered)
     async with engine(store, once) as eng:
-        done = await eng.wait(run.id, timeout=10)
+        done = await eng.runs.wait(run.id, timeout=10)
         assert done.error is not None
         assert (done.error.code, done.error.transient) == ("run_lost", True)
     assert entered == [1]
@@ -297,13 +299,13 @@ async def test_a_caller_that_goes_away_while_submitting_takes_no_slot_with_it(st
         return "x"
 
     async with engine(store, plain) as eng:
-        real, entered = eng.store.runs.submit, asyncio.Event()
+        real, entered = eng.core.store.runs.submit, asyncio.Event()
 
         def noted(*given: Any) -> Any:
             entered.set()
             return real(*given)
 
-        eng.store.runs.submit = noted  # type: ignore[method-assign]
+        eng.core.store.runs.submit = noted  # type: ignore[method-assign]
         for n in range(5):
             entered.clear()
             task = asyncio.create_task(submit(eng, "plain", thread=f"t{n}", create_thread=True))
@@ -311,7 +313,7 @@ async def test_a_caller_that_goes_away_while_submitting_takes_no_slot_with_it(st
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         await until(lambda: sql(store, "SELECT DISTINCT status FROM runs") == [("succeeded",)])
-        await until(lambda: eng.worker.running == 0)
+        await until(lambda: eng.core.worker.running == 0)
 
 
 async def test_a_run_of_a_worker_that_left_no_trace_is_found(store: Path) -> None:
@@ -319,7 +321,7 @@ async def test_a_run_of_a_worker_that_left_no_trace_is_found(store: Path) -> Non
         run = await submit(eng, "echo", {"text": "x"}, delay=3600)
     sql(store, "UPDATE runs SET worker='nobody', wake_at=NULL, created_at=0")
     async with engine(store, echo) as eng:
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "x"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "x"}
 
 
 def test_a_forked_child_does_not_keep_a_dead_worker_alive(tmp_path: Path) -> None:
@@ -368,7 +370,7 @@ async def test_changing_what_a_step_gave_does_not_change_what_was_recorded(store
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "a,b"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "a,b"}
 
 
 async def test_changing_what_was_yielded_or_given_does_not_change_the_log(store: Path) -> None:
@@ -404,12 +406,12 @@ async def test_a_question_that_expires_while_the_run_is_parked_has_expired(store
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if event.kind == "withdrawn":
                 break
         (asked,) = [q for q in await eng.questions.open() if q.key == "ask:y"]
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "expired"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "expired"}
 
 
 async def test_a_question_that_expired_just_before_a_crash_has_expired(store: Path) -> None:
@@ -425,7 +427,7 @@ async def test_a_question_that_expired_just_before_a_crash_has_expired(store: Pa
 
     first = engine(store, agent, settings=PATIENT)
     await first.start()
-    real = first.store.questions.close
+    real = first.core.store.questions.close
 
     async def and_then_nothing(*args: Any) -> bool:
         await real(*args)
@@ -433,12 +435,12 @@ async def test_a_question_that_expired_just_before_a_crash_has_expired(store: Pa
         await asyncio.Event().wait()
         return True
 
-    first.store.questions.close = and_then_nothing  # type: ignore[method-assign]
+    first.core.store.questions.close = and_then_nothing  # type: ignore[method-assign]
     run = await submit(first, "agent")
     await closed.wait()
     await crash(first)
     async with engine(store, agent) as eng:
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "expired"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "expired"}
 
 
 async def test_a_step_that_is_said_again_twice_keeps_its_output(store: Path) -> None:
@@ -461,13 +463,15 @@ async def test_a_step_that_is_said_again_twice_keeps_its_output(store: Path) -> 
         runs = sql(store, "SELECT id FROM runs")
         run = runs[0][0] if runs else (await submit(eng, "agent")).id
         await question(eng, run)
-        await until(lambda eng=eng, run=run: (e := eng.worker.execution(run)) and e.waits.blocked and e.log.settled)
+        await until(
+            lambda eng=eng, run=run: (e := eng.core.worker.execution(run)) and e.waits.blocked and e.log.settled
+        )
         await crash(eng)
         path |= change
     async with engine(store, agent) as eng:
         asked = await question(eng, run)
         await eng.questions.answer(asked.id, {"approved": True})
-        done = await eng.wait(run, timeout=10)
+        done = await eng.runs.wait(run, timeout=10)
         assert done.output == {"text": "2 STEP y end"}
         assert output_of(await log(eng, run)) == done.output
 
@@ -485,7 +489,7 @@ async def test_text_that_changed_before_a_record_is_in_the_log_while_the_run_wai
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         asked = await question(eng, run.id)
-        await until(lambda: eng.worker.execution(run.id) is None)
+        await until(lambda: eng.core.worker.execution(run.id) is None)
         said["text"] = "He"
         await eng.questions.answer(asked.id, {"approved": True})
         await question(eng, run.id)
@@ -504,7 +508,7 @@ async def test_empty_output_does_not_look_like_a_difference(store: Path) -> None
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "ab"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "ab"}
         assert "restarted" not in await kinds(eng, run.id)
 
 
@@ -565,7 +569,7 @@ async def test_the_same_key_is_done_asked_and_called_once(store: Path) -> None:
     async with engine(store, agent, child, settings=PATIENT) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "x"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "x"}
     assert sorted(done) == ["child", "paid"]
 
 
@@ -588,11 +592,11 @@ async def test_an_agent_that_works_beside_a_wait_is_not_parked(store: Path) -> N
 
     async with engine(store, agent, settings=PATIENT) as eng:
         run = await submit(eng, "agent")
-        execution = eng.worker.execution(run.id)
+        execution = eng.core.worker.execution(run.id)
         assert execution is not None
         await until(lambda: execution.waits.blocked)
         beat.set()
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if event.kind == "delta":
                 break
         execution.parking.park_if_idle()  # as if it had waited long enough: but it has just said something
@@ -629,11 +633,11 @@ async def test_a_child_that_was_rolled_back_is_not_run_again(store: Path) -> Non
     async with engine(store, asker, parent) as eng:
         run = await submit(eng, "parent")
         asked = await question(eng, run.id)
-        await until(lambda: not eng.worker._executions)
-        await eng.cancel(asked.run, rollback=True)
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "child gone"}
+        await until(lambda: not eng.core.worker._executions)
+        await eng.runs.cancel(asked.run, rollback=True)
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "child gone"}
         with pytest.raises(RunNotFound):
-            await eng.run(asked.run)
+            await eng.runs.get(asked.run)
 
 
 async def test_children_of_a_cancelled_run_are_cancelled_in_the_same_transaction(store: Path) -> None:
@@ -645,24 +649,24 @@ async def test_children_of_a_cancelled_run_are_cancelled_in_the_same_transaction
     await first.start()
     run = await submit(first, "parent")
     asked = await question(first, run.id)
-    await until(lambda: not first.worker._executions)
-    first.worker.notify_run = lambda *news: None  # type: ignore[method-assign, assignment]
-    first.worker.claims.wake = lambda: None  # type: ignore[method-assign]
-    await first.cancel(run.id)
-    await first.wait(run.id, timeout=10)
+    await until(lambda: not first.core.worker._executions)
+    first.core.worker.notify_run = lambda *news: None  # type: ignore[method-assign, assignment]
+    first.core.worker.claims.wake = lambda: None  # type: ignore[method-assign]
+    await first.runs.cancel(run.id)
+    await first.runs.wait(run.id, timeout=10)
     await crash(first)
     async with engine(store, asker, parent) as eng:
-        assert (await eng.wait(asked.run, timeout=10)).status is il.Status.CANCELLED
+        assert (await eng.runs.wait(asked.run, timeout=10)).status is il.Status.CANCELLED
 
 
 async def test_mail_does_not_start_a_delayed_run_and_a_cancel_ends_it(store: Path) -> None:
     async with engine(store, echo) as eng:
         run = await submit(eng, "echo", {"text": "x"}, delay=3600)
-        await eng.send(run.id, "hello")
+        await eng.runs.send(run.id, "hello")
         assert (await finish(eng, "echo", {"text": "y"}, delay=0.1)).status is il.Status.SUCCEEDED
-        assert (await eng.run(run.id)).status is il.Status.PENDING
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=10)).status is il.Status.CANCELLED
+        assert (await eng.runs.get(run.id)).status is il.Status.PENDING
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.CANCELLED
 
 
 async def test_plain_functions_beyond_the_threads_wait_their_turn(store: Path) -> None:
@@ -695,24 +699,24 @@ async def test_a_message_is_not_overlooked_when_a_pull_was_given_up(store: Path)
         return (await ctx.receive()).text
 
     async with engine(store, echo, parent, settings=PATIENT) as eng:
-        real = eng.store.runs.inbox
+        real = eng.core.store.runs.inbox
 
         async def slow(*where: Any) -> Any:
             found = await real(*where)
             await asyncio.sleep(0.15)
             return found
 
-        eng.store.runs.inbox = slow  # type: ignore[method-assign]
+        eng.core.store.runs.inbox = slow  # type: ignore[method-assign]
         run = await submit(eng, "parent")
         await asyncio.sleep(0.08)
-        await eng.send(run.id, "hello")
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "hello"}
+        await eng.runs.send(run.id, "hello")
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "hello"}
 
 
 async def test_a_worker_process_that_died_in_its_sleep_is_replaced(store: Path) -> None:
     async with engine(store, burn) as eng:
         await finish(eng, "burn", {"seconds": 0.001})
-        (idle,) = eng.worker.processes._free
+        (idle,) = eng.core.worker.processes._free
         os.kill(idle.process.pid, signal.SIGKILL)
         await idle.process.wait()
         assert (await finish(eng, "burn", {"seconds": 0.001})).status is il.Status.SUCCEEDED
@@ -765,8 +769,8 @@ async def test_waiting_in_vain_leaves_nothing_behind(store: Path) -> None:
         await question(eng, run.id)
         for _ in range(50):
             with pytest.raises(TimeoutError):
-                await eng.wait(run.id, timeout=0.001)
-        live = eng.worker.log_of(run.id)
+                await eng.runs.wait(run.id, timeout=0.001)
+        live = eng.core.worker.log_of(run.id)
         assert live is not None
         assert len(live._readers) < 5
 
@@ -779,17 +783,17 @@ async def test_deleted_runs_are_gone_also_from_memory(store: Path) -> None:
     async with engine(store, parent, echo) as eng:
         run = await finish(eng, "parent")
         (child,) = sql(store, "SELECT id FROM runs WHERE parent=?", run.id)[0]
-        await eng.delete(run.id)
+        await eng.runs.delete(run.id)
         for gone in (run.id, child):
             with pytest.raises(RunNotFound):
-                await eng.run(gone)
+                await eng.runs.get(gone)
 
 
 async def test_a_log_whose_tail_was_cut_off_does_not_verify(store: Path) -> None:
     async with engine(store, echo) as eng:
         run = await finish(eng, "echo", {"text": "x"})
         sql(store, "DELETE FROM events WHERE run=? AND kind='finished'", run.id)
-        assert await eng.verify(run.id) == 3
+        assert await eng.runs.verify(run.id) == 3
 
 
 async def test_a_thread_that_is_still_needed_does_not_keep_others_from_expiring(store: Path) -> None:
@@ -798,7 +802,7 @@ async def test_a_thread_that_is_still_needed_does_not_keep_others_from_expiring(
         await eng.threads.create("needed")
         await submit(eng, "echo", {"text": "x"}, thread="needed", delay=3600)
         await eng.threads.create("unused")
-        sqlite = eng.store
+        sqlite = eng.core.store
         assert isinstance(sqlite, SqlStore)
         async with asyncio.timeout(10):
             while await sqlite.threads.get("unused") is not None:
@@ -824,10 +828,10 @@ async def test_a_rollback_that_comes_too_late_to_be_read_still_forgets_the_run(s
         for _ in range(5):
             going = threading.Event()
             run = await submit(eng, "quick")
-            execution = eng.worker.execution(run.id)
+            execution = eng.core.worker.execution(run.id)
             assert execution is not None
             never_reads_its_inbox(execution)
-            await eng.cancel(run.id, rollback=True)
+            await eng.runs.cancel(run.id, rollback=True)
             going.set()
             await until(lambda run=run: sql(store, "SELECT count(*) FROM runs WHERE id=?", run.id) == [(0,)])
 
@@ -849,7 +853,7 @@ async def test_a_log_that_is_refused_while_fragments_wait_is_given_up_without_an
         await asyncio.Event().wait()
 
     async with engine(store, talks, settings=PATIENT) as eng:
-        writer = eng.store.database.writer  # type: ignore[attr-defined]
+        writer = eng.core.store.database.writer  # type: ignore[attr-defined]
         write = writer._transaction
 
         def refused(sealed: list[Any], calls: list[Any], results: list[Any]) -> None:
@@ -863,7 +867,7 @@ async def test_a_log_that_is_refused_while_fragments_wait_is_given_up_without_an
         run = await submit(eng, "talks")
         accepted.set()
         await asyncio.wait_for(more.wait(), 20)
-        written = eng.worker.log_of(run.id)
+        written = eng.core.worker.log_of(run.id)
         assert written is not None
         refuse.set()
         with pytest.raises((StoreError, Fenced)):

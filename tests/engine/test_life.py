@@ -11,10 +11,12 @@ import pytest
 
 import interlingua as il
 from interlingua.engine.agents import mount_path
+from interlingua.engine.agents.catalog import AgentCatalog
 from interlingua.engine.agents.process_pool import ProcessPool
 from interlingua.engine.cluster.remote_agents import Elsewhere
-from interlingua.engine.runs import store_owner
+from interlingua.engine.runs.admission import Admission
 from interlingua.engine.runs.worker import Worker
+from interlingua.engine.services import store_owner
 from interlingua.engine.services.callbacks import Callbacks
 from interlingua.engine.services.reminders import Reminders
 from interlingua.runtime.closing import close_all
@@ -63,16 +65,16 @@ async def test_an_engine_stops_whatever_fails_on_the_way(
         await entered.wait()
         with pytest.raises(OSError, match="it broke"):
             await eng.stop()
-    for task in [*eng.worker._loops, *eng.worker._jobs]:  # what the broken step would have ended
+    for task in [*eng.core.worker._loops, *eng.core.worker._jobs]:  # what the broken step would have ended
         task.cancel()
     assert not eng.running
     await eng.stop()  # once is enough
     go.set()
     async with engine(store, agent, settings=PATIENT) as other:
-        row = await other.store.runs.get(run.id)
+        row = await other.core.store.runs.get(run.id)
         assert row is not None
         assert row.crashes == 0
-        assert (await other.wait(run.id, timeout=20)).output == {"text": "done"}
+        assert (await other.runs.wait(run.id, timeout=20)).output == {"text": "done"}
 
 
 async def test_the_first_error_counts_and_the_others_are_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -100,8 +102,8 @@ async def test_the_first_error_counts_and_the_others_are_logged(caplog: pytest.L
     [
         (store_owner, "join"),
         (mount_path, "server_id"),
-        (il.Engine, "_publish_cards"),
-        (il.Engine, "_count_pending"),
+        (AgentCatalog, "publish_cards"),
+        (Admission, "count_waiting"),
         (Worker, "_enter_store"),
         (Worker, "start"),
         (Callbacks, "start"),
@@ -116,14 +118,14 @@ async def test_an_engine_that_cannot_start_closes_what_it_opened(
     go.set()
     eng = engine(store, agent)
     closed = 0
-    close = eng.store.close
+    close = eng.core.store.close
 
     async def counted() -> None:
         nonlocal closed
         closed += 1
         await close()
 
-    monkeypatch.setattr(eng.store, "close", counted)
+    monkeypatch.setattr(eng.core.store, "close", counted)
     before = asyncio.all_tasks()
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, broken)
@@ -133,6 +135,6 @@ async def test_an_engine_that_cannot_start_closes_what_it_opened(
     assert asyncio.all_tasks() <= before
     await eng.start()  # it can still begin
     run = await submit(eng, "agent")
-    assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+    assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
     await eng.stop()
     assert closed == 2

@@ -50,7 +50,7 @@ async def test_an_agent_runs_as_often_at_once_as_it_says(store: Path) -> None:
         await busy.has(2)
         busy.go.set()
         for run in runs:  # each place that gets free is taken at once
-            assert (await eng.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
     assert busy.most == 2
 
 
@@ -61,7 +61,7 @@ async def test_runs_that_are_submitted_together_stay_within_the_limit(store: Pat
         await busy.has(1)
         busy.go.set()
         for run in runs:
-            assert (await eng.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
     assert busy.most == 1
 
 
@@ -74,20 +74,20 @@ async def test_runs_that_wait_for_an_agent_at_its_limit_hold_up_nobody_else(stor
 
     async with engine(store, busy.agent, quick, settings=RARELY) as eng:
         runs = [await submit(eng, "busy") for _ in range(30)]
-        claim = eng.store.claims.claim
+        claim = eng.core.store.claims.claim
 
         async def listed(worker: str, queues: list[str], *args: Any, **options: Any) -> Any:
             asked.append(queues)
             return await claim(worker, queues, *args, **options)
 
-        eng.store.claims.claim = listed  # type: ignore[method-assign]
+        eng.core.store.claims.claim = listed  # type: ignore[method-assign]
         for _ in range(5):
             assert (await finish(eng, "quick", delay=0.01)).output == {"text": "done"}
         assert asked
         assert all(queues == [eng.agents.queue(quick)] for queues in asked)  # nobody looks for what could not start
         busy.go.set()
         for run in runs:
-            assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
     assert busy.most == 1
 
 
@@ -102,7 +102,7 @@ async def test_what_is_set_for_an_agent_comes_before_what_it_says_and_counts_all
         for one in (first, second, third):
             one.go.set()
         for run in runs:
-            assert (await eng.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
     assert first.most + second.most <= 6
     assert third.most == 1
 
@@ -114,7 +114,7 @@ async def test_a_version_that_shares_its_places_with_another_gets_them_where_tha
     async with engine(store, first.agent, second.agent, settings=settings) as eng:
         runs = [await submit(eng, "busy", version="2", delay=0.01) for _ in range(4)]
         for run in runs:
-            assert (await eng.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
     assert (first.most, second.most) == (0, 1)
 
 
@@ -141,7 +141,7 @@ async def test_an_agent_that_waits_for_an_answer_gives_its_place_to_the_next(sto
         for one in questions:
             await eng.questions.answer(one.id, {"approved": True})
         for run in runs:
-            assert (await eng.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
 
 
 async def test_a_reloaded_agent_has_its_new_limit_and_what_runs_counts_for_it(store: Path) -> None:
@@ -149,14 +149,14 @@ async def test_a_reloaded_agent_has_its_new_limit_and_what_runs_counts_for_it(st
     async with engine(store, before.agent, settings=RARELY) as eng:
         runs = [await submit(eng, "busy") for _ in range(4)]
         await before.has(1)
-        eng.exchange([before.agent], [after.agent])
+        eng.teams.exchange([before.agent], [after.agent])
         await after.has(1)
         assert (before.running, after.running) == (1, 1)
         before.go.set()
         await after.has(2)
         after.go.set()
         for run in runs:
-            assert (await eng.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
     assert after.most == 2
 
 

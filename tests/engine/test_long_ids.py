@@ -34,7 +34,7 @@ async def test_a_run_with_a_long_id_is_refused(store: Path, options: dict[str, A
         with pytest.raises(InvalidRequest, match="longer than 512 bytes") as refused:
             await submit(eng, "echo", {"text": "x"}, **options)
         assert not refused.value.transient
-        assert await eng.runs(RunFilter()) == []
+        assert await eng.runs.search(RunFilter()) == []
 
 
 async def test_ids_up_to_the_limit_are_kept(store: Path) -> None:
@@ -59,13 +59,13 @@ async def test_a_thread_with_a_long_id_is_refused(store: Path) -> None:
 async def test_what_a_store_cannot_index_is_refused_and_disturbs_nothing_else(store: Path) -> None:
     async with engine(store) as eng:
         with pytest.raises(InvalidRequest, match="cannot be kept"):
-            await eng.store.documents.link("kind", LONG, "target")
-        fine = eng.store.documents.write([Put("space", "fine", b"{}")])
+            await eng.core.store.documents.link("kind", LONG, "target")
+        fine = eng.core.store.documents.write([Put("space", "fine", b"{}")])
         for change in (Put("space", LONG, b""), Put("space", "x", b"", topic=LONG), Post("box", LONG, b"")):
             with pytest.raises(InvalidRequest, match="cannot be kept"):
-                await eng.store.documents.write([change])
+                await eng.core.store.documents.write([change])
         await fine
-        assert await eng.store.documents.get("space", "fine") is not None
+        assert await eng.core.store.documents.get("space", "fine") is not None
 
 
 async def test_an_agent_with_a_long_name_is_refused_where_it_is_declared() -> None:

@@ -95,11 +95,11 @@ async def test_the_time_in_the_queue_begins_when_a_delay_is_over(store: Path) ->
     async with engine(store, quick) as eng:
         await finish(eng, "quick")
         await finish(eng, "quick", delay=0.3)
-        numbers = eng.worker.meters.agents.of("quick")
+        numbers = eng.core.worker.meters.agents.of("quick")
         assert numbers.queued.count == 2
         assert numbers.queued.total < 0.3
         assert numbers.finished == {il.Status.SUCCEEDED: 2}
-        assert eng.worker.meters.callers.of("owner").ran.count == 2
+        assert eng.core.worker.meters.callers.of("owner").ran.count == 2
 
 
 async def test_the_time_in_the_queue_begins_when_the_thread_is_free(store: Path) -> None:
@@ -115,9 +115,9 @@ async def test_the_time_in_the_queue_begins_when_the_thread_is_free(store: Path)
         first = await submit(eng, "turn", thread=thread.id, when_busy="enqueue")
         second = await submit(eng, "turn", thread=thread.id, when_busy="enqueue")
         asyncio.get_running_loop().call_later(0.3, go.set)
-        await eng.wait(first.id, timeout=20)
-        assert (await eng.wait(second.id, timeout=20)).status is il.Status.SUCCEEDED
-        queued = eng.worker.meters.agents.of("turn").queued
+        await eng.runs.wait(first.id, timeout=20)
+        assert (await eng.runs.wait(second.id, timeout=20)).status is il.Status.SUCCEEDED
+        queued = eng.core.worker.meters.agents.of("turn").queued
         assert queued.count == 2
         assert queued.total < 0.3
 
@@ -135,8 +135,8 @@ async def test_a_run_that_finds_no_free_slot_is_counted_with_the_time_that_it_wa
         first, second = await submit(eng, "busy"), await submit(eng, "busy")
         asyncio.get_running_loop().call_later(0.2, go.set)
         for run in (first, second):
-            await eng.wait(run.id, timeout=20)
-        assert 0.19 < eng.worker.meters.agents.of("busy").queued.total < 10
+            await eng.runs.wait(run.id, timeout=20)
+        assert 0.19 < eng.core.worker.meters.agents.of("busy").queued.total < 10
 
 
 async def test_a_run_whose_worker_died_is_counted_with_the_time_that_it_stood_still(store: Path) -> None:
@@ -157,8 +157,8 @@ async def test_a_run_whose_worker_died_is_counted_with_the_time_that_it_stood_st
     await entered.wait()
     await crash(first)
     async with engine(store, stays) as second:
-        await second.wait(run.id, timeout=20)
-        meters = second.worker.meters
+        await second.runs.wait(run.id, timeout=20)
+        meters = second.core.worker.meters
         assert meters.taken_over == 1
         assert meters.agents.of("stays").stood_still.count == 1
         assert meters.callers.of("laptop").stood_still.total > 0

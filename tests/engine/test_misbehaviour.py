@@ -105,7 +105,7 @@ async def test_whatever_an_agent_does_wrong_its_run_fails_and_others_go_on(
         assert run.error is not None
         assert run.error.code == code, run.error
         assert other.output == {"text": "x"}
-        assert await eng.verify(run.id) is None
+        assert await eng.runs.verify(run.id) is None
 
 
 @pytest.mark.parametrize("item", [5, ["x"], {"other": 1}, b"x"], ids=["number", "list", "wrong member", "bytes"])
@@ -163,7 +163,7 @@ async def test_an_agent_that_never_returns_disturbs_nobody(store: Path) -> None:
     async with engine(store, never, fine) as eng:
         run = await submit(eng, "never")
         assert (await finish(eng, "fine", {"text": "x"})).output == {"text": "x"}
-        assert (await eng.run(run.id)).status is il.Status.RUNNING
+        assert (await eng.runs.get(run.id)).status is il.Status.RUNNING
 
 
 async def test_an_agent_that_blocks_the_loop_is_named_in_the_log(store: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -207,14 +207,14 @@ async def test_an_agent_that_talks_faster_than_the_disk_waits_for_it(store: Path
 
     async with engine(store, fast) as eng:
         run = await submit(eng, "fast")
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if event.kind == "thought":
                 break
         with disk_is_busy(store):
             go.set()
             await settle()
             assert 0 < said < 3000  # it waits: what it would say next has no place to go
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "x" * 20_000}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "x" * 20_000}
 
 
 async def test_work_in_a_process_comes_back(store: Path) -> None:
@@ -228,10 +228,10 @@ async def test_work_in_a_process_comes_back(store: Path) -> None:
 async def test_cancelling_ends_a_process_in_the_middle_of_its_work(store: Path) -> None:
     async with engine(store, burn) as eng:
         run = await submit(eng, "burn", {"seconds": 60})
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if event.kind == "started":
-                await eng.cancel(run.id)
-        assert (await eng.run(run.id)).status is il.Status.CANCELLED
+                await eng.runs.cancel(run.id)
+        assert (await eng.runs.get(run.id)).status is il.Status.CANCELLED
         assert (await finish(eng, "burn", {"seconds": 0.01})).status is il.Status.SUCCEEDED
 
 

@@ -59,8 +59,8 @@ def asking(far: Far, on_cancel: OnCancel | None = None) -> Agent[..., Any]:
 
 async def gone(eng: il.Engine, run: str) -> None:
     async with asyncio.timeout(20):
-        while any(row.id == run for row in await eng.runs(RunFilter())):
-            await eng.next_hint(run)
+        while any(row.id == run for row in await eng.runs.search(RunFilter())):
+            await eng.runs.next_hint(run)
 
 
 async def parked_run(eng: il.Engine) -> str:
@@ -77,8 +77,8 @@ async def test_a_parked_run_that_is_cancelled_tells_the_remote_side_what_was_rec
     far = Far()
     async with engine(store, asking(far)) as eng:
         run = await parked_run(eng)
-        await eng.cancel(run)
-        assert (await eng.wait(run, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run)
+        assert (await eng.runs.wait(run, timeout=20)).status is il.Status.CANCELLED
     assert far.told == [(run, {"handle": 7}, "cancelled")]
     assert not far.left.is_set()
 
@@ -92,14 +92,14 @@ async def test_a_handler_in_memory_sees_to_the_remote_side_itself(store: Path, e
             run = await parked_run(eng)
     async with engine(store, asking(far), settings=PATIENT) as eng:
         if entered_again:
-            await eng.send(run, "wake up")
+            await eng.runs.send(run, "wake up")
         else:
             run = (await submit(eng, "far")).id
         async with asyncio.timeout(20):
-            while (execution := eng.worker.execution(run)) is None or not execution.waits.blocked:
+            while (execution := eng.core.worker.execution(run)) is None or not execution.waits.blocked:
                 await asyncio.sleep(0)
-        await eng.cancel(run)
-        assert (await eng.wait(run, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run)
+        assert (await eng.runs.wait(run, timeout=20)).status is il.Status.CANCELLED
     assert far.left.is_set()
     assert far.told == []
 
@@ -110,7 +110,7 @@ async def test_parking_and_stopping_are_not_leaving_for_good(store: Path) -> Non
         run = await parked_run(eng)
     async with engine(store, asking(far), settings=PATIENT) as eng:
         await eng.questions.answer((await question(eng, run)).id, "this")
-        assert (await eng.wait(run, timeout=20)).output == {"said": "this"}
+        assert (await eng.runs.wait(run, timeout=20)).output == {"said": "this"}
     assert not far.left.is_set()
     assert far.told == []
 
@@ -124,8 +124,8 @@ async def test_the_run_ends_although_the_remote_side_cannot_be_told(
     async with engine(store, asking(Far(), fails)) as eng:
         run = await parked_run(eng)
         with caplog.at_level(logging.WARNING, "interlingua.engine"):
-            await eng.cancel(run)
-            assert (await eng.wait(run, timeout=20)).status is il.Status.CANCELLED
+            await eng.runs.cancel(run)
+            assert (await eng.runs.wait(run, timeout=20)).status is il.Status.CANCELLED
     assert any(run in r.getMessage() and "no way there" in r.getMessage() for r in caplog.records)
 
 
@@ -141,8 +141,8 @@ async def test_the_run_ends_although_telling_takes_for_ever(store: Path, caplog:
     async with engine(store, asking(Far(), hangs)) as eng:
         run = await parked_run(eng)
         with caplog.at_level(logging.WARNING, "interlingua.engine"):
-            await eng.cancel(run)
-            assert (await eng.wait(run, timeout=20)).status is il.Status.CANCELLED
+            await eng.runs.cancel(run)
+            assert (await eng.runs.wait(run, timeout=20)).status is il.Status.CANCELLED
     assert stopped.is_set()
     assert any("could not be told within" in record.getMessage() for record in caplog.records)
 
@@ -162,7 +162,7 @@ async def test_while_it_tells_a_second_cancel_or_the_end_of_the_engine_cuts_noth
     eng = engine(store, asking(Far(), takes_its_time))
     await eng.start()
     run = await parked_run(eng)
-    await eng.cancel(run)
+    await eng.runs.cancel(run)
     await entered.wait()
     if again:  # that process dies, and the next one finds the cancel in the log
         await crash(eng)
@@ -170,18 +170,18 @@ async def test_while_it_tells_a_second_cancel_or_the_end_of_the_engine_cuts_noth
         eng = engine(store, asking(Far(), takes_its_time))
         await eng.start()
         await entered.wait()
-    assert (await eng.run(run)).status is il.Status.CANCELLING
-    await eng.cancel(run)
+    assert (await eng.runs.get(run)).status is il.Status.CANCELLING
+    await eng.runs.cancel(run)
     async with asyncio.timeout(20):
         while len(await bodies(eng, run, CancelRequested)) < 2:
-            await eng.next_hint(run)
+            await eng.runs.next_hint(run)
     stopping = asyncio.ensure_future(eng.stop())
     await asyncio.sleep(0)
     go_on.set()
     await stopping
     assert done.is_set()
     async with engine(store) as later:
-        assert (await later.run(run)).status is il.Status.CANCELLED
+        assert (await later.runs.get(run)).status is il.Status.CANCELLED
 
 
 async def test_a_process_that_dies_while_it_tells_leaves_that_to_the_next(store: Path) -> None:
@@ -194,12 +194,12 @@ async def test_a_process_that_dies_while_it_tells_leaves_that_to_the_next(store:
     eng = engine(store, asking(Far(), dies))
     await eng.start()
     run = await parked_run(eng)
-    await eng.cancel(run)
+    await eng.runs.cancel(run)
     await entered.wait()
     await crash(eng)
     far = Far()
     async with engine(store, asking(far)) as again:
-        assert (await again.wait(run, timeout=20)).status is il.Status.CANCELLED
+        assert (await again.runs.wait(run, timeout=20)).status is il.Status.CANCELLED
     assert far.told == [(run, {"handle": 7}, "cancelled")]
 
 
@@ -226,14 +226,14 @@ async def test_a_process_that_dies_while_its_handler_stops_leaves_that_to_the_ne
     await eng.start()
     run = await submit(eng, "far")
     async with asyncio.timeout(20):
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if event.kind == "recorded":
                 break
-    await eng.cancel(run.id)
+    await eng.runs.cancel(run.id)
     await stopping.wait()
     await crash(eng)
     async with engine(store, made()) as again:
-        assert (await again.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        assert (await again.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
     assert far.told == [(run.id, "begun", "cancelled")]
 
 
@@ -257,7 +257,7 @@ async def test_a_run_that_is_given_up_after_crashes_tells_the_remote_side(store:
         await begun.wait()
         await crash(eng)
     async with engine(store, made) as again:
-        ended = await again.wait(run, timeout=20)
+        ended = await again.runs.wait(run, timeout=20)
     assert ended.error is not None
     assert ended.error.code == "run_lost"
     assert far.told == [(run, None, "lost")]
@@ -267,8 +267,8 @@ async def test_a_run_that_never_started_has_nobody_to_tell(store: Path) -> None:
     far = Far()
     async with engine(store, asking(far)) as eng:
         run = await submit(eng, "far", delay=3600)
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
     assert far.told == []
 
 
@@ -276,7 +276,7 @@ async def test_a_cancel_with_rollback_tells_the_remote_side_before_the_run_is_go
     far = Far()
     async with engine(store, asking(far)) as eng:
         run = await parked_run(eng)
-        await eng.cancel(run, rollback=True)
+        await eng.runs.cancel(run, rollback=True)
         await gone(eng, run)
     assert [told[0] for told in far.told] == [run]
 
@@ -289,15 +289,15 @@ async def test_without_the_code_a_cancel_is_left_to_a_process_that_has_it(store:
     async with engine(store, asking(far)) as eng:
         run = await parked_run(eng)
     async with engine(store) as other:
-        await other.cancel(run)
+        await other.runs.cancel(run)
         async with asyncio.timeout(20):
-            while (await other.run(run)).status is not il.Status.CANCELLING:
-                await other.next_hint(run)
+            while (await other.runs.get(run)).status is not il.Status.CANCELLING:
+                await other.runs.next_hint(run)
         await parked(other, run)
         assert far.told == []
         async with engine(store, asking(far)) as eng:
-            assert (await other.wait(run, timeout=20)).status is il.Status.CANCELLED
-            assert (await eng.run(run)).status is il.Status.CANCELLED
+            assert (await other.runs.wait(run, timeout=20)).status is il.Status.CANCELLED
+            assert (await eng.runs.get(run)).status is il.Status.CANCELLED
     assert far.told == [(run, {"handle": 7}, "cancelled")]
 
 
@@ -306,11 +306,11 @@ async def test_without_the_code_a_second_cancel_ends_it_all_the_same(store: Path
     async with engine(store, asking(far)) as eng:
         run = await parked_run(eng)
     async with engine(store) as other:
-        await other.cancel(run)
+        await other.runs.cancel(run)
         await parked(other, run)
-        assert not (await other.run(run)).status.final
-        await other.cancel(run)
-        assert (await other.wait(run, timeout=20)).status is il.Status.CANCELLED
+        assert not (await other.runs.get(run)).status.final
+        await other.runs.cancel(run)
+        assert (await other.runs.wait(run, timeout=20)).status is il.Status.CANCELLED
 
 
 async def test_without_the_code_a_run_that_is_not_mounted_is_ended_at_once(store: Path) -> None:
@@ -322,8 +322,8 @@ async def test_without_the_code_a_run_that_is_not_mounted_is_ended_at_once(store
         run = await submit(eng, "near")
         await question(eng, run.id)
     async with engine(store) as other:
-        await other.cancel(run.id)
-        assert (await other.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await other.runs.cancel(run.id)
+        assert (await other.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
 
 
 # -- asking and showing ---------------------------------------------------------------------------------------
@@ -350,13 +350,13 @@ async def test_one_type_of_question_may_come_with_another_schema_each_time(store
                 await eng.questions.answer(asked.id, wrong)
             await eng.questions.answer(asked.id, value)
             async with asyncio.timeout(20):
-                async for event in eng.events(runs[name].id):
+                async for event in eng.runs.events(runs[name].id):
                     if event.kind == "asked" and event.body.question.id != asked.id:
                         asked = event.body.question
                         break
             assert asked.answer_schema == {"const": value}
             await eng.questions.answer(asked.id, value)
-            assert (await eng.wait(runs[name].id, timeout=20)).output == {"both": [value, value]}
+            assert (await eng.runs.wait(runs[name].id, timeout=20)).output == {"both": [value, value]}
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ async def test_a_remote_question_has_words_for_a_human_and_options(
         asked = await question(eng, run.id)
         assert (asked.prompt, asked.payload, asked.options) == (shown, payload, options)
         await eng.questions.answer(asked.id, {"any": ["thing"]})
-        assert (await eng.wait(run.id, timeout=20)).output == {"a": {"any": ["thing"]}}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"a": {"any": ["thing"]}}
 
 
 async def test_a_question_class_may_still_narrow_its_answer(store: Path) -> None:
@@ -424,13 +424,13 @@ async def test_what_a_step_showed_before_a_crash_is_found_and_not_written_twice(
     run = await submit(eng, "far")
     await entered.wait()
     async with asyncio.timeout(20):
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if isinstance(event.body, OutputDelta):
                 break
     await crash(eng)
     gate.set()
     async with engine(store, made) as again:
-        assert (await again.wait(run.id, timeout=20)).output == {"text": "one two"}
+        assert (await again.runs.wait(run.id, timeout=20)).output == {"text": "one two"}
         assert [type(body) for body in found[1]] == [Thought, OutputDelta]
         assert len(await bodies(again, run.id, Thought)) == 1
         assert "".join(d.delta["text"] for d in await bodies(again, run.id, OutputDelta)) == "one two"
@@ -460,18 +460,18 @@ async def test_an_answer_that_was_on_its_way_when_its_question_was_withdrawn_is_
     await eng.start()
     run = await submit(eng, "far")
     asked = await question(eng, run.id)
-    await eng.store.questions.answer(asked.id, "ours", "ada", 1)  # its worker has not heard of it yet
+    await eng.core.store.questions.answer(asked.id, "ours", "ada", 1)  # its worker has not heard of it yet
     answered.set()
     async with asyncio.timeout(20):
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if event.kind == "thought":
-                eng.worker.notify_run(run.id, owner=eng.worker.id)
+                eng.core.worker.notify_run(run.id, owner=eng.core.worker.id)
             elif event.kind == "warning":
                 break
     await crash(eng)
     gate.set()
     async with engine(store, made) as again:
-        assert (await again.wait(run.id, timeout=20)).output == {"said": "theirs"}
+        assert (await again.runs.wait(run.id, timeout=20)).output == {"said": "theirs"}
         (late,) = await bodies(again, run.id, Warned)
         assert late.message == ("the answer given here (by ada) came too late: the question had been withdrawn before")
         assert late.details == {"question": asked.id}
@@ -508,7 +508,7 @@ async def asked_of(eng: il.Engine) -> str:
 async def listens(eng: il.Engine, run: str) -> None:
     """Until it is decided that it stays."""
     async with asyncio.timeout(20):
-        while (here := eng.worker.execution(run)) is None or here.parking not in eng.worker.listeners:
+        while (here := eng.core.worker.execution(run)) is None or here.parking not in eng.core.worker.listeners:
             await asyncio.sleep(0)
 
 
@@ -524,16 +524,16 @@ async def test_of_runs_that_wait_for_what_may_be_answered_there_those_with_the_n
         third = await asked_of(eng)
         await listens(eng, third)
         await parked(eng, first)
-        row = await eng.store.runs.get(first)
+        row = await eng.core.store.runs.get(first)
         assert row is not None
         assert row.wake_at is not None, "it will look"
         answered.set()
         for run in (second, third):
-            assert (await eng.wait(run, timeout=20)).output == {"said": "answered there"}
-        assert not (await eng.run(first)).status.final
+            assert (await eng.runs.wait(run, timeout=20)).output == {"said": "answered there"}
+        assert not (await eng.runs.get(first)).status.final
         await eng.questions.answer((await question(eng, first)).id, "here")
-        assert (await eng.wait(first, timeout=20)).output is not None
-        assert len(eng.worker.listeners) == 0
+        assert (await eng.runs.wait(first, timeout=20)).output is not None
+        assert len(eng.core.worker.listeners) == 0
 
 
 async def test_a_run_that_listens_is_answered_here_and_cancelled_here_like_any_other(store: Path) -> None:
@@ -543,7 +543,7 @@ async def test_a_run_that_listens_is_answered_here_and_cancelled_here_like_any_o
         for run in (one, two):
             await listens(eng, run)
         await eng.questions.answer((await question(eng, one)).id, "here")
-        assert (await eng.wait(one, timeout=20)).output == {"said": "here"}
-        await eng.cancel(two)
-        assert (await eng.wait(two, timeout=20)).status is il.Status.CANCELLED
-        assert len(eng.worker.listeners) == 0
+        assert (await eng.runs.wait(one, timeout=20)).output == {"said": "here"}
+        await eng.runs.cancel(two)
+        assert (await eng.runs.wait(two, timeout=20)).status is il.Status.CANCELLED
+        assert len(eng.core.worker.listeners) == 0

@@ -13,8 +13,8 @@ import pytest
 
 import interlingua as il
 from interlingua.engine.handler.mounted_run import MOUNTED_FROM
-from interlingua.engine.runs.move import Mover
-from interlingua.engine.runs.store_owner import OtherProject
+from interlingua.engine.services.move import Mover
+from interlingua.engine.services.store_owner import OtherProject
 from interlingua.model.errors import AgentNotFound, AlreadyFinished, Conflict, NotFound
 from interlingua.model.events import RunCreated, RunMoved
 from interlingua.model.filters import RunFilter
@@ -57,7 +57,7 @@ async def test_a_run_records_the_origin_of_its_code(store: Path) -> None:
     async with project(store, "shop", echo("file:agents.py")) as eng:
         for more in ({}, {"delay": 0.01}, {"key": "k"}, {"thread": "t", "create_thread": True}):
             run = await finish(eng, "echo", **more)
-            row = await eng.row(run.id)
+            row = await eng.runs.row(run.id)
             assert (row.origin, row.queue) == ("shop file:agents.py", "shop file:agents.py echo@0.1.0")
             (created,) = await bodies(eng, run.id, RunCreated)
             assert created.origin == "shop file:agents.py"
@@ -89,15 +89,15 @@ async def test_a_child_has_the_origin_of_its_own_code(store: Path) -> None:
     async with project(store, "shop", boss, echo("file:agents.py")) as eng:
         run = await finish(eng, "boss")
         assert run.output == {"text": "file:agents.py 0.1.0"}
-        (child,) = await eng.store.runs.search(RunFilter(parent=run.id))
-        assert (child.origin, (await eng.row(run.id)).origin) == ("shop file:agents.py", "shop file:boss.py")
+        (child,) = await eng.core.store.runs.search(RunFilter(parent=run.id))
+        assert (child.origin, (await eng.runs.row(run.id)).origin) == ("shop file:agents.py", "shop file:boss.py")
 
 
 async def test_all_runs_of_a_team_have_the_origin_of_the_team(store: Path) -> None:
     async with engine(store, settings=PATIENT) as eng:
         chain()(eng)
         run = await finish(eng, "crew", {"text": "middle expert x"})
-        rows = await eng.store.runs.search(RunFilter(root=run.id, sealed=True))
+        rows = await eng.core.store.runs.search(RunFilter(root=run.id, sealed=True))
         assert len(rows) > 2
         assert {row.origin for row in rows} == {" team:crew"}
 
@@ -118,12 +118,12 @@ async def test_code_of_another_origin_does_not_claim_withdraw_or_answer_a_run(st
             asked.id, {"approved": True}
         )  # the question of the other run may be answered here
         await second.questions.answer((await question(second, own.id)).id, {"approved": False})
-        assert (await second.wait(own.id, timeout=20)).output == {"text": "B False"}
-        row = await second.row(run.id)
+        assert (await second.runs.wait(own.id, timeout=20)).output == {"text": "B False"}
+        row = await second.runs.row(run.id)
         assert (row.worker, row.status, row.wake_at) == (None, il.Status.WAITING, 0)
         assert await kinds(second, run.id) == ["created", "started", "asked"]
     async with project(store, "shop", mailer("file:a.py", "A")) as first:
-        assert (await first.wait(run.id, timeout=20)).output == {"text": "A True"}
+        assert (await first.runs.wait(run.id, timeout=20)).output == {"text": "A True"}
         assert (await kinds(first, run.id)).count("asked") == 1
 
 
@@ -132,7 +132,7 @@ async def test_two_processes_with_an_agent_of_one_name_each_run_their_own(store:
         for eng, source in ((first, "file:a.py"), (second, "file:b.py")):
             runs = [await submit(eng, "echo", delay=0.01) for _ in range(10)]
             for run in runs:
-                assert (await eng.wait(run.id, timeout=20)).output == {"text": f"{source} 0.1.0"}
+                assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": f"{source} 0.1.0"}
 
 
 async def test_a_server_with_the_function_never_executes_the_mounted_run_of_another_process(store: Path) -> None:
@@ -147,10 +147,10 @@ async def test_a_server_with_the_function_never_executes_the_mounted_run_of_anot
         await server.questions.answer(asked.id, {"approved": True})
         beside = await submit(server, "mailer")  # the server looks for what is due, and finds its own
         await question(server, beside.id)
-        row = await server.row(run.id)
+        row = await server.runs.row(run.id)
         assert (row.worker, row.wake_at) == (None, 0)
         async with project(store, "shop", mounted) as caller:
-            assert (await caller.wait(run.id, timeout=20)).output == {"text": "mounted True"}
+            assert (await caller.runs.wait(run.id, timeout=20)).output == {"text": "mounted True"}
             assert (await kinds(caller, run.id)).count("asked") == 1
 
 
@@ -160,21 +160,21 @@ async def test_an_agent_that_another_one_replaces_still_ends_its_own_runs(store:
         run = await submit(eng, "mailer")
         asked = await question(eng, run.id)
         await parked(eng, run.id)
-        eng.exchange([old], [new])
+        eng.teams.exchange([old], [new])
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "file:old.py True"}
-        assert (await eng.row((await submit(eng, "mailer")).id)).origin == "shop file:new.py"
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "file:old.py True"}
+        assert (await eng.runs.row((await submit(eng, "mailer")).id)).origin == "shop file:new.py"
 
 
 async def test_a_worker_says_which_queues_it_serves_also_when_they_change(store: Path) -> None:
     async with project(store, "shop", echo("file:a.py")) as eng:
 
         async def served() -> list[str]:
-            (row,) = await eng.store.claims.workers()
+            (row,) = await eng.core.store.claims.workers()
             return row.queues
 
         assert await served() == ["shop file:a.py echo@0.1.0"]
-        eng.add(echo("mount:far#echo", "2.0"))
+        eng.teams.add(echo("mount:far#echo", "2.0"))
         async with asyncio.timeout(20):
             while await served() != ["shop file:a.py echo@0.1.0", "shop mount:far#echo echo@2.0"]:
                 await asyncio.sleep(0.01)
@@ -184,7 +184,7 @@ async def test_a_limit_by_name_counts_the_runs_of_the_agents_of_that_name(store:
     settings = il.Settings(agents={"mailer": 1}, park_after=60, sweep_every=0.05, stall_warning=0)
     agents = [mailer("file:a.py", version="1"), mailer("file:b.py", version="2")]
     async with il.Engine(store, agents=agents, settings=settings, project="shop") as eng:
-        limits = {id(eng.worker.limits.of_agent(agent)) for agent in agents}
+        limits = {id(eng.core.worker.limits.of_agent(agent)) for agent in agents}
         assert len(limits) == 1
 
 
@@ -249,17 +249,17 @@ async def test_an_engine_without_agents_looks_at_the_store_of_any_project(store:
     async with project(store, "shop", echo("file:agents.py")) as eng:
         run = await finish(eng, "echo")
     async with project(store, "") as eng:
-        assert (await eng.run(run.id)).output == {"text": "file:agents.py 0.1.0"}
+        assert (await eng.runs.get(run.id)).output == {"text": "file:agents.py 0.1.0"}
         assert eng.agents.project == "shop"
         with pytest.raises(OtherProject):
-            eng.add(echo("file:agents.py"))
+            eng.teams.add(echo("file:agents.py"))
 
 
 async def test_without_a_project_a_store_stays_without_one(store: Path) -> None:
     async with project(store, "", echo("file:agents.py")) as eng:
         run = await finish(eng, "echo")
-        assert (await eng.row(run.id)).origin == " file:agents.py"
-        assert await eng.store.claims.project() is None
+        assert (await eng.runs.row(run.id)).origin == " file:agents.py"
+        assert await eng.core.store.claims.project() is None
 
 
 # -- moving -------------------------------------------------------------------------------------------------
@@ -277,12 +277,12 @@ async def waiting(store: Path, *agents: il.Agent[..., Any]) -> tuple[str, str]:
 async def test_a_moved_run_goes_on_with_the_code_that_it_was_moved_to(store: Path) -> None:
     run, asked = await waiting(store, mailer("file:old.py", "old"))
     async with project(store, "shop", mailer("file:new.py", "old")) as eng:
-        await eng.move(run, Origin("shop", "file:new.py"))
+        await eng.runs.move(run, Origin("shop", "file:new.py"))
         await eng.questions.answer(asked, {"approved": True})
-        assert (await eng.wait(run, timeout=20)).output == {"text": "old True"}
+        assert (await eng.runs.wait(run, timeout=20)).output == {"text": "old True"}
         (moved,) = await bodies(eng, run, RunMoved)
         assert moved == RunMoved("shop file:old.py mailer@0.1.0", "shop file:new.py mailer@0.1.0", "owner")
-        assert await eng.verify(run) is None
+        assert await eng.runs.verify(run) is None
 
 
 async def test_a_moved_run_that_is_due_is_claimed_at_once(store: Path) -> None:
@@ -293,17 +293,17 @@ async def test_a_moved_run_that_is_due_is_claimed_at_once(store: Path) -> None:
         project(store, "shop", mailer("file:new.py", "old", "2.0")) as eng,
         project(store, "shop") as mover,
     ):
-        await mover.move(run, "shop file:new.py", version="2.0")
-        assert (await eng.wait(run, timeout=20)).output == {"text": "old True"}
-        assert (await eng.run(run)).version == "2.0"
+        await mover.runs.move(run, "shop file:new.py", version="2.0")
+        assert (await eng.runs.wait(run, timeout=20)).output == {"text": "old True"}
+        assert (await eng.runs.get(run)).version == "2.0"
 
 
 async def test_who_follows_a_run_is_told_that_it_was_moved(store: Path) -> None:
     run, _ = await waiting(store, mailer("file:old.py"))
     async with project(store, "shop") as eng:
-        told = eng.events(run)
+        told = eng.runs.events(run)
         heard = [(await anext(told)).kind for _ in range(3)]
-        await eng.move(run, "shop file:new.py")
+        await eng.runs.move(run, "shop file:new.py")
         async with asyncio.timeout(20):
             assert [*heard, (await anext(told)).kind] == ["created", "started", "asked", "moved"]
 
@@ -314,11 +314,11 @@ async def test_a_run_that_executes_is_not_moved(store: Path) -> None:
         run = await submit(eng, "mailer")
         asked = await question(eng, run.id)
         with pytest.raises(Conflict, match="is executing"):
-            await eng.move(run.id, "shop file:new.py")
+            await eng.runs.move(run.id, "shop file:new.py")
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "file:old.py True"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "file:old.py True"}
         with pytest.raises(AlreadyFinished):
-            await eng.move(run.id, "shop file:new.py")
+            await eng.runs.move(run.id, "shop file:new.py")
 
 
 async def test_runs_move_to_the_agent_of_their_name(store: Path) -> None:
@@ -331,7 +331,7 @@ async def test_runs_move_to_the_agent_of_their_name(store: Path) -> None:
             eng, [echo("file:new.py"), mailer("file:new.py", version="9"), mailer("file:new.py", version="10")]
         )
         assert [one.origin for one in await mover.move(run)] == ["shop file:new.py"]
-        row = await eng.row(run)
+        row = await eng.runs.row(run)
         assert (row.queue, row.version) == ("shop file:new.py mailer@10", "10")
         assert "moved" in await kinds(eng, run)
 
@@ -351,7 +351,7 @@ async def test_all_runs_of_an_origin_are_moved_and_what_cannot_be_moved_is_said(
         moved = await mover.move_all(queues)
         assert sorted(one.run for one in moved) == sorted(runs)
         assert {(one.origin, one.problem) for one in moved} == {("shop file:new.py", "")}
-        (left, other) = await eng.store.claims.open_queues()
+        (left, other) = await eng.core.store.claims.open_queues()
         assert (left.queue, left.runs, other.queue) == (
             "shop file:new.py mailer@0.1.0", 3, "shop file:other.py mailer@0.1.0",
         )  # fmt: skip
@@ -379,5 +379,5 @@ async def test_moving_a_run_moves_the_runs_below_it_that_are_of_its_origin(store
         moved = await Mover(eng, agents).move(run.id)
         assert [one.run for one in moved] == [run.id, asked.run]
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "mail True"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "mail True"}
         assert len(await log(eng, run.id)) > 3

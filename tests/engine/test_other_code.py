@@ -43,7 +43,7 @@ async def interrupted(store: Path | str, project: Project, work: str) -> str:
     eng = engine(store, project.load(), settings=PATIENT)
     await eng.start()
     run = (await submit(eng, "worker")).id
-    async for event in eng.events(run):
+    async for event in eng.runs.events(run):
         if event.kind == "started":
             break
     await crash(eng)
@@ -58,15 +58,15 @@ async def test_a_typo_ends_no_run_that_has_no_record_yet(store: Path | str, proj
         view = await blocked(eng, run)
         assert view.blocked is not None
         assert view.blocked.reason == "failed_on_resume"
-        await eng.retry(run)
+        await eng.runs.retry(run)
         while len(await bodies(eng, run, RunBlocked)) < 2:
-            await eng.next_hint(run)
-        assert not (await eng.run(run)).status.final, "the same code ends it at no later entry either"
+            await eng.runs.next_hint(run)
+        assert not (await eng.runs.get(run)).status.final, "the same code ends it at no later entry either"
     write(project, LATER[kind])
     async with deployed(store, project) as eng:
         if kind == "mail":
-            await eng.send(run, "hello")
-        assert (await eng.wait(run, timeout=20)).output == {"text": "done"}
+            await eng.runs.send(run, "hello")
+        assert (await eng.runs.wait(run, timeout=20)).output == {"text": "done"}
 
 
 async def test_the_code_of_before_fails_a_run_that_has_no_record_yet(store: Path | str, project: Project) -> None:
@@ -74,7 +74,7 @@ async def test_the_code_of_before_fails_a_run_that_has_no_record_yet(store: Path
     run = await interrupted(store, project, f"import os; {entered}; raise OSError('no route')")
     project.done.touch()
     async with engine(store, project.load()) as eng:
-        assert (await eng.wait(run, timeout=20)).status is il.Status.FAILED
+        assert (await eng.runs.wait(run, timeout=20)).status is il.Status.FAILED
 
 
 @pytest.mark.parametrize("kind", ["mail", "step"])
@@ -85,5 +85,5 @@ async def test_an_error_after_the_first_call_of_other_code_fails_the_run(
     write(project, LATER[kind], after="undefined_name")
     async with deployed(store, project) as eng:
         if kind == "mail":
-            await eng.send(run, "hello")
-        assert (await eng.wait(run, timeout=20)).status is il.Status.FAILED
+            await eng.runs.send(run, "hello")
+        assert (await eng.runs.wait(run, timeout=20)).status is il.Status.FAILED

@@ -69,14 +69,14 @@ def staff(
     manifests = [
         member("lead", "analyst"), member("analyst", "qa", overseer=overseer, limits=limits), member("qa"),
     ]  # fmt: skip
-    eng.add_team(team(*manifests), handlers)
+    eng.teams.add_team(team(*manifests), handlers)
 
 
 async def visible(eng: il.Engine) -> bytes:
     """Everything that anybody outside can read: rows, logs, questions and threads."""
     said: list[Any] = []
-    for run in await eng.runs(RunFilter(limit=500)):
-        said.append(await eng.run(run.id))
+    for run in await eng.runs.search(RunFilter(limit=500)):
+        said.append(await eng.runs.get(run.id))
         said.extend(event.body for event in await log(eng, run.id))
     said.append(await eng.questions.open())
     for thread in await eng.threads.search(ThreadFilter(limit=100)):
@@ -101,7 +101,7 @@ async def test_an_approved_result_is_handed_over_with_all_that_belongs_to_it(
         assert seen[-1].result.output == run.output
         assert seen[-1].result_hash == seen[-1].result.hash
         (shown,) = await of_agent(eng, run.id, "crew/analyst")
-        assert (await eng.run(shown.id)).output == run.output
+        assert (await eng.runs.get(shown.id)).output == run.output
         assert [body.artifact.name for body in await bodies(eng, shown.id, ArtifactAdded)] == ["report"]
         assert len(await bodies(eng, shown.id, MessageSent)) == len(await bodies(eng, shown.id, OutputDelta)) == 1
         kinds = {event.kind for event in await log(eng, shown.id)}
@@ -129,18 +129,18 @@ async def test_nothing_is_seen_until_the_verdict(store: Path) -> None:
         assert len(sealed) == 2
         for one in sealed:
             for reading in (
-                eng.run(one.id), eng.wait(one.id, timeout=1), eng.verify(one.id), eng.cancel(one.id),
-                eng.send(one.id, "psst"), eng.delete(one.id), eng.erase(one.id, 1), log(eng, one.id),
-                eng.reader(one.id, 1).read(),
+                eng.runs.get(one.id), eng.runs.wait(one.id, timeout=1), eng.runs.verify(one.id),
+                eng.runs.cancel(one.id), eng.runs.send(one.id, "psst"), eng.runs.delete(one.id),
+                eng.runs.erase(one.id, 1), log(eng, one.id), eng.runs.reader(one.id, 1).read(),
             ):  # fmt: skip
                 with pytest.raises(RunNotFound):
                     await reading
-            assert one.id not in {found.id for found in await eng.runs(RunFilter(root=run.id, limit=500))}
-            assert (await eng.run(one.id, sealed=True)).agent == one.agent  # the owner may
-            assert [event async for event in eng.events(one.id, follow=False, sealed=True)]
-            assert await eng.verify(one.id, sealed=True) is None
+            assert one.id not in {found.id for found in await eng.runs.search(RunFilter(root=run.id, limit=500))}
+            assert (await eng.runs.get(one.id, sealed=True)).agent == one.agent  # the owner may
+            assert [event async for event in eng.runs.events(one.id, follow=False, sealed=True)]
+            assert await eng.runs.verify(one.id, sealed=True) is None
         go_on.set()
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": f"sales: {SECRET}"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": f"sales: {SECRET}"}
 
 
 async def test_what_was_never_approved_is_never_seen(store: Path) -> None:
@@ -150,7 +150,7 @@ async def test_what_was_never_approved_is_never_seen(store: Path) -> None:
         assert run.error is not None
         assert run.error.code == "child_failed"
         (shown,) = await of_agent(eng, run.id, "crew/analyst")
-        failed = await eng.run(shown.id)
+        failed = await eng.runs.get(shown.id)
         assert failed.error is not None
         assert failed.error.code == "rejected"
         assert "no good" in failed.error.message
@@ -167,12 +167,12 @@ async def test_a_failure_tells_its_code_and_nothing_of_the_work(store: Path) -> 
         staff(eng, judge(approve), work=breaks)
         run = await finish(eng, "crew", {"text": "analyst sales"})
         (shown,) = await of_agent(eng, run.id, "crew/analyst")
-        failed = await eng.run(shown.id)
+        failed = await eng.runs.get(shown.id)
         assert failed.error is not None
         assert failed.error.code == "agent_error"
         assert SECRET.encode() not in await visible(eng)
         (work,) = await of_agent(eng, run.id, "crew/analyst/work")
-        inside = await eng.run(work.id, sealed=True)
+        inside = await eng.runs.get(work.id, sealed=True)
         assert inside.error is not None
         assert SECRET in inside.error.message
 
@@ -199,7 +199,7 @@ async def test_only_a_verdict_that_names_the_result_approves(store: Path, verdic
         staff(eng, judge(verdict), limits=Limits(rounds=2))
         run = await finish(eng, "crew", {"text": "analyst sales"})
         (shown,) = await of_agent(eng, run.id, "crew/analyst")
-        failed = await eng.run(shown.id)
+        failed = await eng.runs.get(shown.id)
         assert failed.error is not None, run.output
         assert failed.error.code == "rejected"
         assert SECRET.encode() not in await visible(eng)
@@ -236,7 +236,7 @@ async def test_an_overseer_without_the_time_for_a_verdict(store: Path) -> None:
         staff(eng, slow, limits=Limits(review_seconds=0.3))
         run = await finish(eng, "crew", {"text": "analyst sales"})
         (shown,) = await of_agent(eng, run.id, "crew/analyst")
-        failed = await eng.run(shown.id)
+        failed = await eng.runs.get(shown.id)
         assert failed.status is il.Status.FAILED
         assert failed.error is not None
         assert failed.error.code == "timed_out"
@@ -369,7 +369,7 @@ async def test_an_agent_cannot_show_its_overseer_something_else_than_what_is_app
         return ReviewVerdict("reject") if SECRET.encode() in shown else approve(proposal)
 
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(
+        eng.teams.add_team(
             team(member("lead", "qa", overseer="qa", limits=Limits(rejections=2)), member("qa")),
             {"lead": swaps, "qa": judge(harmless, seen)},
         )
@@ -390,7 +390,7 @@ async def test_an_agent_that_goes_on_asking_a_stern_overseer_is_stopped(store: P
         staff(eng, judge(lambda _: ReviewVerdict("reject")), work=insists, limits=Limits(rejections=3))
         run = await finish(eng, "crew", {"text": "analyst x"})
         (shown,) = await of_agent(eng, run.id, "crew/analyst")
-        failed = await eng.run(shown.id)
+        failed = await eng.runs.get(shown.id)
         assert failed.error is not None
         assert failed.error.code == "rejected"
         assert SECRET.encode() not in await visible(eng)
@@ -410,7 +410,7 @@ async def test_patience_that_has_ended_is_not_tried_again(store: Path) -> None:
         staff(eng, judge(lambda _: ReviewVerdict("reject"), seen), work=deaf, limits=Limits(rejections=2))
         run = await finish(eng, "crew", {"text": "analyst x"})
         (shown,) = await of_agent(eng, run.id, "crew/analyst")
-        failed = await eng.run(shown.id)
+        failed = await eng.runs.get(shown.id)
         assert failed.error is not None
         assert failed.error.code == "rejected"
         assert len(seen) == 2
@@ -428,7 +428,7 @@ async def test_the_user_oversees_by_answering_a_question(store: Path, settings: 
         return f"{text} {len(ctx.inquiries)}"
 
     async with engine(store, settings=settings) as eng:
-        eng.add_team(
+        eng.teams.add_team(
             team(member("lead", "analyst"), member("analyst", overseer="user")),
             {"lead": passes_on, "analyst": drafter},
         )
@@ -447,18 +447,18 @@ async def test_the_user_oversees_by_answering_a_question(store: Path, settings: 
         await eng.questions.answer(first.id, {**yes, "decision": "inquire", "inquiry": "more?"}, by=alice)
         async with asyncio.timeout(20):
             while (second := await question(eng, run.id)).id == first.id:
-                await eng.next_hint(run.id)
+                await eng.runs.next_hint(run.id)
         assert second.payload["result"]["output"] == {"text": "draft 1"}
         with pytest.raises(InvalidAnswer):  # the hash of the draft before
             await eng.questions.answer(second.id, yes, by=alice)
         await eng.questions.answer(second.id, {**yes, "result_hash": second.payload["result_hash"]}, by=alice)
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "draft 1"}, done.error
 
 
 async def test_a_user_who_does_not_answer_in_time_approves_nothing(store: Path) -> None:
     async with engine(store) as eng:
-        eng.add_team(team(member("lead", overseer="user", limits=Limits(review_seconds=0.2))), {"lead": shout})
+        eng.teams.add_team(team(member("lead", overseer="user", limits=Limits(review_seconds=0.2))), {"lead": shout})
         run = await finish(eng, "crew", {"text": "x"})
         assert run.status is il.Status.FAILED
         assert run.output is None
@@ -481,7 +481,7 @@ async def test_an_approved_result_leaves_its_state_and_a_rejected_one_leaves_it_
         return approve(proposal) if proposal.result.state["count"] < 3 else ReviewVerdict("reject")
 
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(
+        eng.teams.add_team(
             team(member("lead", overseer="qa", limits=Limits(rejections=1)), member("qa")),
             {"lead": counts, "qa": judge(first_two)},
         )
@@ -511,12 +511,12 @@ async def test_the_state_of_a_proposal_is_nowhere_before_the_verdict(store: Path
         return approve(ctx.review)
 
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(team(member("lead", overseer="qa"), member("qa")), {"lead": analyst, "qa": qa})
+        eng.teams.add_team(team(member("lead", overseer="qa"), member("qa")), {"lead": analyst, "qa": qa})
         run = await submit(eng, "crew", {"text": "x"}, thread="t", create_thread=True)
         await asyncio.wait_for(judging.wait(), 20)
         assert SECRET.encode() not in await visible(eng)
         go_on.set()
-        await eng.wait(run.id, timeout=20)
+        await eng.runs.wait(run.id, timeout=20)
         assert (await eng.threads.get("t")).values == {"found": SECRET}
 
 
@@ -537,7 +537,7 @@ async def test_those_whom_an_overseen_agent_calls_are_sealed_too(store: Path) ->
         return str((await ctx.call("helper", SECRET))["text"])
 
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(
+        eng.teams.add_team(
             team(member("lead", "helper", overseer="qa"), member("helper"), member("qa")),
             {"lead": manager, "helper": helper, "qa": judge(approve)},
         )
@@ -545,17 +545,17 @@ async def test_those_whom_an_overseen_agent_calls_are_sealed_too(store: Path) ->
         await asyncio.wait_for(working.wait(), 20)
         assert SECRET.encode() not in await visible(eng)
         go_on.set()
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": SECRET}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": SECRET}
         (below,) = await of_agent(eng, run.id, "crew/helper")
         with pytest.raises(RunNotFound):  # also afterwards: only the result was approved
-            await eng.run(below.id)
+            await eng.runs.get(below.id)
 
 
 async def test_an_overseen_agent_below_an_overseen_agent_is_judged_twice(store: Path) -> None:
     seen: list[Proposal] = []
 
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(
+        eng.teams.add_team(
             team(
                 member("lead", "middle", overseer="qa"), member("middle", "analyst", overseer="qa"),
                 member("analyst", overseer="qa"), member("qa"),
@@ -575,7 +575,7 @@ async def test_an_overseer_may_have_an_overseer(store: Path) -> None:
         return approve(proposal)
 
     async with engine(store, settings=PATIENT) as eng:
-        eng.add_team(
+        eng.teams.add_team(
             team(member("lead", overseer="qa"), member("qa", overseer="chief"), member("chief")),
             {"lead": shout, "qa": judge(approve), "chief": judge(of_verdicts, seen)},
         )
@@ -611,7 +611,7 @@ async def test_no_thread_carries_a_result_out_before_approval(store: Path) -> No
 
     async with engine(store, settings=PATIENT) as eng:
         await eng.threads.create("t")
-        eng.add_team(
+        eng.teams.add_team(
             team(member("lead", "helper", overseer="qa"), member("helper"), member("qa")),
             {"lead": smuggles, "helper": counts, "qa": judge(approve)},
         )
@@ -645,9 +645,9 @@ async def test_it_holds_for_a_mounted_agent(store: Path) -> None:
         run = await submit(eng, "crew", {"text": "analyst x"})
         await asyncio.wait_for(judging.wait(), 20)
         assert SECRET.encode() not in await visible(eng)
-        assert "mounted_from" not in (await eng.card("crew")).metadata
+        assert "mounted_from" not in (await eng.agents.card("crew")).metadata
         go_on.set()
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": SECRET}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": SECRET}
 
 
 async def test_a_question_of_an_overseen_agent_reaches_the_user(store: Path) -> None:
@@ -661,7 +661,7 @@ async def test_a_question_of_an_overseen_agent_reaches_the_user(store: Path) -> 
         asked = await question(eng, run.id)
         assert [body.question.id for body in await bodies(eng, run.id, QuestionAsked)] == [asked.id]
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "yes"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "yes"}
 
 
 async def test_a_message_to_an_overseen_agent_reaches_it(store: Path) -> None:
@@ -673,8 +673,8 @@ async def test_a_message_to_an_overseen_agent_reaches_it(store: Path) -> None:
         staff(eng, judge(approve), work=listens)
         run = await submit(eng, "crew", {"text": "analyst x"})
         shown = await first_of(eng, run.id, "crew/analyst")
-        await eng.send(shown, "psst")
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "psst"}
+        await eng.runs.send(shown, "psst")
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "psst"}
 
 
 async def test_a_message_that_comes_too_late_for_one_draft_reaches_the_next(
@@ -700,9 +700,9 @@ async def test_a_message_that_comes_too_late_for_one_draft_reaches_the_next(
         staff(eng, qa, work=listens)
         run = await submit(eng, "crew", {"text": "analyst x"})
         await asyncio.wait_for(judging.wait(), 20)
-        await eng.send(await first_of(eng, run.id, "crew/analyst"), "psst")
+        await eng.runs.send(await first_of(eng, run.id, "crew/analyst"), "psst")
         go_on.set()
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "psst"}, done.error
 
 
@@ -718,10 +718,10 @@ async def test_cancelling_the_task_ends_what_is_sealed(store: Path) -> None:
         staff(eng, qa)
         run = await submit(eng, "crew", {"text": "analyst x"})
         await asyncio.wait_for(judging.wait(), 20)
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
         for one in await tree(eng, run.id):
-            assert (await eng.wait(one.id, timeout=20, sealed=True)).status.final
+            assert (await eng.runs.wait(one.id, timeout=20, sealed=True)).status.final
 
 
 # -- after a crash ------------------------------------------------------------------------------------------
@@ -763,13 +763,13 @@ async def test_a_crash_in_the_middle_of_a_review_changes_nothing(store: Path, st
     stay = False
     async with engine(store, settings=PATIENT) as eng:
         staff(eng, qa, work=careful)
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "x 1"}, done.error
         assert worked == ["x 0", "x 1"]  # each once
         assert len(await of_agent(eng, run.id, "crew/analyst/work")) == 2
         assert len(await of_agent(eng, run.id, "crew/qa/review")) == 2
         for one in await tree(eng, run.id):
-            assert await eng.verify(one.id, sealed=True) is None
+            assert await eng.runs.verify(one.id, sealed=True) is None
 
 
 async def test_a_proposal_by_hand_survives_a_crash_after_approval(store: Path) -> None:
@@ -792,7 +792,7 @@ async def test_a_proposal_by_hand_survives_a_crash_after_approval(store: Path) -
     stay = False
     async with engine(store, settings=PATIENT) as eng:
         staff(eng, judge(approve, seen), work=proposes)
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "fine"}, done.error
         assert len(seen) == 1
 
@@ -821,7 +821,7 @@ async def test_what_was_shown_in_a_step_counts_for_a_proposal_also_after_a_crash
     stay = False
     async with engine(store, settings=PATIENT) as eng:
         staff(eng, judge(approve, seen), work=proposes)
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "fine"}, done.error
         assert [one.result.messages[0].text for one in seen] == ["said"]
 
@@ -842,13 +842,13 @@ async def test_a_retried_task_has_the_authority_and_the_overseers_of_before_and_
             member("lead", "analyst"), member("analyst", "qa", overseer="qa"), member("qa"), member("idle"),
         ]  # fmt: skip
         handlers = {"lead": lead, "analyst": analyst, "qa": judge(approve, seen), "idle": shout}
-        eng.add_team(team(*manifests, limits=Limits(runs=2, seconds=600)), handlers)  # all that one attempt takes
+        eng.teams.add_team(team(*manifests, limits=Limits(runs=2, seconds=600)), handlers)  # all that one attempt takes
         failed = await finish(eng, "crew", {"text": "sales"})
         assert failed.status is il.Status.FAILED
         assert len(seen) == 1
         broken = False
-        again = await eng.retry(failed.id)
-        done = await eng.wait(again.id, timeout=20)
+        again = await eng.runs.retry(failed.id)
+        done = await eng.runs.wait(again.id, timeout=20)
         assert done.output == {"text": f"sales: {SECRET}"}, done.error
         assert [proposal.agent for proposal in seen] == ["analyst", "analyst"], "its overseer judged it again"
         for name in ("crew/lead", "crew/analyst"):

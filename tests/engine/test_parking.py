@@ -26,7 +26,7 @@ async def _asked_and_parked(eng: il.Engine, agent: str = "agent") -> Any:
 
 async def _answered(eng: il.Engine, asked: Any) -> il.Run:
     await eng.questions.answer(asked.id, {"approved": True})
-    return await eng.wait(asked.run, timeout=20)
+    return await eng.runs.wait(asked.run, timeout=20)
 
 
 async def _ask(ctx: Context) -> None:
@@ -125,10 +125,10 @@ async def test_parking_does_not_look_like_cancellation(store: Path, how: str) ->
         for one in await eng.questions.open():
             await eng.questions.answer(one.id, {"approved": True})
         if how == "a group":
-            await eng.cancel(asked.run)  # the other task of the group would sleep on
-            assert (await eng.wait(asked.run, timeout=20)).status is il.Status.CANCELLED
+            await eng.runs.cancel(asked.run)  # the other task of the group would sleep on
+            assert (await eng.runs.wait(asked.run, timeout=20)).status is il.Status.CANCELLED
         else:
-            assert (await eng.wait(asked.run, timeout=20)).output == {"text": "done"}
+            assert (await eng.runs.wait(asked.run, timeout=20)).output == {"text": "done"}
             assert not [one for one in caught if "Cancelled" in one]
             assert ends[-1] is False
     assert not [one for one in caught if "Suspended" in one]
@@ -172,8 +172,8 @@ async def test_cancelling_is_still_cancelling(store: Path) -> None:
     async with engine(store, agent, settings=settings) as eng:
         run = await submit(eng, "agent")
         await question(eng, run.id)
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
     assert [type(error) for error in caught] == [asyncio.CancelledError]
 
 
@@ -203,7 +203,7 @@ async def test_a_run_is_parked_only_while_all_its_tasks_wait_in_its_context(stor
         run = await submit(eng, "agent")
         asked = await question(eng, run.id)
         await working.wait()
-        execution = eng.worker.execution(run.id)
+        execution = eng.core.worker.execution(run.id)
         assert execution is not None
         execution.clock.active_at -= 3600
         for _ in range(3):  # as if it had waited for long
@@ -235,7 +235,7 @@ async def test_a_handler_that_does_not_leave_is_bounded_by_the_grace(store: Path
     async with engine(store, agent, settings=settings) as eng:
         asked = await _asked_and_parked(eng)
         assert (await _answered(eng, asked)).output == {"text": "done"}
-        assert eng.worker.abandoned == 1
+        assert eng.core.worker.abandoned == 1
     assert entries == 2
 
 
@@ -294,7 +294,7 @@ async def test_generators_and_groups_of_waits_are_parked(store: Path, how: str) 
         asked = await _asked_and_parked(eng)
         for one in await eng.questions.open():
             await eng.questions.answer(one.id, {"approved": True})
-        assert (await eng.wait(asked.run, timeout=20)).output == {"text": "done"}
+        assert (await eng.runs.wait(asked.run, timeout=20)).output == {"text": "done"}
 
 
 async def _in_group(ctx: Context, *works: Callable[[], Awaitable[None]]) -> None:
@@ -353,8 +353,8 @@ async def test_parking_does_not_look_like_cancellation_beside_tasks_of_a_group(s
         assert all(ends)
         for one in await eng.questions.open():
             await eng.questions.answer(one.id, {"approved": True})
-        assert (await eng.wait(asked.run, timeout=20)).output == {"text": "done"}
-        assert eng.worker.abandoned == 0
+        assert (await eng.runs.wait(asked.run, timeout=20)).output == {"text": "done"}
+        assert eng.core.worker.abandoned == 0
     assert caught == []
 
 
@@ -373,11 +373,11 @@ async def test_a_cancel_is_one_also_for_what_is_about_to_be_suspended(store: Pat
     async with engine(store, agent, settings=PATIENT) as eng:
         run = await submit(eng, "agent")
         await question(eng, run.id)
-        execution = eng.worker.execution(run.id)
+        execution = eng.core.worker.execution(run.id)
         assert execution is not None
         execution.leave("park")
         execution.leave("cancel")
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
     assert [type(error) for error in caught] == [asyncio.CancelledError]
 
 
@@ -409,7 +409,7 @@ async def test_a_stop_suspends_what_waits_and_cancels_what_works(store: Path) ->
         "work": asyncio.CancelledError, "wait": Suspended
     }  # fmt: skip
     async with engine(store, agent, settings=QUICK) as eng:
-        assert (await eng.run(run.id)).status is il.Status.WAITING
+        assert (await eng.runs.get(run.id)).status is il.Status.WAITING
 
 
 async def test_a_task_that_is_left_behind_by_a_handler_that_ended_ends_too(store: Path) -> None:

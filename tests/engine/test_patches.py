@@ -60,7 +60,7 @@ async def _goes_on(store: Path, before: Code, after: Code) -> str:
     async with engine(store, _agent(after)) as eng:
         for _ in range(2):
             await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.error is None
         return str(done.output["text"])
 
@@ -89,7 +89,7 @@ async def test_a_run_that_has_not_come_there_yet_takes_the_new_path(store: Path)
         await parked(eng, run.id)
     async with engine(store, after) as eng:
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "new"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "new"}
         assert "patch:faster" in [record.key for record in await bodies(eng, run.id, Recorded)]
 
 
@@ -102,7 +102,7 @@ async def test_a_patch_that_is_taken_out_without_deprecating_it_blocks_its_runs(
         await eng.questions.answer(asked.id, {"approved": True})
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
         async with asyncio.timeout(20):
-            async for event in eng.events(run.id):
+            async for event in eng.runs.events(run.id):
                 if isinstance(event.body, RunBlocked):
                     break
         assert event.body.message == "the history has patch 'faster' here; the code ended"

@@ -77,7 +77,7 @@ async def test_what_a_handler_says_in_halves_is_written_in_whole_characters(stor
                 assert not has_halves(event.body.delta)
                 joined.add(event.body.delta)
         assert joined.value in (ABSENT, {"text": said})
-        assert await eng.verify(run.id) is None
+        assert await eng.runs.verify(run.id) is None
 
 
 async def test_a_half_waits_while_other_things_are_shown(store: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -139,7 +139,7 @@ async def test_a_whole_number_beyond_64_bits_is_kept_exactly(store: Path, number
     async with engine(store, big) as eng:
         run = await finish(eng, "big", {"n": number})
         assert (run.error, run.output) == (None, {"n": number, "next": number + 1})
-        assert await eng.verify(run.id) is None
+        assert await eng.runs.verify(run.id) is None
 
 
 _TEXT = st.text(st.sampled_from(f"ab{HIGH}{LOW}\U0001f600\u00e9"), max_size=12)

@@ -43,7 +43,7 @@ def crew(
     allowed = ("worker", "substitute") if "substitute" in handlers else ("worker",)
     made = team(member("lead", *allowed), member("worker", overseer=overseer), *more)
     made.policy = policy
-    eng.add_team(made, {"lead": lead, "worker": worker.agent, **handlers})
+    eng.teams.add_team(made, {"lead": lead, "worker": worker.agent, **handlers})
 
 
 async def decisions(eng: il.Engine, run: str) -> list[tuple[str, int, str, str | None]]:
@@ -94,7 +94,7 @@ async def test_the_work_goes_to_nobody_who_is_not_allowed(store: Path) -> None:
     async with engine(store) as eng:
         made = team(member("lead", "worker"), member("worker", "stranger"), member("stranger"))
         made.policy = Policy({502: (Step("reassign", to="stranger"),), 403: (Step("fail"),)})
-        eng.add_team(made, {"lead": passes_on, "worker": worker.agent, "stranger": shout})
+        eng.teams.add_team(made, {"lead": passes_on, "worker": worker.agent, "stranger": shout})
         run = await finish(eng, "crew", {"text": "worker x"})
         assert run.error is not None
         assert "may not delegate to stranger" in run.error.message
@@ -106,7 +106,7 @@ async def test_the_task_of_the_entry_agent_goes_to_nobody_else(store: Path) -> N
     async with engine(store) as eng:
         made = team(member("lead", "worker"), member("worker"))
         made.policy = Policy({502: (Step("reassign", to="worker"),)})
-        eng.add_team(made, {"lead": lead.agent, "worker": shout})
+        eng.teams.add_team(made, {"lead": lead.agent, "worker": shout})
         run = await finish(eng, "crew", {"text": "x"})
         assert lead.runs == 1
         assert run.error is not None
@@ -130,7 +130,7 @@ async def test_an_entry_agent_that_is_tried_again_has_what_is_left_of_the_runs(s
     async with engine(store, settings=PATIENT) as eng:
         made = team(member("lead", "worker"), member("worker"), limits=Limits(runs=5))
         made.policy = Policy({503: (Step("retry", times=9, seconds=0),)})
-        eng.add_team(made, {"lead": lead, "worker": worker})
+        eng.teams.add_team(made, {"lead": lead, "worker": worker})
         run = await finish(eng, "crew", {"text": "x"})
         assert run.error is not None
         assert run.error.code == "over_budget"
@@ -158,9 +158,9 @@ async def test_the_user_says_what_to_do(
         assert asked.payload == {
             "agent": "worker", "task": "T1", "error_code": 504, "error_message": "too slow",
         }  # fmt: skip
-        assert "escalation" in [one.type for one in (await eng.card("crew")).questions]
+        assert "escalation" in [one.type for one in (await eng.agents.card("crew")).questions]
         await eng.questions.answer(asked.id, answer)
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == output
         assert worker.runs == (2 if answer["decision"] == "retry" else 1)
         assert await decisions(eng, run.id) == [("worker", 504, "escalate", "user")] + (
@@ -213,12 +213,12 @@ async def test_a_refusal_has_a_policy_too(store: Path) -> None:
             second = await ctx.delegate("worker", "b")
             return first["text"] + second["text"]
 
-        eng.add_team(made, {"lead": lead, "worker": shout})
+        eng.teams.add_team(made, {"lead": lead, "worker": shout})
         run = await submit(eng, "crew", {"text": "go"})
         asked = await question(eng, run.id)
         assert asked.payload["error_code"] == 429
         await eng.questions.answer(asked.id, {"decision": "answer", "text": "b, by hand"})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "Ab, by hand"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "Ab, by hand"}
 
 
 async def test_decisions_are_made_once_over_crashes(store: Path) -> None:
@@ -233,7 +233,7 @@ async def test_decisions_are_made_once_over_crashes(store: Path) -> None:
     async with engine(store) as eng:
         crew(eng, policy, worker)
         await eng.questions.answer(asked.id, {"decision": "retry"})
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "done: x"}
         assert await decisions(eng, run.id) == before
         assert worker.runs == 3

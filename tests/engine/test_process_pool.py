@@ -70,7 +70,7 @@ async def wait_for_end(*pids: int) -> None:
 
 
 async def members(eng: il.Engine, run: str) -> tuple[int, int]:
-    async for event in eng.events(run):
+    async for event in eng.runs.events(run):
         if event.kind == "delta":
             one, other = event.body.delta["text"].split()  # type: ignore[union-attr]
             return int(one), int(other)
@@ -82,8 +82,8 @@ async def test_cancelling_ends_all_that_the_process_started(store: Path) -> None
         run = await submit(eng, "family")
         pids = await members(eng, run.id)
         assert all(map(lives, pids))
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
         await wait_for_end(*pids)
 
 
@@ -103,8 +103,8 @@ from tests.engine.test_process_pool import family
 
 async def main():
     async with il.Engine(Path(sys.argv[1]), agents=[family]) as eng:
-        run = await eng.submit(il.RunRequest("family", input={}))
-        async for event in eng.events(run.id):
+        run = await eng.runs.submit(il.RunRequest("family", input={}))
+        async for event in eng.runs.events(run.id):
             if event.kind == "delta":
                 print(event.body.delta["text"], flush=True)
                 await asyncio.Event().wait()
@@ -132,7 +132,7 @@ async def test_a_process_that_is_killed_counts_as_a_crash_and_is_tried_again(sto
     async with engine(store, killed) as eng:
         run = await finish(eng, "killed", {"file": str(tmp_path / "count"), "times": 1})
         assert run.output == {"text": "at attempt 2"}
-        assert await eng.verify(run.id) is None
+        assert await eng.runs.verify(run.id) is None
 
 
 async def test_a_process_that_is_killed_every_time_fails_its_run_and_the_signal_is_named(

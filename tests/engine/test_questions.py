@@ -40,7 +40,7 @@ async def test_a_question_is_asked_and_its_answer_comes_back_typed(store: Path, 
         assert asked.payload == {"subject": "Hi", "recipients": ["ada@example.org"]}
         assert asked.prompt == "May this mail be sent?"
         await eng.questions.answer(asked.id, {"approved": True, "reason": "fine"}, by=il.Caller("ada"))
-        done = await eng.wait(run.id, timeout=10)
+        done = await eng.runs.wait(run.id, timeout=10)
         assert done.output == {"text": "True fine"}
         (answered,) = await bodies(eng, run.id, QuestionAnswered)
         assert answered.answer.by == "ada"
@@ -60,8 +60,8 @@ async def test_an_invalid_answer_is_refused_with_its_path_and_the_run_waits_on(
         with pytest.raises(InvalidAnswer) as caught:
             await eng.questions.answer(asked.id, answer)
         assert caught.value.path == path
-        assert (await eng.run(run.id)).status is il.Status.WAITING
-        await eng.cancel(run.id)
+        assert (await eng.runs.get(run.id)).status is il.Status.WAITING
+        await eng.runs.cancel(run.id)
 
 
 async def test_the_first_valid_answer_wins(store: Path) -> None:
@@ -73,7 +73,7 @@ async def test_the_first_valid_answer_wins(store: Path) -> None:
         winners = [n for n, result in enumerate(results) if result is None]
         assert len(winners) == 1
         assert all(isinstance(r, AlreadyAnswered) for n, r in enumerate(results) if n not in winners)
-        done = await eng.wait(run.id, timeout=10)
+        done = await eng.runs.wait(run.id, timeout=10)
         assert done.output == {"text": f"{winners[0] % 2 == 0} {winners[0]}"}
 
 
@@ -85,7 +85,7 @@ async def test_an_acknowledged_answer_survives_a_crash(store: Path) -> None:
     await first.questions.answer(asked.id, {"approved": True})
     await crash(first)
     async with engine(store, mailer) as eng:
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "True None"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "True None"}
 
 
 async def test_answering_what_is_not_there_says_so(store: Path) -> None:
@@ -94,15 +94,15 @@ async def test_answering_what_is_not_there_says_so(store: Path) -> None:
             await eng.questions.answer("nothing", {})
         run = await submit(eng, "mailer", {"subject": "Hi"})
         asked = await question(eng, run.id)
-        await eng.cancel(run.id)
-        await eng.wait(run.id)
+        await eng.runs.cancel(run.id)
+        await eng.runs.wait(run.id)
         with pytest.raises(AlreadyAnswered, match="withdrawn"):
             await eng.questions.answer(asked.id, {"approved": True})
 
 
 async def _blocked(eng: il.Engine, run: str) -> str:
     async with asyncio.timeout(20):
-        async for event in eng.events(run):
+        async for event in eng.runs.events(run):
             if isinstance(event.body, RunBlocked):
                 return event.body.message
     raise AssertionError("it ended")
@@ -127,7 +127,7 @@ async def test_approving_one_draft_never_approves_another(store: Path) -> None:
         message = await _blocked(eng, run.id)
         assert "the history has ask 'approve' (" in message
         assert "the code calls ask 'approve' (" in message
-        assert not (await eng.run(run.id)).status.final
+        assert not (await eng.runs.get(run.id)).status.final
     assert sent == []
 
 
@@ -143,7 +143,7 @@ async def test_a_question_that_changed_while_open_blocks_the_run_and_stays_open(
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         old = await question(eng, run.id)
-        await eng.send(run.id, "wake up")  # enters the agent again
+        await eng.runs.send(run.id, "wake up")  # enters the agent again
         await _blocked(eng, run.id)
         assert [one.id for one in await eng.questions.open()] == [old.id]
         assert not await bodies(eng, run.id, QuestionWithdrawn)
@@ -162,7 +162,7 @@ async def test_a_question_expires_at_its_deadline(store: Path, settings: il.Sett
     async with engine(store, agent, settings=settings) as eng:
         run = await submit(eng, "agent")
         asked = await question(eng, run.id)
-        done = await eng.wait(run.id, timeout=10)
+        done = await eng.runs.wait(run.id, timeout=10)
         assert done.output == {"text": "nobody answered"}
         assert (await eng.questions.get(asked.id)).state == "expired"
         with pytest.raises(AlreadyAnswered, match="expired"):
@@ -179,14 +179,14 @@ async def test_several_questions_may_be_open_at_once(store: Path, settings: il.S
     async with engine(store, agent, settings=settings) as eng:
         run = await submit(eng, "agent")
         asked = []
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if isinstance(event.body, QuestionAsked):
                 asked.append(event.body.question)
                 if len(asked) == 3:
                     break
         for q in reversed(asked):
             await eng.questions.answer(q.id, {"approved": True, "reason": q.payload["message"]})
-        done = await eng.wait(run.id, timeout=10)
+        done = await eng.runs.wait(run.id, timeout=10)
         assert done.output == {"text": "0? 1? 2?"}
         answered = await bodies(eng, run.id, QuestionAnswered)
         assert [a.still_open for a in answered] == [True, True, False]
@@ -204,7 +204,7 @@ async def test_a_choice_is_checked_against_the_options_of_that_question(store: P
         with pytest.raises(InvalidAnswer, match="/choice"):
             await eng.questions.answer(asked.id, {"choice": "c"})
         await eng.questions.answer(asked.id, {"choice": "b"})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "b"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "b"}
 
 
 async def test_a_question_that_is_not_declared_fails_the_run_with_what_to_write(store: Path) -> None:
@@ -246,7 +246,7 @@ async def test_a_plain_function_may_ask(store: Path) -> None:
         async with engine(store, agent, settings=settings) as eng:
             run = await submit(eng, "agent")
             await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-            assert (await eng.wait(run.id, timeout=10)).output == {"text": "7 True"}
+            assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "7 True"}
 
 
 async def test_only_the_named_answerer_may_answer(store: Path) -> None:
@@ -256,14 +256,14 @@ async def test_only_the_named_answerer_may_answer(store: Path) -> None:
         from interlingua.model import json_values
         from interlingua.store.sql.store import SqlStore
 
-        sqlite = eng.store
+        sqlite = eng.core.store
         assert isinstance(sqlite, SqlStore)
         only = json_values.encode(msgspec.structs.replace(asked, answerer="overseer"))
         await sqlite.database.write(lambda c: c.execute("UPDATE questions SET question=? WHERE id=?", (only, asked.id)))
         with pytest.raises(Denied, match="overseer"):
             await eng.questions.answer(asked.id, {"approved": True}, by=il.Caller("somebody"))
         await eng.questions.answer(asked.id, {"approved": True}, by=il.Caller("overseer"))
-        assert (await eng.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
+        assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
 
 
 async def test_a_huge_answer_is_refused(store: Path) -> None:
@@ -313,15 +313,15 @@ async def test_no_answer_is_accepted_once_the_run_is_being_left(store: Path, how
         while not (asked := await eng.questions.open(run=run.id)):
             await asyncio.sleep(0.01)
         if how == "cancel":
-            await eng.cancel(run.id)
+            await eng.runs.cancel(run.id)
         await left.wait()
         while (await eng.questions.get(asked[0].id)).state == "open":
             await asyncio.sleep(0.01)
         with pytest.raises(AlreadyAnswered, match=f"withdrawn already: {why}"):
             await eng.questions.answer(asked[0].id, {"approved": True})
-        assert not (await eng.run(run.id)).status.final
+        assert not (await eng.runs.get(run.id)).status.final
         go_on.set()
-        assert (await eng.wait(run.id)).status.final
+        assert (await eng.runs.wait(run.id)).status.final
         assert len(await bodies(eng, run.id, QuestionWithdrawn)) == 1
 
 
@@ -355,10 +355,10 @@ async def test_an_answer_that_comes_while_the_run_is_being_parked_is_not_forgott
         asked = await question(eng, run.id)
         await leaving.wait()
         await eng.questions.answer(asked.id, {"approved": True})
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if event.kind == "answered":
                 may_go.set()
-        assert (await eng.run(run.id)).output == {"text": "True"}
+        assert (await eng.runs.get(run.id)).output == {"text": "True"}
 
 
 async def test_an_answer_that_was_just_taken_in_is_seen_before_the_run_is_parked(store: Path) -> None:
@@ -369,14 +369,14 @@ async def test_an_answer_that_was_just_taken_in_is_seen_before_the_run_is_parked
     async with engine(store, agent, settings=PATIENT) as eng:
         run = await submit(eng, "agent")
         asked = await question(eng, run.id)
-        execution = eng.worker.execution(run.id)
+        execution = eng.core.worker.execution(run.id)
         assert execution is not None
-        await eng.store.questions.answer(asked.id, {"approved": True}, "me", 1)
-        (item,) = await eng.store.runs.inbox(run.id)
+        await eng.core.store.questions.answer(asked.id, {"approved": True}, "me", 1)
+        (item,) = await eng.core.store.runs.inbox(run.id)
         execution.inbox.take_in(item)
         execution.parking.park_if_idle()  # the time to park has come in this very turn of the loop
         assert execution.leaving is None
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "True"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "True"}
 
 
 async def test_a_run_is_not_parked_between_its_answer_and_the_agent_that_gets_it(store: Path) -> None:
@@ -384,12 +384,12 @@ async def test_a_run_is_not_parked_between_its_answer_and_the_agent_that_gets_it
     async with engine(store, mailer, settings=settings) as eng:
         run = await submit(eng, "mailer", {"subject": "Hi"})
         asked = await question(eng, run.id)
-        await eng.store.questions.answer(asked.id, {"approved": True}, "ada", 1)
-        execution = eng.worker.execution(run.id)
+        await eng.core.store.questions.answer(asked.id, {"approved": True}, "ada", 1)
+        execution = eng.core.worker.execution(run.id)
         assert execution is not None
-        for item in await eng.store.runs.inbox(run.id):
+        for item in await eng.core.store.runs.inbox(run.id):
             execution.inbox.take_in(item)
         for _ in range(3):  # the timer may be due at any moment, more than once before the agent has its turn
             execution.parking.park_if_idle()
         assert execution.leaving is None
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "True None"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "True None"}

@@ -63,7 +63,7 @@ async def test_a_step_runs_once_however_often_the_agent_is_entered(store: Path) 
         run = await submit(eng, "writer")
         for _ in range(3):
             await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "hello"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "hello"}
     assert calls.count("write") == 1
     assert calls.count("enter") == 4  # parking at once: entered again after each answer
 
@@ -113,7 +113,7 @@ async def test_a_final_failure_of_a_step_is_recorded_and_raised_again(store: Pat
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "ValueError: no luck"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "ValueError: no luck"}
     assert calls == 3
 
 
@@ -153,7 +153,7 @@ async def test_now_uuid_and_random_are_the_same_again(store: Path) -> None:
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        await eng.wait(run.id, timeout=10)
+        await eng.runs.wait(run.id, timeout=10)
     assert len(seen) == 2
     assert seen[0] == seen[1]
     assert seen[0][1] != seen[0][3]
@@ -171,7 +171,7 @@ async def test_what_was_said_before_a_wait_is_not_said_again(store: Path) -> Non
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        done = await eng.wait(run.id, timeout=10)
+        done = await eng.runs.wait(run.id, timeout=10)
         assert done.output == {"text": "one two three four"}
         names = await kinds(eng, run.id)
         assert names.count("thought") == 1
@@ -195,7 +195,7 @@ async def test_at_the_first_difference_the_rest_is_void_and_readers_are_told(sto
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        done = await eng.wait(run.id, timeout=10)
+        done = await eng.runs.wait(run.id, timeout=10)
         assert done.output == {"text": "same entry 2 end"}
         events = await log(eng, run.id)
         assert output_of(events) == done.output
@@ -219,7 +219,7 @@ async def test_an_agent_that_says_less_the_second_time_voids_what_it_did_not_say
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        done = await eng.wait(run.id, timeout=10)
+        done = await eng.runs.wait(run.id, timeout=10)
         assert done.output == {"text": "end"}
         assert output_of(await log(eng, run.id)) == done.output
 
@@ -248,7 +248,7 @@ async def test_a_generator_step_streams_once_and_replays_from_the_log(store: Pat
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        done = await eng.wait(run.id, timeout=10)
+        done = await eng.runs.wait(run.id, timeout=10)
         assert done.output == {"text": "a b c end"}
         assert output_of(await log(eng, run.id)) == done.output
         assert "restarted" not in await kinds(eng, run.id)
@@ -273,7 +273,7 @@ async def test_a_recorded_generator_step_is_said_again_after_a_restart_voided_it
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        done = await eng.wait(run.id, timeout=10)
+        done = await eng.runs.wait(run.id, timeout=10)
         assert done.output == {"text": "entry 2 from the step end"}
         assert output_of(await log(eng, run.id)) == done.output
 
@@ -304,16 +304,16 @@ async def test_a_run_goes_on_after_its_process_died(store: Path) -> None:
     await first.start()
     run = await submit(first, "agent")
     await reached.wait()
-    async for event in first.events(run.id):
+    async for event in first.runs.events(run.id):
         if event.kind == "thought":
             break
     await crash(first)
     async with engine(store, agent) as eng:
-        done = await eng.wait(run.id, timeout=10)
+        done = await eng.runs.wait(run.id, timeout=10)
         assert done.output == {"text": "before 1 after"}
         assert output_of(await log(eng, run.id)) == done.output
-        assert await eng.verify(run.id) is None
-        assert eng.worker.meters.taken_over == 1
+        assert await eng.runs.verify(run.id) is None
+        assert eng.core.worker.meters.taken_over == 1
     assert (entries, steps) == (2, 1)
 
 
@@ -333,12 +333,12 @@ async def test_a_long_text_that_was_cut_by_a_crash_goes_on_without_repeating(sto
     first = engine(store, agent)
     await first.start()
     run = await submit(first, "agent")
-    async for event in first.events(run.id):
+    async for event in first.runs.events(run.id):
         if event.kind == "thought":
             break
     await crash(first)
     async with engine(store, agent) as eng:
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "".join(f"{n} " for n in range(3000))}
         assert output_of(await log(eng, run.id)) == done.output
 
@@ -366,7 +366,7 @@ async def test_three_crashes_without_a_new_record_end_the_run_for_good(store: Pa
         await reached.wait()
         await crash(eng)
     async with engine(store, agent) as eng:
-        done = await eng.wait(run_id, timeout=10)
+        done = await eng.runs.wait(run_id, timeout=10)
         assert done.status is il.Status.FAILED
         assert done.error is not None
         assert (done.error.code, done.error.transient) == ("run_lost", False)
@@ -400,7 +400,7 @@ async def test_progress_forgives_earlier_crashes(store: Path) -> None:
         await reached.wait()
         await crash(eng)
     async with engine(store, agent) as eng:
-        assert (await eng.wait(run_id, timeout=10)).output == {"text": "done"}
+        assert (await eng.runs.wait(run_id, timeout=10)).output == {"text": "done"}
 
 
 async def test_an_agent_that_must_not_be_repeated_fails_as_transient(store: Path) -> None:
@@ -421,7 +421,7 @@ async def test_an_agent_that_must_not_be_repeated_fails_as_transient(store: Path
     await reached.wait()
     await crash(first)
     async with engine(store, agent) as eng:
-        done = await eng.wait(run.id, timeout=10)
+        done = await eng.runs.wait(run.id, timeout=10)
         assert done.status is il.Status.FAILED
         assert done.error is not None
         assert (done.error.code, done.error.transient) == ("run_lost", True)
@@ -437,16 +437,16 @@ async def test_a_parked_run_holds_no_memory_and_outlives_restarts(store: Path) -
         run = await submit(eng, "agent")
         asked = await question(eng, run.id)
         async with asyncio.timeout(5):
-            while eng.worker.execution(run.id) is not None:
+            while eng.core.worker.execution(run.id) is not None:
                 await asyncio.sleep(0)
-        assert eng.worker.running == 0
+        assert eng.core.worker.running == 0
     for _ in range(3):
         async with engine(store, agent) as eng:
-            assert (await eng.run(run.id)).status is il.Status.WAITING
-            assert eng.worker.running == 0
+            assert (await eng.runs.get(run.id)).status is il.Status.WAITING
+            assert eng.core.worker.running == 0
     async with engine(store, agent) as eng:
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "True"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "True"}
         started = await bodies(eng, run.id, RunStarted)
         assert len(started) == 1
 
@@ -463,7 +463,7 @@ async def test_a_waiting_run_stays_in_memory_for_a_while(store: Path) -> None:
     async with engine(store, agent, settings=PATIENT) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "True"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "True"}
     assert entries == 1
 
 
@@ -480,10 +480,10 @@ async def test_a_long_sleep_holds_no_memory_and_survives_a_restart(store: Path) 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         async with asyncio.timeout(5):
-            while eng.worker.execution(run.id) is not None:
+            while eng.core.worker.execution(run.id) is not None:
                 await asyncio.sleep(0)
     async with engine(store, agent) as eng:
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "woken"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "woken"}
         events = await log(eng, run.id)
         assert events[-1].time - events[0].time >= 400_000
     assert entries >= 2
@@ -505,8 +505,8 @@ async def test_an_old_owner_cannot_write(store: Path) -> None:
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await reached.wait()
-        await eng.worker.execution(run.id).log.flush()  # type: ignore[union-attr]
-        sqlite = eng.store
+        await eng.core.worker.execution(run.id).log.flush()  # type: ignore[union-attr]
+        sqlite = eng.core.store
         assert isinstance(sqlite, SqlStore)
         await sqlite.claims.enter(WorkerRow("other", "elsewhere", 1, 0, []))
         await sqlite.database.write(
@@ -515,7 +515,7 @@ async def test_an_old_owner_cannot_write(store: Path) -> None:
         before = await sqlite.runs.event_rows(run.id, 0, 100)
         go.set()
         async with asyncio.timeout(5):
-            while eng.worker.execution(run.id) is not None:
+            while eng.core.worker.execution(run.id) is not None:
                 await asyncio.sleep(0.001)
         assert await sqlite.runs.event_rows(run.id, 0, 100) == before
         row = await sqlite.runs.get(run.id)
@@ -563,12 +563,12 @@ async def test_a_run_that_only_waits_outlives_any_number_of_crashes(store: Path,
         if not run_id:
             run_id = (await submit(eng, "agent")).id
         async with asyncio.timeout(10):
-            while not ((here := eng.worker.execution(run_id)) and here.waits.blocked and here.log.settled):
+            while not ((here := eng.core.worker.execution(run_id)) and here.waits.blocked and here.log.settled):
                 await asyncio.sleep(0.001)
         await crash(eng)
     async with engine(store, agent, settings=PATIENT) as eng:
         if kind == "asks":
             await eng.questions.answer((await question(eng, run_id)).id, {"approved": True})
         else:
-            await eng.send(run_id, "True")
-        assert (await eng.wait(run_id, timeout=10)).output == {"text": "True"}
+            await eng.runs.send(run_id, "True")
+        assert (await eng.runs.wait(run_id, timeout=10)).output == {"text": "True"}

@@ -24,16 +24,16 @@ async def test_one_that_does_not_answer_is_waited_for_as_long_as_the_store_needs
 ) -> None:
     monkeypatch.setattr(membership, "_PATIENCE", 0.0)
     async with il.Engine(store, settings=QUICK) as engine:
-        engine.store.claims.missed_after = 0.5
+        engine.core.store.claims.missed_after = 0.5
         alive = [WorkerRow(ELSEWHERE.worker, "elsewhere", 1, 0, [])]
 
         async def workers() -> list[WorkerRow]:
             return alive
 
-        monkeypatch.setattr(engine.store.claims, "workers", workers)
-        await engine.store.documents.write([Put("replicas", ELSEWHERE.id, msgspec.json.encode(ELSEWHERE))])
+        monkeypatch.setattr(engine.core.store.claims, "workers", workers)
+        await engine.core.store.documents.write([Put("replicas", ELSEWHERE.id, msgspec.json.encode(ELSEWHERE))])
         begun = asyncio.get_running_loop().time()
-        assert not await engine.replicas.gone(ELSEWHERE), "it lives, and only cannot be reached"
+        assert not await engine.cluster.membership.gone(ELSEWHERE), "it lives, and only cannot be reached"
         assert asyncio.get_running_loop().time() - begun >= 0.5
         asyncio.get_running_loop().call_later(0.3, alive.clear)
-        assert await engine.replicas.gone(ELSEWHERE)
+        assert await engine.cluster.membership.gone(ELSEWHERE)

@@ -46,14 +46,14 @@ async def test_a_failed_run_goes_on_from_its_last_good_record(store: Path | str)
         run = await submit(eng, "agent", {"text": "hello"}, metadata={"order": 7}, key="once")
         asked_ = await question(eng, run.id)
         await eng.questions.answer(asked_.id, {"approved": True})
-        failed = await eng.wait(run.id, timeout=20)
+        failed = await eng.runs.wait(run.id, timeout=20)
         assert failed.status is il.Status.FAILED
         before = await log(eng, run.id)
         broken = False
-        again = await eng.retry(run.id)
+        again = await eng.runs.retry(run.id)
         assert again.id != run.id
-        assert again.metadata == {"order": 7}
-        done = await eng.wait(again.id, timeout=20)
+        assert again.run.metadata == {"order": 7}
+        done = await eng.runs.wait(again.id, timeout=20)
         assert done.output == {"text": "begun first second True hello"}
         assert calls == ["first", "second", "second"]
         assert await log(eng, run.id) == before, "the failed run stays as it ended"
@@ -64,7 +64,7 @@ async def test_a_failed_run_goes_on_from_its_last_good_record(store: Path | str)
         assert last.kind == "answered"
         assert created.continues.head == last.hash.hex()
         assert created.request.input == {"text": "hello"}
-        assert await eng.verify(again.id) is None
+        assert await eng.runs.verify(again.id) is None
         (copied,) = await bodies(eng, again.id, QuestionAsked)
         assert (copied.question.id, copied.question.run) == (asked_.id, again.id)
         assert (await kinds(eng, again.id)).count("thought") == 1
@@ -95,8 +95,8 @@ async def test_what_failed_beside_what_succeeded_is_tried_again(store: Path | st
         run = await finish(eng, "agent")
         assert run.status is il.Status.FAILED
         broken = False
-        again = await eng.retry(run.id)
-        done = await eng.wait(again.id, timeout=20)
+        again = await eng.runs.retry(run.id)
+        done = await eng.runs.wait(again.id, timeout=20)
         assert done.output == {"value": ["bad", "good"]}
         assert sorted(calls) == ["bad", "bad", "good"]
         assert len(await bodies(eng, again.id, Recorded)) == 2
@@ -120,7 +120,7 @@ async def test_a_step_that_is_done_again_has_the_ids_of_before(store: Path | str
         run = await finish(eng, "agent")
         for _ in range(failures):
             assert run.status is il.Status.FAILED
-            run = await eng.wait((await eng.retry(run.id)).id, timeout=20)
+            run = await eng.runs.wait((await eng.runs.retry(run.id)).id, timeout=20)
         assert run.output == {"text": ids[0]}
         assert len(ids) == 3
         assert len(set(ids)) == 1, "the key of a payment outside"
@@ -145,8 +145,8 @@ async def test_children_that_succeeded_are_not_called_again(store: Path | str) -
         run = await finish(eng, "parent")
         assert run.status is il.Status.FAILED
         broken = False
-        again = await eng.retry(run.id)
-        assert (await eng.wait(again.id, timeout=20)).status is il.Status.SUCCEEDED
+        again = await eng.runs.retry(run.id)
+        assert (await eng.runs.wait(again.id, timeout=20)).status is il.Status.SUCCEEDED
         assert calls == ["good", "bad", "bad"]
 
 
@@ -165,7 +165,7 @@ async def test_a_failed_child_is_not_retried_by_itself(store: Path | str) -> Non
     async with engine(store, child, parent) as eng:
         run = await finish(eng, "parent")
         with pytest.raises(Conflict, match=f"retry the root: interlingua runs retry {run.id}"):
-            await eng.retry(ran[0])
+            await eng.runs.retry(ran[0])
 
 
 async def test_what_runs_or_has_succeeded_cannot_be_retried(store: Path | str) -> None:
@@ -178,12 +178,12 @@ async def test_what_runs_or_has_succeeded_cannot_be_retried(store: Path | str) -
     async with engine(store, agent) as eng:
         done = await finish(eng, "agent", {"wait": False})
         with pytest.raises(Conflict, match="has succeeded"):
-            await eng.retry(done.id)
+            await eng.runs.retry(done.id)
         waits = await submit(eng, "agent", {"wait": True})
         await question(eng, waits.id)
         await parked(eng, waits.id)
         with pytest.raises(Conflict, match="is not blocked"):
-            await eng.retry(waits.id)
+            await eng.runs.retry(waits.id)
 
 
 async def test_a_retry_of_a_blocked_run_enters_it_at_once_with_the_same_code(
@@ -196,9 +196,9 @@ async def test_a_retry_of_a_blocked_run_enters_it_at_once_with_the_same_code(
         await eng.questions.answer(asked_, {"approved": True})
         await blocked(eng, run)
         flag.touch()  # what the code needs was missing
-        again = await eng.retry(run)
+        again = await eng.runs.retry(run)
         assert again.id == run
-        assert (await eng.wait(run, timeout=20)).output == {"text": "charged 10, v2"}
+        assert (await eng.runs.wait(run, timeout=20)).output == {"text": "charged 10, v2"}
         assert len(await bodies(eng, run, RunBlocked)) == 1
     assert project.charged == 1
 
@@ -215,15 +215,15 @@ async def test_a_failed_run_has_one_continuation(store: Path | str) -> None:
     async with engine(store, agent) as eng:
         failed = await finish(eng, "agent", {"text": "x"})
         async with engine(store, agent) as other:
-            found = await asyncio.gather(*(one.retry(failed.id) for one in (eng, other, eng, other)))
+            found = await asyncio.gather(*(one.runs.retry(failed.id) for one in (eng, other, eng, other)))
             (run,) = {one.id for one in found}
-            assert (await eng.wait(run, timeout=20)).status is il.Status.FAILED
-            again = await other.retry(failed.id)
-        assert (again.id, again.status) == (run, il.Status.FAILED)
+            assert (await eng.runs.wait(run, timeout=20)).status is il.Status.FAILED
+            again = await other.runs.retry(failed.id)
+        assert (again.id, again.run.status) == (run, il.Status.FAILED)
         assert entered == 2
-        assert (await eng.retry(run)).id != run, "the continuation failed too, and has one of its own"
-        await eng.delete(run)
-        assert (await eng.retry(failed.id)).id != run, "a continuation that was deleted is none"
+        assert (await eng.runs.retry(run)).id != run, "the continuation failed too, and has one of its own"
+        await eng.runs.delete(run)
+        assert (await eng.runs.retry(failed.id)).id != run, "a continuation that was deleted is none"
 
 
 async def test_the_run_of_a_thread_is_retried_on_it(store: Path | str) -> None:
@@ -240,6 +240,6 @@ async def test_the_run_of_a_thread_is_retried_on_it(store: Path | str) -> None:
         run = await finish(eng, "agent", thread="t", create_thread=True)
         assert run.status is il.Status.FAILED
         broken = False
-        again = await eng.retry(run.id)
-        done = await eng.wait(again.id, timeout=20)
+        again = await eng.runs.retry(run.id)
+        done = await eng.runs.wait(again.id, timeout=20)
         assert (done.output, done.thread) == ({"text": "1"}, "t")

@@ -60,7 +60,7 @@ async def test_a_cancellation_that_meets_the_timer_of_a_reader_is_not_lost(store
     async with engine(store, holder, settings=PATIENT) as eng:
         run = await submit(eng, "holder")
         await question(eng, run.id)
-        reader = eng.reader(run.id)
+        reader = eng.runs.reader(run.id)
         while await reader.read(0.01):
             pass
 
@@ -86,11 +86,11 @@ async def test_waiting_leaves_nothing_behind(store: Path) -> None:
     async with engine(store, holder, settings=PATIENT) as eng:
         run = await submit(eng, "holder")
         await question(eng, run.id)
-        log = eng.worker.log_of(run.id)
+        log = eng.core.worker.log_of(run.id)
         assert log is not None
         before = len(log._readers)
         for _ in range(20):
-            await eng.wait(run.id, settled=True)
+            await eng.runs.wait(run.id, settled=True)
         assert len(log._readers) == before
 
 
@@ -98,26 +98,26 @@ async def test_whoever_reads_a_run_that_is_rolled_back_is_told_how_it_ended(stor
     async with engine(store, holder, settings=PATIENT) as eng:
         run = await submit(eng, "holder")
         await question(eng, run.id)
-        reader = eng.reader(run.id)
+        reader = eng.runs.reader(run.id)
         events = await reader.read()
-        await eng.cancel(run.id, rollback=True)
+        await eng.runs.cancel(run.id, rollback=True)
         async with asyncio.timeout(10):
             while not reader.over:
                 events += await reader.read()
         assert isinstance(events[-1].body, RunFinished)
         assert events[-1].body.status is il.Status.CANCELLED
         with pytest.raises(RunNotFound):
-            await eng.run(run.id)
+            await eng.runs.get(run.id)
 
 
 async def test_a_reader_misses_no_end_that_is_written_while_it_looks_into_the_store(store: Path) -> None:
     async with engine(store, holder, settings=PATIENT) as eng:
         run = await submit(eng, "holder")
         asked = await question(eng, run.id)
-        reader, look = eng.reader(run.id), eng.store.runs.events
+        reader, look = eng.runs.reader(run.id), eng.core.store.runs.events
         while await reader.read(0.01):
             pass
-        log = eng.worker.log_of(run.id)
+        log = eng.core.worker.log_of(run.id)
         assert log is not None
         log.recent.clear()  # as of a run that was taken up just now
 
@@ -128,7 +128,7 @@ async def test_a_reader_misses_no_end_that_is_written_while_it_looks_into_the_st
                 await until(lambda: log.finished is not None)
             return found
 
-        eng.store.runs.events = slow  # type: ignore[method-assign]
+        eng.core.store.runs.events = slow  # type: ignore[method-assign]
         async with asyncio.timeout(10):
             last = await reader.read()
         assert isinstance(last[-1].body, RunFinished)
@@ -139,15 +139,15 @@ async def test_the_log_of_a_run_that_could_not_end_otherwise_knows_what_came_bef
         thread = await eng.threads.create()
         run = await submit(eng, "holder", thread=thread.id)
         asked = await question(eng, run.id)
-        sqlite = eng.store
+        sqlite = eng.core.store
         assert isinstance(sqlite, SqlStore)
         await sqlite.database.write(
             lambda c: c.execute("UPDATE threads SET version=version+1 WHERE id=?", (thread.id,))
         )
         await eng.questions.answer(asked.id, {"approved": True})
-        done = await eng.wait(run.id, timeout=10)
+        done = await eng.runs.wait(run.id, timeout=10)
         assert done.status is il.Status.FAILED
-        log = eng.worker.log_of(run.id)
+        log = eng.core.worker.log_of(run.id)
         assert log is not None
         assert [event.seq for event in log.since(0) or []] == list(range(1, done.seq + 1))
 
@@ -160,16 +160,16 @@ async def test_a_rollback_after_the_end_gives_the_thread_its_state_back(store: P
         thread = await eng.threads.create()
         first = await finish(eng, "keeper", {"text": "a"}, thread=thread.id)
         second = await finish(eng, "keeper", {"text": "b"}, thread=thread.id)
-        await eng.delete(second.id, rollback=True)
+        await eng.runs.delete(second.id, rollback=True)
         found = await eng.threads.get(thread.id)
         (state,) = await eng.threads.history(thread.id)
         assert (found.values, found.checkpoint, state.run) == ({"items": ["a"]}, state.id, first.id)
         assert [m.text for m in await eng.threads.messages(thread.id)] == ["a", "a"]
         await finish(eng, "keeper", {"text": "c"}, thread=thread.id)
         assert (await eng.threads.get(thread.id)).values == {"items": ["a", "c"]}
-        last = (await eng.runs(RunFilter(thread=thread.id)))[0]
-        await eng.delete(last.id, rollback=True)
-        await eng.delete(first.id, rollback=True)
+        last = (await eng.runs.search(RunFilter(thread=thread.id)))[0]
+        await eng.runs.delete(last.id, rollback=True)
+        await eng.runs.delete(first.id, rollback=True)
         empty = await eng.threads.get(thread.id)
         assert (empty.values, empty.checkpoint, await eng.threads.history(thread.id)) == (None, None, [])
 
@@ -180,17 +180,17 @@ async def test_what_others_have_built_on_is_not_rolled_back_and_no_history_names
     async with engine(store, keeper, holder) as eng:
         thread = await eng.threads.create()
         runs = [(await finish(eng, "keeper", {"text": text}, thread=thread.id)).id for text in "abc"]
-        await eng.delete(runs[1], rollback=True)
+        await eng.runs.delete(runs[1], rollback=True)
         assert (await eng.threads.get(thread.id)).values == {"items": ["a", "b", "c"]}
         assert [state.run for state in await eng.threads.history(thread.id)] == [runs[2], None, runs[0]]
         copy = await eng.threads.copy(thread.id)
         assert [state.run for state in await eng.threads.history(copy.id)] == [None] * 3
         busy = await submit(eng, "holder", thread=thread.id)
         asked = await question(eng, busy.id)
-        await eng.delete(runs[2], rollback=True)
+        await eng.runs.delete(runs[2], rollback=True)
         assert (await eng.threads.get(thread.id)).values == {"items": ["a", "b", "c"]}, "a run has begun with it"
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(busy.id, timeout=10)).status is il.Status.SUCCEEDED
+        assert (await eng.runs.wait(busy.id, timeout=10)).status is il.Status.SUCCEEDED
 
 
 async def test_a_rollback_that_nobody_read_in_time_gives_the_thread_back_as_it_was(store: Path) -> None:
@@ -206,13 +206,13 @@ async def test_a_rollback_that_nobody_read_in_time_gives_the_thread_back_as_it_w
         thread = await eng.threads.create()
         await finish(eng, "keeper", {"text": "a"}, thread=thread.id)
         late = await submit(eng, "gated", {"text": "b"}, thread=thread.id)
-        execution = eng.worker.execution(late.id)
+        execution = eng.core.worker.execution(late.id)
         assert execution is not None
         await until(lambda: execution.waits.entered)
         never_reads_its_inbox(execution)
         new = await submit(eng, "keeper", {"text": "c"}, thread=thread.id, when_busy="rollback")
         go.set()
-        await eng.wait(new.id, timeout=10)
+        await eng.runs.wait(new.id, timeout=10)
         assert (await eng.threads.get(thread.id)).values == {"items": ["a", "c"]}
         assert sql(store, "SELECT count(*) FROM runs WHERE id=?", late.id) == [(0,)]
 
@@ -240,13 +240,13 @@ async def test_a_rollback_forgets_what_the_run_had_called_too(store: Path, stubb
     async with engine(store, child, parent, settings=PATIENT) as eng:
         run = await submit(eng, "parent")
         below = await asyncio.wait_for(entered.get(), 10)
-        await eng.cancel(run.id, rollback=True)
+        await eng.runs.cancel(run.id, rollback=True)
         await until(lambda: sql(store, "SELECT count(*) FROM runs WHERE id=?", run.id) == [(0,)])
         go.set()
         await until(lambda: sql(store, "SELECT count(*) FROM runs") == [(0,)])
-        await until(lambda: eng.worker.log_of(below) is None)
+        await until(lambda: eng.core.worker.log_of(below) is None)
         with pytest.raises(RunNotFound):
-            await eng.run(below)
+            await eng.runs.get(below)
 
 
 async def test_a_child_that_had_ended_is_gone_from_memory_with_its_parent(store: Path) -> None:
@@ -259,11 +259,11 @@ async def test_a_child_that_had_ended_is_gone_from_memory_with_its_parent(store:
     async with engine(store, keeper, parent, settings=PATIENT) as eng:
         run = await submit(eng, "parent")
         await question(eng, run.id)
-        (below,) = await eng.runs(RunFilter(parent=run.id))
-        await eng.cancel(run.id, rollback=True)
-        await until(lambda: eng.worker.log_of(run.id) is None)
+        (below,) = await eng.runs.search(RunFilter(parent=run.id))
+        await eng.runs.cancel(run.id, rollback=True)
+        await until(lambda: eng.core.worker.log_of(run.id) is None)
         with pytest.raises(RunNotFound):
-            await eng.run(below.id)
+            await eng.runs.get(below.id)
 
 
 # -- delayed runs ---------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ async def test_a_delayed_run_that_finds_its_thread_taken_fails_where_it_was_to_b
         assert late.error.code == "thread_busy"
         assert (await eng.threads.get(thread.id)).active == busy.id, "the other one goes on"
         await eng.questions.answer(asked.id, {"approved": True})
-        await eng.wait(busy.id, timeout=10)
+        await eng.runs.wait(busy.id, timeout=10)
         assert (await eng.threads.get(thread.id)).values == {"items": ["held"]}
 
 
@@ -292,7 +292,7 @@ async def test_a_delayed_run_that_may_wait_gets_in_line(store: Path) -> None:
         late = await submit(eng, "keeper", {"text": "b"}, thread=thread.id, delay=0.05, when_busy="enqueue")
         await until(lambda: sql(store, "SELECT queued IS NOT NULL FROM runs WHERE id=?", late.id) == [(1,)])
         await eng.questions.answer(asked.id, {"approved": True})
-        await eng.wait(late.id, timeout=10)
+        await eng.runs.wait(late.id, timeout=10)
         assert (await eng.threads.get(thread.id)).values == {"items": ["held", "b"]}
 
 
@@ -307,14 +307,14 @@ async def test_a_delayed_run_makes_the_one_before_it_give_way_when_its_time_has_
         await question(eng, busy.id)
         waiting = await submit(eng, "keeper", {"text": "last"}, thread=thread.id, when_busy="enqueue")
         late = await submit(eng, "keeper", {"text": "b"}, thread=thread.id, delay=0.05, when_busy=strategy)
-        assert (await eng.wait(late.id, timeout=10)).status is il.Status.SUCCEEDED
-        await eng.wait(waiting.id, timeout=10)
+        assert (await eng.runs.wait(late.id, timeout=10)).status is il.Status.SUCCEEDED
+        await eng.runs.wait(waiting.id, timeout=10)
         assert (await eng.threads.get(thread.id)).values == {"items": ["b", "last"]}, "it comes before those in line"
         if strategy == "interrupt":
-            assert (await eng.run(busy.id)).status is il.Status.CANCELLED
+            assert (await eng.runs.get(busy.id)).status is il.Status.CANCELLED
         else:
             with pytest.raises(RunNotFound):
-                await eng.run(busy.id)
+                await eng.runs.get(busy.id)
 
 
 async def test_a_delayed_run_in_line_can_be_cancelled(store: Path) -> None:
@@ -324,8 +324,8 @@ async def test_a_delayed_run_in_line_can_be_cancelled(store: Path) -> None:
         await question(eng, busy.id)
         late = await submit(eng, "keeper", {"text": "b"}, thread=thread.id, delay=0.05, when_busy="enqueue")
         await until(lambda: sql(store, "SELECT queued IS NOT NULL FROM runs WHERE id=?", late.id) == [(1,)])
-        await eng.cancel(late.id)
-        assert (await eng.wait(late.id, timeout=10)).status is il.Status.CANCELLED
+        await eng.runs.cancel(late.id)
+        assert (await eng.runs.wait(late.id, timeout=10)).status is il.Status.CANCELLED
         await settle()
         assert (await eng.threads.get(thread.id)).active == busy.id
 
@@ -341,7 +341,7 @@ async def test_a_thread_knows_whose_state_it_holds_without_the_runs_that_made_it
         if how == "copied":
             thread = await eng.threads.copy(thread.id)
         else:
-            await eng.delete(run.id)
+            await eng.runs.delete(run.id)
         thread = await eng.threads.get(thread.id)
         with pytest.raises(Conflict, match="keeper"):
             await eng.threads.check_state(thread, counter.card)
@@ -356,7 +356,7 @@ async def test_state_that_nobody_described_stays_so_without_the_runs_that_made_i
         thread = await eng.threads.create()
         run = await finish(eng, "secretive", {"text": "a"}, thread=thread.id)
         copy = await eng.threads.copy(thread.id)
-        await eng.delete(run.id)
+        await eng.runs.delete(run.id)
         for found in (thread.id, copy.id):
             assert not await eng.threads.is_described(await eng.threads.get(found))
         outside = await eng.threads.create()
@@ -369,7 +369,7 @@ async def test_runs_are_found_by_several_agents_at_once(store: Path) -> None:
             await finish(eng, agent, {"text": "a"})
 
         async def found(*agents: str) -> list[str]:
-            return sorted(run.agent for run in await eng.runs(RunFilter(agents=list(agents))))
+            return sorted(run.agent for run in await eng.runs.search(RunFilter(agents=list(agents))))
 
         assert await found("keeper", "count*") == ["counter", "keeper"]
         assert await found("keeper@0.1.0", "counter@9") == ["keeper"]

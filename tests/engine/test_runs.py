@@ -92,25 +92,25 @@ async def test_seqs_start_at_one_and_have_no_gap_and_the_chain_verifies(store: P
         run = await finish(eng, "echo", {"text": "a b c d e"})
         events = await log(eng, run.id)
         assert [e.seq for e in events] == list(range(1, len(events) + 1))
-        assert await eng.verify(run.id) is None
+        assert await eng.runs.verify(run.id) is None
 
 
 async def test_a_changed_event_breaks_the_chain_and_an_erased_body_does_not(store: Path) -> None:
     async with engine(store, echo) as eng:
         run = await finish(eng, "echo", {"text": "a b"})
-        sqlite = eng.store
+        sqlite = eng.core.store
         assert isinstance(sqlite, SqlStore)
-        await eng.erase(run.id, 3)
-        assert await eng.verify(run.id) is None
+        await eng.runs.erase(run.id, 3)
+        assert await eng.runs.verify(run.id) is None
         assert (await kinds(eng, run.id))[2] == "erased"
         await sqlite.database.write(
             lambda c: c.execute("UPDATE events SET body=? WHERE run=? AND seq=4", (b"{}", run.id))
         )
-        assert await eng.verify(run.id) == 4
+        assert await eng.runs.verify(run.id) == 4
         await sqlite.database.write(
             lambda c: c.execute("UPDATE events SET erased=? WHERE run=? AND seq=3", (b"\0", run.id))
         )
-        assert await eng.verify(run.id) == 3
+        assert await eng.runs.verify(run.id) == 3
 
 
 async def test_an_unknown_agent_is_refused_with_those_there_are(store: Path) -> None:
@@ -138,14 +138,14 @@ async def test_bad_input_is_refused_with_its_path_and_leaves_nothing_behind(
         with pytest.raises(InvalidInput, match=says) as caught:
             await submit(eng, "upper", input_)
         assert caught.value.path == path
-        assert await eng.runs(RunFilter()) == []
+        assert await eng.runs.search(RunFilter()) == []
 
 
 @pytest.mark.parametrize("input_", ["text", ["a"], 1, None], ids=["text", "list", "number", "null"])
 async def test_an_input_that_is_no_object_is_refused(store: Path, input_: Any) -> None:
     async with engine(store, upper) as eng:
         with pytest.raises(InvalidInput, match="an object"):
-            await eng.submit(il.RunRequest("upper", input=input_))
+            await eng.runs.submit(il.RunRequest("upper", input=input_))
 
 
 async def test_deep_nesting_and_huge_inputs_are_refused(store: Path) -> None:
@@ -182,10 +182,10 @@ async def test_waiting_times_out_without_touching_the_run(store: Path) -> None:
     async with engine(store, forever) as eng:
         run = await submit(eng, "forever")
         with pytest.raises(TimeoutError):
-            await eng.wait(run.id, timeout=0.05)
-        assert (await eng.run(run.id)).status is il.Status.RUNNING
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id)).status is il.Status.CANCELLED
+            await eng.runs.wait(run.id, timeout=0.05)
+        assert (await eng.runs.get(run.id)).status is il.Status.RUNNING
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id)).status is il.Status.CANCELLED
 
 
 async def test_a_reader_sees_events_as_they_are_made_and_the_end(store: Path) -> None:
@@ -200,7 +200,7 @@ async def test_a_reader_sees_events_as_they_are_made_and_the_end(store: Path) ->
     async with engine(store, two) as eng:
         run = await submit(eng, "two")
         seen = []
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if isinstance(event.body, OutputDelta):
                 seen.append(event.body.delta["text"])
                 gate.set()
@@ -214,7 +214,7 @@ async def test_a_stream_is_taken_up_after_any_event_also_after_the_end_and_a_res
         whole = await log(eng, run.id)
     async with engine(store, echo) as eng:
         for after in range(len(whole) + 1):
-            rest = [e async for e in eng.events(run.id, after=after)]
+            rest = [e async for e in eng.runs.events(run.id, after=after)]
             assert [(e.seq, e.hash) for e in rest] == [(e.seq, e.hash) for e in whole[after:]]
 
 
@@ -222,12 +222,18 @@ async def test_a_cursor_beyond_the_end_is_told_to_start_again(store: Path) -> No
     async with engine(store, upper) as eng:
         run = await finish(eng, "upper", {"text": "x"})
         with pytest.raises(InvalidRequest, match="read again from the start"):
-            await anext(eng.events(run.id, after=99))
+            await anext(eng.runs.events(run.id, after=99))
 
 
 async def test_reading_an_unknown_run_says_so(store: Path) -> None:
     async with engine(store) as eng:
-        for look in (eng.run("x"), eng.wait("x"), anext(eng.events("x")), eng.cancel("x"), eng.delete("x")):
+        for look in (
+            eng.runs.get("x"),
+            eng.runs.wait("x"),
+            anext(eng.runs.events("x")),
+            eng.runs.cancel("x"),
+            eng.runs.delete("x"),
+        ):
             with pytest.raises(RunNotFound):
                 await look
 
@@ -240,9 +246,9 @@ async def test_a_slow_reader_loses_nothing_and_is_given_composed_deltas(store: P
 
     async with engine(store, many) as eng:
         run = await submit(eng, "many")
-        reader = eng.events(run.id)
+        reader = eng.runs.events(run.id)
         first = await anext(reader)
-        done = await eng.wait(run.id, timeout=60)
+        done = await eng.runs.wait(run.id, timeout=60)
         text, expected = "", first.seq + 1
         composed = False
         async for event in reader:
@@ -268,10 +274,10 @@ async def test_cancelling_stops_the_agent_and_says_who_and_why(store: Path) -> N
 
     async with engine(store, careful) as eng:
         run = await submit(eng, "careful")
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if event.kind == "thought":
-                await eng.cancel(run.id, reason="changed my mind", by=il.Caller("ada"))
-        done = await eng.wait(run.id)
+                await eng.runs.cancel(run.id, reason="changed my mind", by=il.Caller("ada"))
+        done = await eng.runs.wait(run.id)
         assert done.status is il.Status.CANCELLED
         assert done.error is not None
         assert done.error.code == "cancelled"
@@ -295,12 +301,12 @@ async def test_an_agent_that_ignores_cancellation_is_left_behind(store: Path) ->
     settings = il.Settings(cancel_grace=0.1, stall_warning=0)
     async with engine(store, stubborn, upper, settings=settings) as eng:
         run = await submit(eng, "stubborn")
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if event.kind == "thought":
-                await eng.cancel(run.id)
-        assert (await eng.run(run.id)).status is il.Status.CANCELLED
+                await eng.runs.cancel(run.id)
+        assert (await eng.runs.get(run.id)).status is il.Status.CANCELLED
         assert (await finish(eng, "upper", {"text": "others go on"})).output == {"text": "OTHERS GO ON"}
-        assert eng.worker.abandoned == 1
+        assert eng.core.worker.abandoned == 1
     released.append(True)
 
 
@@ -319,18 +325,18 @@ async def test_a_plain_function_that_ignores_cancellation_is_left_behind(store: 
     async with engine(store, stubborn, settings=settings) as eng:
         run = await submit(eng, "stubborn")
         await asyncio.to_thread(entered.wait, 10)
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=5)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=5)).status is il.Status.CANCELLED
         release.set()
-        assert (await eng.run(run.id)).output is None
+        assert (await eng.runs.get(run.id)).output is None
 
 
 async def test_cancelling_a_waiting_run_withdraws_its_question(store: Path) -> None:
     async with engine(store, asker) as eng:
         run = await submit(eng, "asker")
         asked = await question(eng, run.id)
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id)).status is il.Status.CANCELLED
         assert (await eng.questions.get(asked.id)).state == "withdrawn"
         assert await eng.questions.open() == []
 
@@ -339,8 +345,8 @@ async def test_cancelling_a_finished_run_says_that_it_has_finished(store: Path) 
     async with engine(store, upper) as eng:
         run = await finish(eng, "upper", {"text": "x"})
         with pytest.raises(AlreadyFinished):
-            await eng.cancel(run.id)
-        assert (await eng.run(run.id)).status is il.Status.SUCCEEDED
+            await eng.runs.cancel(run.id)
+        assert (await eng.runs.get(run.id)).status is il.Status.SUCCEEDED
 
 
 async def test_a_run_that_takes_too_long_times_out(store: Path) -> None:
@@ -357,16 +363,16 @@ async def test_waiting_does_not_count_as_running(store: Path, settings: il.Setti
         run = await submit(eng, "asker", timeout=0.3)
         asked = await question(eng, run.id)
         with pytest.raises(TimeoutError):
-            await eng.wait(run.id, timeout=0.6)
+            await eng.runs.wait(run.id, timeout=0.6)
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "yes"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "yes"}
 
 
 async def test_a_delayed_run_starts_when_its_time_has_come(store: Path) -> None:
     async with engine(store, upper) as eng:
         run = await submit(eng, "upper", {"text": "later"}, delay=0.3)
         assert run.status is il.Status.PENDING
-        done = await eng.wait(run.id, timeout=10)
+        done = await eng.runs.wait(run.id, timeout=10)
         events = await log(eng, run.id)
         assert done.output == {"text": "LATER"}
         assert events[1].time - events[0].time >= 300_000
@@ -376,7 +382,7 @@ async def test_a_delayed_run_survives_a_restart(store: Path) -> None:
     async with engine(store, upper) as eng:
         run = await submit(eng, "upper", {"text": "later"}, delay=0.3)
     async with engine(store, upper) as eng:
-        assert (await eng.wait(run.id, timeout=10)).output == {"text": "LATER"}
+        assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "LATER"}
 
 
 async def test_runs_beyond_the_slots_wait_their_turn(store: Path) -> None:
@@ -395,7 +401,7 @@ async def test_runs_beyond_the_slots_wait_their_turn(store: Path) -> None:
     async with engine(store, counted, settings=settings) as eng:
         runs = [await submit(eng, "counted") for _ in range(10)]
         for run in runs:
-            assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
     assert most == 2
 
 
@@ -417,23 +423,23 @@ async def test_runs_beyond_those_that_may_wait_are_refused(store: Path) -> None:
         assert caught.value.transient
         gate.set()
         for run in (first, second):
-            assert (await eng.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
 
 
 async def test_deleting_leaves_a_tombstone_and_a_running_run_cannot_be_deleted(store: Path) -> None:
     async with engine(store, upper, forever) as eng:
         run = await finish(eng, "upper", {"text": "x"})
-        await eng.delete(run.id)
+        await eng.runs.delete(run.id)
         with pytest.raises(RunNotFound):
-            await eng.run(run.id)
-        sqlite = eng.store
+            await eng.runs.get(run.id)
+        sqlite = eng.core.store
         assert isinstance(sqlite, SqlStore)
         stone = await sqlite.database.read(lambda c: c.execute("SELECT run, seq, head FROM tombstones").fetchone())
         assert (stone[0], stone[1], stone[2].hex()) == (run.id, run.seq, run.head)
         running = await submit(eng, "forever")
         with pytest.raises(Conflict, match="cancel it before"):
-            await eng.delete(running.id)
-        await eng.cancel(running.id)
+            await eng.runs.delete(running.id)
+        await eng.runs.cancel(running.id)
 
 
 async def test_runs_are_found_by_agent_status_caller_and_metadata(store: Path) -> None:
@@ -444,7 +450,7 @@ async def test_runs_are_found_by_agent_status_caller_and_metadata(store: Path) -
         await question(eng, waiting.id)
 
         async def found(**where: Any) -> list[str]:
-            return [run.id for run in await eng.runs(RunFilter(**where))]
+            return [run.id for run in await eng.runs.search(RunFilter(**where))]
 
         assert await found() == [waiting.id, *reversed(ids)]
         assert await found(agent="asker") == [waiting.id]
@@ -464,11 +470,11 @@ async def test_finished_runs_are_deleted_after_their_time_when_that_is_asked_for
     async with engine(store, upper, settings=settings) as eng:
         run = await finish(eng, "upper", {"text": "x"})
         async with asyncio.timeout(10):
-            while await eng.runs(RunFilter()):
+            while await eng.runs.search(RunFilter()):
                 await asyncio.sleep(0.01)
-        eng.worker.forget(run.id)
+        eng.core.worker.forget(run.id)
         with pytest.raises(RunNotFound):
-            await eng.run(run.id)
+            await eng.runs.get(run.id)
 
 
 async def test_nothing_is_deleted_by_default(store: Path) -> None:
@@ -480,7 +486,7 @@ async def test_the_store_is_in_wal_mode_and_waits_for_the_disk(tmp_path: Path) -
     store = tmp_path / "store.db"
     async with engine(store, upper) as eng:
         await finish(eng, "upper", {"text": "x"})
-        sqlite = eng.store
+        sqlite = eng.core.store
         assert isinstance(sqlite, SQLiteStore)
         pragmas = await sqlite.database.write(
             lambda c: (c.execute("PRAGMA journal_mode").fetchone()[0], c.execute("PRAGMA synchronous").fetchone()[0])
@@ -511,14 +517,14 @@ async def test_shutdown_finishes_short_work_and_hands_back_the_rest(store: Path)
         one = await submit(eng, "short")
         two = await submit(eng, "endless")
         for run in (one, two):
-            async for event in eng.events(run.id):
+            async for event in eng.runs.events(run.id):
                 if event.kind == "thought":
                     break
     with pytest.raises(Unavailable):
         await submit(eng, "short")
     async with engine(store, short, endless) as eng:
-        assert (await eng.run(one.id)).output == {"text": "done"}
-        done = await eng.wait(two.id, timeout=10)
+        assert (await eng.runs.get(one.id)).output == {"text": "done"}
+        done = await eng.runs.wait(two.id, timeout=10)
         assert done.output == {"text": "second time"}
         assert entered == ["endless", "endless"]
 
@@ -532,9 +538,9 @@ async def test_a_cancel_that_was_acknowledged_just_before_shutdown_takes_effect(
 
     async with engine(store, sleeper, settings=PATIENT) as eng:
         run = await submit(eng, "sleeper")
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if event.kind == "thought":
                 break
-        await eng.cancel(run.id)
+        await eng.runs.cancel(run.id)
     async with engine(store) as eng:
-        assert (await eng.run(run.id)).status is il.Status.CANCELLED
+        assert (await eng.runs.get(run.id)).status is il.Status.CANCELLED

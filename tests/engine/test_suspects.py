@@ -57,7 +57,7 @@ class Scene:
 
 
 async def crashes(eng: il.Engine, run: str) -> int:
-    row = await eng.store.runs.get(run)
+    row = await eng.core.store.runs.get(run)
     assert row is not None
     return row.crashes
 
@@ -80,17 +80,17 @@ async def test_a_crash_counts_only_against_the_suspect_that_executed(store: Path
     assert sum(scene.entered[name].is_set() for name in ("poison", "innocent")) == 1
     if first == "innocent":
         scene.let_go["innocent"].set()
-        assert (await eng.wait(runs["innocent"], timeout=20)).output == {"text": "done"}
+        assert (await eng.runs.wait(runs["innocent"], timeout=20)).output == {"text": "done"}
         await scene.all("poison")
     await crash(eng)
     eng = await scene.life(store)
-    poison = await eng.wait(runs["poison"], timeout=20)
+    poison = await eng.runs.wait(runs["poison"], timeout=20)
     assert poison.error is not None
     assert (poison.status, poison.error.code) == (il.Status.FAILED, "run_lost")
     assert await crashes(eng, runs["other"]) == 1
     for name in ("innocent", "other"):
         scene.let_go[name].set()
-        assert (await eng.wait(runs[name], timeout=20)).output == {"text": "done"}, name
+        assert (await eng.runs.wait(runs[name], timeout=20)).output == {"text": "done"}, name
     await eng.stop()
 
 
@@ -99,7 +99,7 @@ async def quick_run(eng: il.Engine, scene: Scene, name: str) -> None:
     scene.add(name)
     scene.let_go[name].set()
     scene.entered[name] = asyncio.Event()
-    eng.add(scene.agents[-1])
+    eng.teams.add(scene.agents[-1])
     assert (await finish(eng, name)).status is il.Status.SUCCEEDED
 
 
@@ -126,10 +126,10 @@ async def test_a_suspect_stays_one_for_as_long_as_it_executes(store: Path) -> No
             await crash(eng)
             eng = await scene.life(store)
             assert await crashes(eng, runs[name]) == SUSPECT + 1
-            assert (await eng.wait(runs[name], timeout=20)).status is il.Status.FAILED
+            assert (await eng.runs.wait(runs[name], timeout=20)).status is il.Status.FAILED
         else:
             scene.let_go[name].set()
-            assert (await eng.wait(runs[name], timeout=20)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(runs[name], timeout=20)).status is il.Status.SUCCEEDED
     await eng.stop()
 
 
@@ -142,7 +142,7 @@ async def test_a_poison_run_ends_after_its_retries(store: Path, retries: int, en
     run = (await submit(eng, "poison")).id
     while True:
         entered = asyncio.create_task(scene.entered["poison"].wait())
-        ended = asyncio.create_task(eng.wait(run, timeout=20))
+        ended = asyncio.create_task(eng.runs.wait(run, timeout=20))
         await asyncio.wait([entered, ended], return_when=asyncio.FIRST_COMPLETED)
         entered.cancel()
         if ended.done():
@@ -169,7 +169,7 @@ async def test_a_run_without_suspicion_is_never_ended_for_a_crash(store: Path) -
     await crash(eng)
     scene.let_go["innocent"].set()
     eng = await scene.life(store)
-    assert (await eng.wait(run, timeout=20)).output == {"text": "done"}
+    assert (await eng.runs.wait(run, timeout=20)).output == {"text": "done"}
     await eng.stop()
 
 
@@ -208,7 +208,7 @@ async def test_a_suspect_that_makes_a_record_makes_room_for_the_next(store: Path
     last = True
     async with engine(store, agent, settings=PATIENT) as eng:
         for run in runs.values():
-            assert (await eng.wait(run, timeout=20)).output == {"text": "done"}
+            assert (await eng.runs.wait(run, timeout=20)).output == {"text": "done"}
 
 
 async def test_a_run_with_a_waiting_branch_is_a_suspect_for_what_another_branch_executes(store: Path) -> None:
@@ -234,6 +234,6 @@ async def test_a_run_with_a_waiting_branch_is_a_suspect_for_what_another_branch_
         await asyncio.wait_for(entered.wait(), 20)
         await crash(eng)
     async with engine(store, poison, settings=PATIENT) as eng:
-        ended = await eng.wait(run, timeout=20)
+        ended = await eng.runs.wait(run, timeout=20)
     assert ended.error is not None
     assert ended.error.code == "run_lost"

@@ -102,8 +102,8 @@ async def test_a_failed_or_cancelled_run_leaves_the_state_as_it_was(store: Path)
         assert (after.status, after.values) == ("error", {"messages": ["a"]})
         run = await submit(eng, "holder", thread=thread.id)
         await question(eng, run.id)
-        await eng.cancel(run.id)
-        await eng.wait(run.id)
+        await eng.runs.cancel(run.id)
+        await eng.runs.wait(run.id)
         after = await eng.threads.get(thread.id)
         assert (after.status, after.values) == ("idle", {"messages": ["a"]})
 
@@ -113,7 +113,7 @@ async def test_every_entry_starts_from_the_same_copy_of_the_state(store: Path) -
         thread = await eng.threads.create()
         run = await submit(eng, "holder", thread=thread.id)
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        assert (await eng.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
+        assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
         assert (await eng.threads.get(thread.id)).values == {"messages": ["held"]}  # not twice
 
 
@@ -126,7 +126,7 @@ async def test_a_thread_with_a_waiting_run_is_interrupted_and_a_second_run_is_re
         with pytest.raises(ThreadBusy, match=run.id) as caught:
             await submit(eng, "chat", {"message": "x"}, thread=thread.id)
         assert caught.value.transient
-        assert len(await eng.runs(RunFilter())) == 1
+        assert len(await eng.runs.search(RunFilter())) == 1
 
 
 async def test_enqueued_runs_take_their_turns_in_order(store: Path) -> None:
@@ -137,7 +137,7 @@ async def test_enqueued_runs_take_their_turns_in_order(store: Path) -> None:
         later = [await submit(eng, "chat", {"message": m}, thread=thread.id, when_busy="enqueue") for m in "abc"]
         assert all(run.status is il.Status.PENDING for run in later)
         await eng.questions.answer(asked.id, {"approved": True})
-        outputs = [(await eng.wait(run.id, timeout=10)).output["text"] for run in later]
+        outputs = [(await eng.runs.wait(run.id, timeout=10)).output["text"] for run in later]
         assert outputs == ["2: a", "3: b", "4: c"]
         assert (await eng.threads.get(thread.id)).status == "idle"
 
@@ -152,7 +152,7 @@ async def test_an_enqueued_run_survives_a_crash(store: Path) -> None:
     await crash(first)
     async with engine(store, holder, chat) as eng:
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(queued.id, timeout=10)).output == {"text": "2: a"}
+        assert (await eng.runs.wait(queued.id, timeout=10)).output == {"text": "2: a"}
 
 
 async def test_an_enqueued_run_can_be_cancelled_before_its_turn(store: Path) -> None:
@@ -162,11 +162,11 @@ async def test_an_enqueued_run_can_be_cancelled_before_its_turn(store: Path) -> 
         asked = await question(eng, run.id)
         queued = await submit(eng, "chat", {"message": "a"}, thread=thread.id, when_busy="enqueue")
         last = await submit(eng, "chat", {"message": "b"}, thread=thread.id, when_busy="enqueue")
-        await eng.cancel(queued.id)
-        assert (await eng.wait(queued.id, timeout=10)).status is il.Status.CANCELLED
+        await eng.runs.cancel(queued.id)
+        assert (await eng.runs.wait(queued.id, timeout=10)).status is il.Status.CANCELLED
         assert (await eng.threads.get(thread.id)).active == run.id
         await eng.questions.answer(asked.id, {"approved": True})
-        assert (await eng.wait(last.id, timeout=10)).output == {"text": "2: b"}
+        assert (await eng.runs.wait(last.id, timeout=10)).output == {"text": "2: b"}
 
 
 @pytest.mark.parametrize("settings", [None, PATIENT], ids=["parked", "in memory"])
@@ -176,8 +176,8 @@ async def test_interrupt_cancels_the_run_that_has_the_thread(store: Path, settin
         old = await submit(eng, "holder", thread=thread.id)
         await question(eng, old.id)
         new = await submit(eng, "chat", {"message": "now"}, thread=thread.id, when_busy="interrupt")
-        assert (await eng.wait(new.id, timeout=10)).output == {"text": "1: now"}
-        assert (await eng.run(old.id)).status is il.Status.CANCELLED
+        assert (await eng.runs.wait(new.id, timeout=10)).output == {"text": "1: now"}
+        assert (await eng.runs.get(old.id)).status is il.Status.CANCELLED
 
 
 @pytest.mark.parametrize("settings", [None, PATIENT], ids=["parked", "in memory"])
@@ -189,12 +189,12 @@ async def test_rollback_cancels_and_forgets_the_run_that_has_the_thread(
         old = await submit(eng, "holder", thread=thread.id)
         await question(eng, old.id)
         new = await submit(eng, "chat", {"message": "now"}, thread=thread.id, when_busy="rollback")
-        assert (await eng.wait(new.id, timeout=10)).output == {"text": "1: now"}
+        assert (await eng.runs.wait(new.id, timeout=10)).output == {"text": "1: now"}
         async with asyncio.timeout(5):
-            while len(await eng.runs(RunFilter())) > 1:
+            while len(await eng.runs.search(RunFilter())) > 1:
                 await asyncio.sleep(0)
         with pytest.raises(RunNotFound):
-            await eng.run(old.id)
+            await eng.runs.get(old.id)
 
 
 async def test_a_delayed_run_takes_the_thread_only_when_its_time_has_come(store: Path) -> None:
@@ -202,14 +202,14 @@ async def test_a_delayed_run_takes_the_thread_only_when_its_time_has_come(store:
         thread = await eng.threads.create()
         later = await submit(eng, "chat", {"message": "later"}, thread=thread.id, delay=0.3)
         assert (await finish(eng, "chat", {"message": "now"}, thread=thread.id)).output == {"text": "1: now"}
-        assert (await eng.wait(later.id, timeout=10)).output == {"text": "2: later"}
+        assert (await eng.runs.wait(later.id, timeout=10)).output == {"text": "2: later"}
 
 
 async def test_a_missing_thread_is_refused_or_created(store: Path) -> None:
     async with engine(store, chat) as eng:
         with pytest.raises(ThreadNotFound):
             await submit(eng, "chat", {"message": "x"}, thread="t1")
-        assert await eng.runs(RunFilter()) == []
+        assert await eng.runs.search(RunFilter()) == []
         await finish(eng, "chat", {"message": "x"}, thread="t1", create_thread=True)
         assert (await eng.threads.get("t1")).values == {"messages": ["x"]}
 
@@ -268,13 +268,13 @@ async def test_a_state_that_changed_under_a_run_fails_it_instead_of_being_overwr
         thread = await eng.threads.create()
         run = await submit(eng, "holder", thread=thread.id)
         asked = await question(eng, run.id)
-        sqlite = eng.store
+        sqlite = eng.core.store
         assert isinstance(sqlite, SqlStore)
         await sqlite.database.write(
             lambda c: c.execute("UPDATE threads SET version=version+1 WHERE id=?", (thread.id,))
         )
         await eng.questions.answer(asked.id, {"approved": True})
-        done = await eng.wait(run.id, timeout=10)
+        done = await eng.runs.wait(run.id, timeout=10)
         assert done.status is il.Status.FAILED
         assert done.error is not None
         assert (done.error.code, done.error.transient) == ("thread_conflict", True)
@@ -302,8 +302,8 @@ async def test_deleting_a_thread_needs_it_to_be_idle(store: Path) -> None:
         await question(eng, run.id)
         with pytest.raises(Conflict, match="busy"):
             await eng.threads.delete(thread.id)
-        await eng.cancel(run.id)
-        await eng.wait(run.id)
+        await eng.runs.cancel(run.id)
+        await eng.runs.wait(run.id)
         await eng.threads.delete(thread.id)
         with pytest.raises(ThreadNotFound):
             await eng.threads.get(thread.id)
@@ -384,5 +384,5 @@ async def test_runs_that_are_submitted_at_once_take_their_turns_in_order(store: 
             *(submit(eng, "speaker", {"n": n}, thread="t", when_busy="enqueue") for n in range(20))
         )
         for run in made:
-            await eng.wait(run.id, timeout=20)
+            await eng.runs.wait(run.id, timeout=20)
     assert said == list(range(20))

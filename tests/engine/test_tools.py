@@ -74,7 +74,7 @@ def calls(server: str, tool: str, **arguments: Any) -> il.Agent[..., Any]:
 async def test_a_call_that_the_binding_allows_is_made_and_recorded(store: Path) -> None:
     bench = Bench()
     async with engine(store) as eng:
-        eng.add_team(crew(bound(member("lead"), "query")), {"lead": calls("Data", "query", table="sales")}, bench)
+        eng.teams.add_team(crew(bound(member("lead"), "query")), {"lead": calls("Data", "query", table="sales")}, bench)
         run = await finish(eng, "crew", {"text": "go"})
         assert run.output == {"text": "{'rows': 1}"}
         assert bench.calls == [("Data", "query", {"table": "sales"}, ("read",))]
@@ -99,7 +99,7 @@ async def test_a_call_outside_the_binding_is_refused_and_recorded(
 ) -> None:
     bench = Bench()
     async with engine(store, settings=settings) as eng:
-        eng.add_team(crew(bound(member("lead"), "query", "drop")), {"lead": calls(server, tool)}, bench)
+        eng.teams.add_team(crew(bound(member("lead"), "query", "drop")), {"lead": calls(server, tool)}, bench)
         run = await finish(eng, "crew", {"text": "go"})
         assert run.status is il.Status.FAILED
         assert run.error is not None
@@ -121,7 +121,7 @@ async def test_what_a_delegation_leaves_out_is_not_there_for_anybody_below(store
 
     manifests = bound(member("lead", "helper"), "query", "process"), bound(member("helper"), "query", "process")
     async with engine(store) as eng:
-        eng.add_team(crew(*manifests), {"lead": lead, "helper": calls("Data", "query")}, bench)
+        eng.teams.add_team(crew(*manifests), {"lead": lead, "helper": calls("Data", "query")}, bench)
         run = await finish(eng, "crew", {"text": "go"})
         assert run.error is not None
         assert "its tools there are process" in run.error.message
@@ -135,7 +135,7 @@ async def test_the_tools_that_an_agent_is_shown_are_those_that_it_may_call(store
 
     async with engine(store) as eng:
         made = crew(bound(member("lead"), "query", "drop", "missing"))
-        eng.add_team(made, {"lead": lead}, Bench())
+        eng.teams.add_team(made, {"lead": lead}, Bench())
         run = await finish(eng, "crew", {"text": "go"})
         assert run.output == {"text": "Data.query: it can query"}
 
@@ -148,7 +148,7 @@ async def test_an_agent_outside_of_teams_has_no_tools(store: Path) -> None:
         return "none"
 
     async with engine(store, loner) as eng:
-        eng.add_team(crew(bound(member("lead"), "query")), {"lead": calls("Data", "query")}, Bench())
+        eng.teams.add_team(crew(bound(member("lead"), "query")), {"lead": calls("Data", "query")}, Bench())
         assert (await finish(eng, "loner", {"text": "go"})).output == {"text": "none"}
 
 
@@ -162,15 +162,15 @@ async def test_a_recorded_call_is_not_made_again_after_a_crash(store: Path) -> N
     bench = Bench()
     manifest = bound(member("lead"), "query")
     async with engine(store) as eng:
-        eng.add_team(crew(manifest), {"lead": lead}, bench)
+        eng.teams.add_team(crew(manifest), {"lead": lead}, bench)
         run = await submit(eng, "crew", {"text": "go"})
-        asked = (await eng.wait(run.id, timeout=20, settled=True)).questions[0]
+        asked = (await eng.runs.wait(run.id, timeout=20, settled=True)).questions[0]
         await crash(eng)
     assert len(bench.calls) == 3
     async with engine(store) as eng:
-        eng.add_team(crew(manifest), {"lead": lead}, bench)
+        eng.teams.add_team(crew(manifest), {"lead": lead}, bench)
         await eng.questions.answer(asked.id, {"approved": True})
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.status is il.Status.SUCCEEDED, done.error
         assert sorted(call[2]["n"] for call in bench.calls) == [0, 1, 2, 9]
         (worker,) = await of_agent(eng, run.id, "crew/lead")
@@ -186,7 +186,7 @@ async def test_a_result_that_was_really_got_is_not_marked(store: Path) -> None:
         return "done"
 
     async with engine(store) as eng:
-        eng.add_team(crew(bound(member("lead"), "query")), {"lead": lead}, Bench())
+        eng.teams.add_team(crew(bound(member("lead"), "query")), {"lead": lead}, Bench())
         run = await finish(eng, "crew", {"text": "go"})
         told = {said.text: said.attachments[0] for said in await bodies(eng, run.id, Said) if said.attachments}
         assert isinstance(told["real"], ToolResultPart)
@@ -204,7 +204,7 @@ async def test_a_call_that_fails_is_the_agents_to_handle_and_else_its_failure(
     from interlingua.model.error_numbers import number_of
 
     async with engine(store) as eng:
-        eng.add_team(crew(bound(member("lead"), "query")), {"lead": calls("Data", "query")}, Bench(error))
+        eng.teams.add_team(crew(bound(member("lead"), "query")), {"lead": calls("Data", "query")}, Bench(error))
         run = await finish(eng, "crew", {"text": "go"})
         assert run.error is not None
         assert (run.error.code, number_of(run.error)) == (code, number)
@@ -220,7 +220,7 @@ async def test_a_call_that_fails_says_still_whether_it_may_work_later(
 ) -> None:
     async with engine(store) as eng:
         error = kind("not now", transient=transient, details={"after": 3})
-        eng.add_team(crew(bound(member("lead"), "query")), {"lead": calls("Data", "query")}, Bench(error))
+        eng.teams.add_team(crew(bound(member("lead"), "query")), {"lead": calls("Data", "query")}, Bench(error))
         run = await finish(eng, "crew", {"text": "go"})
         assert run.error == ErrorInfo(kind.code, "not now", transient, {"after": 3})
 
@@ -230,7 +230,7 @@ async def test_a_server_that_is_down_is_tried_again_as_the_policy_says(store: Pa
     policy = Policy({503: (Step("retry", times=2, seconds=0.01),)})
     async with engine(store) as eng:
         made = crew(bound(member("lead"), "query"), policy=policy)
-        eng.add_team(made, {"lead": calls("Data", "query")}, bench)
+        eng.teams.add_team(made, {"lead": calls("Data", "query")}, bench)
         run = await finish(eng, "crew", {"text": "go"})
         assert run.output == {"text": "{'rows': 3}"}
         (lead,) = await of_agent(eng, run.id, "crew/lead")
@@ -250,7 +250,7 @@ async def test_arguments_that_are_no_json_object_reach_no_server(store: Path, ar
 
     bench = Bench()
     async with engine(store) as eng:
-        eng.add_team(crew(bound(member("lead"), "query")), {"lead": lead}, bench)
+        eng.teams.add_team(crew(bound(member("lead"), "query")), {"lead": lead}, bench)
         run = await finish(eng, "crew", {"text": "go"})
         assert run.output == {"text": "refused"}, run.error
         assert bench.calls == []
@@ -266,7 +266,7 @@ async def test_a_tool_that_fails_is_handed_to_nobody_and_nothing_else_is_recorde
     policy = Policy({503: (Step("retry", seconds=0), Step("escalate", to="user"), Step("reassign"))})
     async with engine(store) as eng:
         made = crew(bound(member("lead"), "query"), policy=policy)
-        eng.add_team(made, {"lead": lead}, Bench(Unavailable("it died"), Unavailable("it died again")))
+        eng.teams.add_team(made, {"lead": lead}, Bench(Unavailable("it died"), Unavailable("it died again")))
         run = await finish(eng, "crew", {"text": "go"})
         assert run.output == {"text": "done without"}
         (mine,) = await of_agent(eng, run.id, "crew/lead")
@@ -276,7 +276,7 @@ async def test_a_tool_that_fails_is_handed_to_nobody_and_nothing_else_is_recorde
 async def test_a_team_whose_servers_cannot_be_reached_says_what_to_do(store: Path) -> None:
     async with engine(store) as eng:
         policy = Policy({503: (Step("fail"),)})
-        eng.add_team(crew(bound(member("lead"), "query"), policy=policy), {"lead": calls("Data", "query")})
+        eng.teams.add_team(crew(bound(member("lead"), "query"), policy=policy), {"lead": calls("Data", "query")})
         run = await finish(eng, "crew", {"text": "go"})
         assert run.error is not None
         assert "il.team" in run.error.message
@@ -286,8 +286,8 @@ async def test_a_run_that_is_cancelled_stops_waiting_for_its_tool(store: Path) -
     bench = Bench()
     bench.hold = asyncio.Event()
     async with engine(store) as eng:
-        eng.add_team(crew(bound(member("lead"), "query")), {"lead": calls("Data", "query")}, bench)
+        eng.teams.add_team(crew(bound(member("lead"), "query")), {"lead": calls("Data", "query")}, bench)
         run = await submit(eng, "crew", {"text": "go"})
         await asyncio.wait_for(bench.called.wait(), 20)
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED

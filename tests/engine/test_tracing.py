@@ -177,20 +177,20 @@ async def test_a_takeover_is_a_span_from_the_last_sign_of_the_worker_that_died(
     await first.start()
     run = await submit(first, "stays", trace=TRACE)
     await entered.wait()
-    live = first.worker.log_of(run.id)
+    live = first.core.worker.log_of(run.id)
     assert live is not None
     await live.flush()
-    last = [event async for event in first.events(run.id, follow=False)][-1]
+    last = [event async for event in first.runs.events(run.id, follow=False)][-1]
     await crash(first)
     async with engine(store, stays) as second:
-        assert (await second.wait(run.id, timeout=20)).output == {"text": "done"}
+        assert (await second.runs.wait(run.id, timeout=20)).output == {"text": "done"}
     taken = span_of(spans, "taken_over stays")
     assert ids(taken)[0] == ID
     assert taken.start_time == last.time * 1000
     assert taken.attributes is not None
-    assert taken.attributes["interlingua.worker"] == second.worker.id
+    assert taken.attributes["interlingua.worker"] == second.core.worker.id
     queued = [span for span in spans.get_finished_spans() if span.name == "queued stays"]
-    assert all((span.attributes or {})["interlingua.worker"] != second.worker.id for span in queued)
+    assert all((span.attributes or {})["interlingua.worker"] != second.core.worker.id for span in queued)
 
 
 async def test_a_call_that_went_through_too_many_mounts_fails_for_good(store: Path) -> None:
@@ -228,8 +228,8 @@ async def calls(ctx: il.Context) -> dict[str, str]:
 async def main() -> None:
     async with il.Engine(sys.argv[1], agents=[sends, calls]) as engine:
         for trace in (json.loads(sys.argv[2]), None):
-            run = await engine.submit(il.RunRequest("calls", trace=trace))
-            print(json.dumps((await engine.wait(run.id)).output))
+            run = await engine.runs.submit(il.RunRequest("calls", trace=trace))
+            print(json.dumps((await engine.runs.wait(run.id)).output))
     assert not any(name.startswith("opentelemetry") for name in sys.modules)
 
 asyncio.run(main())

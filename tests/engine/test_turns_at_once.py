@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
+from interlingua.engine.runs.run_handle import RunHandle
 from interlingua.model.errors import ThreadBusy
 from interlingua.model.run import RunRequest
 from interlingua.store.sql.store import SqlStore
@@ -39,13 +40,13 @@ async def heard(eng: il.Engine) -> list[str]:
 
 async def test_a_short_run_on_a_thread_that_is_idle_is_two_commits(store: Path) -> None:
     async with engine(store, saying) as eng:
-        assert isinstance(eng.store, SqlStore)
+        assert isinstance(eng.core.store, SqlStore)
         await eng.threads.create("t")
         for text in ("one", "two"):
-            before = eng.store.batches
-            run = await eng.submit(asked(text, "saying"))
-            assert (await eng.wait(run.id)).status is il.Status.SUCCEEDED
-            assert eng.store.batches == before + 2
+            before = eng.core.store.batches
+            run = await eng.runs.submit(asked(text, "saying"))
+            assert (await eng.runs.wait(run.id)).status is il.Status.SUCCEEDED
+            assert eng.core.store.batches == before + 2
         thread = await eng.threads.get("t")
         assert (thread.version, thread.active) == (2, None)
         assert [message.parts[0].text for message in await eng.threads.messages("t")] == ["one", "one", "two", "two"]  # type: ignore[union-attr]
@@ -55,9 +56,9 @@ async def test_runs_that_come_together_have_their_thread_in_the_order_in_which_t
     texts = [str(number) for number in range(12)]
     async with engine(store, adding) as eng:
         await eng.threads.create("t")
-        made = await asyncio.gather(*(eng.submit(asked(text, when_busy="enqueue")) for text in texts))
+        made = await asyncio.gather(*(eng.runs.submit(asked(text, when_busy="enqueue")) for text in texts))
         for run in made:
-            assert (await eng.wait(run.id)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id)).status is il.Status.SUCCEEDED
         assert await heard(eng) == texts
 
 
@@ -71,12 +72,12 @@ async def test_of_two_that_come_together_the_second_is_refused_where_it_would_ra
 
     async with engine(store, slow) as eng:
         await eng.threads.create("t")
-        both = (eng.submit(asked("one", "slow")), eng.submit(asked("two", "slow", when_busy="reject")))
+        both = (eng.runs.submit(asked("one", "slow")), eng.runs.submit(asked("two", "slow", when_busy="reject")))
         one, two = await asyncio.gather(*both, return_exceptions=True)
         waiting.set()
         assert isinstance(two, ThreadBusy)
-        assert isinstance(one, il.Run)
-        assert (await eng.wait(one.id)).output == {"text": "one"}
+        assert isinstance(one, RunHandle)
+        assert (await eng.runs.wait(one.id)).output == {"text": "one"}
 
 
 async def test_a_thread_that_another_process_takes_in_the_same_moment_is_waited_for(store: Path) -> None:
@@ -90,15 +91,15 @@ async def test_a_thread_that_another_process_takes_in_the_same_moment_is_waited_
 
     async with engine(store, slow) as one, engine(store, adding) as other:
         await one.threads.create("t")
-        first = await one.submit(asked("first", "slow"))
-        second = await other.submit(asked("second", when_busy="enqueue"))
+        first = await one.runs.submit(asked("first", "slow"))
+        second = await other.runs.submit(asked("second", when_busy="enqueue"))
         with pytest.raises(ThreadBusy):
-            await other.submit(asked("third", when_busy="reject"))
-        assert second.status is il.Status.PENDING
-        assert other.worker.running == 0
+            await other.runs.submit(asked("third", when_busy="reject"))
+        assert second.run.status is il.Status.PENDING
+        assert other.core.worker.running == 0
         waiting.set()
-        assert (await one.wait(first.id)).status is il.Status.SUCCEEDED
-        assert (await other.wait(second.id)).status is il.Status.SUCCEEDED
+        assert (await one.runs.wait(first.id)).status is il.Status.SUCCEEDED
+        assert (await other.runs.wait(second.id)).status is il.Status.SUCCEEDED
         assert await heard(other) == ["first", "second"]
 
 
@@ -106,22 +107,22 @@ async def test_what_another_process_has_left_on_a_thread_in_the_same_moment_is_n
     async with engine(store, adding) as one, engine(store, adding) as other:
         await one.threads.create("t")
         for eng, text in ((one, "first"), (other, "second")):
-            run = await eng.submit(asked(text))
-            assert (await eng.wait(run.id)).status is il.Status.SUCCEEDED
+            run = await eng.runs.submit(asked(text))
+            assert (await eng.runs.wait(run.id)).status is il.Status.SUCCEEDED
         assert await heard(other) == ["first", "second"]
         await settle()
-        assert other.worker.running == 0
+        assert other.core.worker.running == 0
 
 
 async def test_a_run_that_was_taken_back_is_not_built_on(store: Path) -> None:
     """The version of a thread stays when a run is rolled back: it is its checkpoint that tells."""
     async with engine(store, adding) as one, engine(store, adding) as other:
         await one.threads.create("t")
-        gone = await one.submit(asked("gone"))
-        await one.wait(gone.id)
-        await one.delete(gone.id, rollback=True)
-        run = await other.submit(asked("kept"))
-        assert (await other.wait(run.id)).status is il.Status.SUCCEEDED
+        gone = await one.runs.submit(asked("gone"))
+        await one.runs.wait(gone.id)
+        await one.runs.delete(gone.id, rollback=True)
+        run = await other.runs.submit(asked("kept"))
+        assert (await other.runs.wait(run.id)).status is il.Status.SUCCEEDED
         assert await heard(other) == ["kept"]
 
 
@@ -135,10 +136,10 @@ async def test_an_agent_that_must_not_be_repeated_begins_when_its_thread_is_sure
 
     async with engine(store, adding) as one, engine(store, once) as other:
         await one.threads.create("t")
-        first = await one.submit(asked("first"))
-        await one.wait(first.id)
-        run = await other.submit(asked("second", "once"))
-        assert (await other.wait(run.id)).status is il.Status.SUCCEEDED
+        first = await one.runs.submit(asked("first"))
+        await one.runs.wait(first.id)
+        run = await other.runs.submit(asked("second", "once"))
+        assert (await other.runs.wait(run.id)).status is il.Status.SUCCEEDED
         assert calls == ["second"]
 
 
@@ -150,11 +151,11 @@ async def test_nobody_overtakes_a_run_that_is_on_its_way_to_the_thread(store: Pa
     async with engine(store, once, saying) as eng:
         await eng.threads.create("t")
         both = (
-            eng.submit(asked("one", "once", when_busy="reject")),
-            eng.submit(asked("two", "saying", when_busy="enqueue")),
+            eng.runs.submit(asked("one", "once", when_busy="reject")),
+            eng.runs.submit(asked("two", "saying", when_busy="enqueue")),
         )
         one, two = await asyncio.gather(*both)
         for run in (one, two):
-            assert (await eng.wait(run.id)).status is il.Status.SUCCEEDED
+            assert (await eng.runs.wait(run.id)).status is il.Status.SUCCEEDED
         said = [message.parts[0].text for message in await eng.threads.messages("t")]  # type: ignore[union-attr]
         assert said == ["one", "one", "two", "two"]

@@ -69,7 +69,7 @@ async def test_a_wait_ends_when_the_time_is_set_forward(store: Path, clock: Cloc
             else:
                 await _waits(eng, run.id)
         clock.ahead = HOUR + 1
-        outputs = [(await eng.wait(run.id, timeout=20)).output for run in runs]
+        outputs = [(await eng.runs.wait(run.id, timeout=20)).output for run in runs]
         assert outputs == [{"text": "awake"}, {"text": "expired"}, {"text": "nothing came"}]
 
 
@@ -82,12 +82,12 @@ async def test_a_wait_goes_on_when_the_time_is_set_back(store: Path, clock: Cloc
         clock.ahead = -HOUR
         await asyncio.sleep(0.4)
         await settle()
-        assert not (await eng.run(run.id)).status.final
+        assert not (await eng.runs.get(run.id)).status.final
         clock.ahead = 0
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "awake"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "awake"}
 
 
 async def _waits(eng: il.Engine, run: str) -> None:
     async with asyncio.timeout(20):
-        while (execution := eng.worker.execution(run)) is None or not execution.waits.blocked:
+        while (execution := eng.core.worker.execution(run)) is None or not execution.waits.blocked:
             await asyncio.sleep(0.01)

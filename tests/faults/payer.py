@@ -48,7 +48,7 @@ async def main() -> None:
     async with il.Engine(store, agents=agents(Path(effects), dies=what == "die"), settings=settings) as engine:
         say("ready")
         if what == "die":
-            await engine.wait((await engine.submit(request(*rest))).id)
+            await engine.runs.wait((await engine.runs.submit(request(*rest))).id)
         elif what == "flood":
             await loop.run_in_executor(None, sys.stdin.readline)
             await flood(engine)
@@ -57,8 +57,8 @@ async def main() -> None:
         else:
             await loop.run_in_executor(None, sys.stdin.readline)
             asked = (il.RunRequest("pay", input={"what": str(n)}, key=f"key {n}") for n in range(KEYS))
-            made = [run.id for run in await asyncio.gather(*map(engine.submit, asked))]
-            say([[run, (await engine.wait(run)).status] for run in made])
+            made = [run.id for run in await asyncio.gather(*map(engine.runs.submit, asked))]
+            say([[run, (await engine.runs.wait(run)).status] for run in made])
             await loop.run_in_executor(None, sys.stdin.readline)  # the others may wait for runs that are here
 
 
@@ -67,7 +67,7 @@ async def flood(engine: il.Engine) -> None:
 
     async def submit(key: str) -> None:
         try:
-            made[key] = (await engine.submit(il.RunRequest("pay", input={"what": key}))).id
+            made[key] = (await engine.runs.submit(il.RunRequest("pay", input={"what": key}))).id
         except il.InterlinguaError:
             refused.append(key)
 

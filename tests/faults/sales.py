@@ -36,12 +36,12 @@ async def main() -> None:
     tell_commits()
     settings = il.Settings(park_after=park_after, sweep_every=0.05, shutdown_grace=1, stall_warning=0)
     async with il.Engine(store, agents=[made], settings=settings) as eng:
-        run = await eng.submit(il.RunRequest("sales-team", input={"text": TASK}, key="the task"))
-        view = await eng.wait(run.id, settled=True)
+        run = await eng.runs.submit(il.RunRequest("sales-team", input={"text": TASK}, key="the task"))
+        view = await eng.runs.wait(run.id, settled=True)
         for question in view.questions:
             with contextlib.suppress(Conflict):  # it was answered in the life before
                 await eng.questions.answer(question.id, {"text": ANSWER})
-        done = await eng.wait(run.id)
+        done = await eng.runs.wait(run.id)
         say({"ended": done.status.value, "run": run.id})
 
 

@@ -35,11 +35,11 @@ async def obey(engine: il.Engine, order: dict[str, Any]) -> None:
     try:
         match order["do"]:
             case "submit":
-                result: Any = (await engine.submit(il.RunRequest(**order["request"]))).id
+                result: Any = (await engine.runs.submit(il.RunRequest(**order["request"]))).id
             case "answer":
                 result = await engine.questions.answer(order["question"], {"approved": True})
             case "send":
-                result = await engine.send(order["run"], order["text"])
+                result = await engine.runs.send(order["run"], order["text"])
             case "questions":
                 result = [question.id for question in await engine.questions.open(limit=50)]
         say({"tag": order["tag"], "ok": result})

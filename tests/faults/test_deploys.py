@@ -78,7 +78,7 @@ class Fleet:
 
 
 async def answer_some(eng: il.Engine, choose: random.Random, share: float) -> None:
-    for record in await eng.store.questions.search(QuestionFilter(limit=1000)):
+    for record in await eng.core.store.questions.search(QuestionFilter(limit=1000)):
         if choose.random() < share:
             await eng.questions.answer(record.question.id, {"approved": True})
 
@@ -87,10 +87,10 @@ async def all_ended(eng: il.Engine, runs: list[str], choose: random.Random) -> l
     async with asyncio.timeout(120):
         while True:
             await answer_some(eng, choose, 1.0)
-            views = [await eng.run(run) for run in runs]
+            views = [await eng.runs.get(run) for run in runs]
             if all(view.status.final for view in views):
                 return views
-            await eng.next_hint(runs[0])
+            await eng.runs.next_hint(runs[0])
 
 
 async def deploys(tmp_path: Path, store: Path | str, *, rounds: int, runs: int, seed: int) -> None:
@@ -101,21 +101,21 @@ async def deploys(tmp_path: Path, store: Path | str, *, rounds: int, runs: int, 
         async with il.Engine(store, settings=settings) as eng:
             await fleet.start(fleet.release(GOOD))
             requests = [il.RunRequest("payer", input={"n": n}) for n in range(runs)]
-            ids = [(await eng.submit(request)).id for request in requests]
+            ids = [(await eng.runs.submit(request)).id for request in requests]
             async with asyncio.timeout(60):
-                while len(await eng.store.questions.search(QuestionFilter(limit=1000))) < runs:
-                    await eng.next_hint(ids[0])
+                while len(await eng.core.store.questions.search(QuestionFilter(limit=1000))) < runs:
+                    await eng.runs.next_hint(ids[0])
             for _ in range(rounds):
                 await fleet.start(fleet.release(choose.choice([GOOD, TYPO, TYPO, OTHER_STEPS])))
                 await answer_some(eng, choose, 0.3)
                 if len(fleet.replicas) > 2:
                     await fleet.kill(choose.choice(fleet.replicas))
-                assert not await eng.runs(RunFilter(status=[il.Status.FAILED, il.Status.CANCELLED], limit=10))
+                assert not await eng.runs.search(RunFilter(status=[il.Status.FAILED, il.Status.CANCELLED], limit=10))
             await fleet.start(fleet.release(GOOD))
             for n, view in enumerate(await all_ended(eng, ids, choose)):
                 assert view.status is il.Status.SUCCEEDED, view.error
                 assert view.output == {"value": [n * 10, n * 10 + 1, n * 10 + 2]}
-                bodies: list[Any] = [event.body async for event in eng.events(view.id, follow=False)]
+                bodies: list[Any] = [event.body async for event in eng.runs.events(view.id, follow=False)]
                 assert sum(isinstance(body, QuestionAnswered) for body in bodies) == 3
                 records = [body.key for body in bodies if isinstance(body, Recorded)]
                 assert len(records) == len(set(records)) == 3

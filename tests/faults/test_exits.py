@@ -50,40 +50,40 @@ async def test_a_slow_poison_dies_alone(each_store: Path | str) -> None:
         for _ in range(12):
             async with server(each_store) as running:
                 if not poison:
-                    poison = (await eng.submit(il.RunRequest("poison", input={"after": 6.0}))).id
+                    poison = (await eng.runs.submit(il.RunRequest("poison", input={"after": 6.0}))).id
                     for n in range(4):
                         name = f"innocent-{n}"
-                        runs[name] = (await eng.submit(il.RunRequest("innocent", input={"seconds": 8.0}))).id
+                        runs[name] = (await eng.runs.submit(il.RunRequest("innocent", input={"seconds": 8.0}))).id
                 ended = asyncio.create_task(running.wait())
-                over = asyncio.create_task(eng.wait(poison, timeout=600))
+                over = asyncio.create_task(eng.runs.wait(poison, timeout=600))
                 await asyncio.wait([ended, over], return_when=asyncio.FIRST_COMPLETED)
                 ended.cancel()
                 over.cancel()
                 if running.returncode is not None:
                     continue
-                done = await eng.wait(poison, timeout=1)
+                done = await eng.runs.wait(poison, timeout=1)
                 assert done.error is not None
                 assert done.error.code == "run_lost"
                 for name, run in runs.items():
-                    assert (await eng.wait(run, timeout=120)).output == {"text": "done"}, name
+                    assert (await eng.runs.wait(run, timeout=120)).output == {"text": "done"}, name
                 return
         raise AssertionError("the poison never ended")
 
 
 async def test_agents_that_call_sys_exit_harm_nobody_else(each_store: Path | str) -> None:
     async with server(each_store) as running, il.Engine(each_store, settings=WATCHER) as eng:
-        others = [await eng.submit(il.RunRequest("innocent", input={"seconds": 5.0})) for _ in range(20)]
+        others = [await eng.runs.submit(il.RunRequest("innocent", input={"seconds": 5.0})) for _ in range(20)]
         bad = [
-            await eng.submit(il.RunRequest("leaves", input={"how": how}))
+            await eng.runs.submit(il.RunRequest("leaves", input={"how": how}))
             for how in ["task", "group", "interrupt", "2"] * 25
         ]
-        bad += [await eng.submit(il.RunRequest("leaves_in_a_thread", input={})) for _ in range(25)]
+        bad += [await eng.runs.submit(il.RunRequest("leaves_in_a_thread", input={})) for _ in range(25)]
         for run in bad:
-            done = await eng.wait(run.id, timeout=120)
+            done = await eng.runs.wait(run.id, timeout=120)
             assert done.error is not None
             assert done.error.code == "agent_crashed"
         for run in others:
-            assert (await eng.wait(run.id, timeout=120)).output == {"text": "done"}
+            assert (await eng.runs.wait(run.id, timeout=120)).output == {"text": "done"}
         assert running.returncode is None
 
 
@@ -92,18 +92,18 @@ async def test_no_worker_process_outlives_a_server_that_is_killed(each_store: Pa
     async with il.Engine(each_store, settings=WATCHER) as eng:
         for _ in range(10):
             async with server(each_store) as running:
-                run = await eng.submit(il.RunRequest("family", input={}))
+                run = await eng.runs.submit(il.RunRequest("family", input={}))
                 pids = await members(eng, run.id)
                 assert all(map(lives, pids))
                 seen |= set(pids)
                 running.send_signal(random.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
                 await running.wait()
             await wait_for_end(*seen)
-            await eng.cancel(run.id)  # else it would have the place of the next one
+            await eng.runs.cancel(run.id)  # else it would have the place of the next one
 
 
 async def its_process(eng: il.Engine, run: str) -> int:
-    async for event in eng.events(run):
+    async for event in eng.runs.events(run):
         if isinstance(event.body, OutputDelta):
             return int(event.body.delta["text"].split()[0])
     raise AssertionError("it ended")
@@ -112,18 +112,18 @@ async def its_process(eng: il.Engine, run: str) -> int:
 async def test_worker_processes_that_are_killed_lose_no_run(each_store: Path | str) -> None:
     """Runs whose worker process is killed are entered again, and come to their end."""
     async with server(each_store) as running, il.Engine(each_store, settings=WATCHER) as eng:
-        runs = [(await eng.submit(il.RunRequest("counts", input={"to": 50}))).id for _ in range(10)]
-        beside = (await eng.submit(il.RunRequest("innocent", input={"seconds": 1.0}))).id
+        runs = [(await eng.runs.submit(il.RunRequest("counts", input={"to": 50}))).id for _ in range(10)]
+        beside = (await eng.runs.submit(il.RunRequest("innocent", input={"seconds": 1.0}))).id
         for run in runs:
             with contextlib.suppress(ProcessLookupError):  # it may be gone, or work on the next run already
                 os.kill(await its_process(eng, run), signal.SIGKILL)
         for run in runs:
-            done = await eng.wait(run, timeout=120)
+            done = await eng.runs.wait(run, timeout=120)
             assert done.status is il.Status.SUCCEEDED, done.error
             assert done.output is not None
             assert done.output["text"].endswith("50 counted")
-            assert await eng.verify(run) is None
-        assert (await eng.wait(beside, timeout=120)).output == {"text": "done"}
+            assert await eng.runs.verify(run) is None
+        assert (await eng.runs.wait(beside, timeout=120)).output == {"text": "done"}
         assert running.returncode is None
 
 

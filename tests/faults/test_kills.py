@@ -155,20 +155,20 @@ async def check(client: Client) -> Counter[str]:
     settings = il.Settings(park_after=0.2, sweep_every=0.05, stall_warning=0)
     os.environ["TRACES"] = str(client.traces)
     async with il.Engine(client.store, agents=ALL, settings=settings) as eng:
-        everything = await eng.runs(RunFilter(limit=1_000_000))
+        everything = await eng.runs.search(RunFilter(limit=1_000_000))
         known = {run.id for run in everything}
         assert set(client.runs) <= known, "an acknowledged run is missing"
         working = [run for run in everything if run.agent != "listener"]  # those wait for messages that may never come
         for run in working:
-            await eng.wait(run.id, timeout=60, settled=run.agent == "asker")
+            await eng.runs.wait(run.id, timeout=60, settled=run.agent == "asker")
         marks = executions(client.traces)
         for run in working:
             request = client.runs.get(run.id)
-            settled = await eng.wait(run.id, timeout=60, settled=run.agent == "asker")
-            events = [event async for event in eng.events(run.id, follow=False)]
+            settled = await eng.runs.wait(run.id, timeout=60, settled=run.agent == "asker")
+            events = [event async for event in eng.runs.events(run.id, follow=False)]
             seqs = [number for event in events for number in range(event.first, event.seq + 1)]
             assert seqs == list(range(1, len(seqs) + 1)), "a gap in the log"
-            assert await eng.verify(run.id) is None, "the chain is broken"
+            assert await eng.runs.verify(run.id) is None, "the chain is broken"
             ends = [event for event in events if isinstance(event.body, RunFinished)]
             assert len(ends) <= 1, "a run ended twice"
             assert bool(ends) == settled.status.final
@@ -213,15 +213,17 @@ async def check(client: Client) -> Counter[str]:
                     client.answered.discard(event.body.question)
         assert not client.answered, "an acknowledged answer is in no log"
         for run_id, texts in client.sent.items():
-            got = [e.body.message.text async for e in eng.events(run_id, follow=False) if e.kind == "received"]  # type: ignore[union-attr]
+            got = [e.body.message.text async for e in eng.runs.events(run_id, follow=False) if e.kind == "received"]  # type: ignore[union-attr]
             known = [text for text in got if text in texts]
             # An agent that has read all it wanted ends; what was sent after that it has not read.
-            expected = texts[: len(known)] if (await eng.run(run_id)).status.final else texts
+            expected = texts[: len(known)] if (await eng.runs.get(run_id)).status.final else texts
             assert known == expected, "an acknowledged message is missing or out of order"
         for thread in {r.thread for r in everything if r.thread}:
             values = (await eng.threads.get(thread)).values
-            wins = [r for r in everything if r.thread == thread and (await eng.run(r.id)).status is il.Status.SUCCEEDED]
-            total = sum([(await eng.run(r.id)).request.input["n"] for r in wins])  # type: ignore[union-attr]
+            wins = [
+                r for r in everything if r.thread == thread and (await eng.runs.get(r.id)).status is il.Status.SUCCEEDED
+            ]
+            total = sum([(await eng.runs.get(r.id)).request.input["n"] for r in wins])  # type: ignore[union-attr]
             assert values == {"total": total}, "thread state lost or counted twice"
     return seen
 

@@ -86,13 +86,13 @@ async def killed(store: Path | str, effects: Path, how: str) -> None:
         assert await dying.process.wait() == -9
     settings = il.Settings(sweep_every=0.05, shutdown_grace=1, stall_warning=0)
     async with il.Engine(store, agents=agents(effects, dies=False), settings=settings) as engine:
-        (run,) = await engine.runs(RunFilter())
-        ended = await engine.wait(run.id, timeout=30)
+        (run,) = await engine.runs.search(RunFilter())
+        ended = await engine.runs.wait(run.id, timeout=30)
         assert ended.status is il.Status.FAILED
         assert ended.error is not None
         assert ended.error.code == "run_lost"
         if how == "key":
-            again = await engine.submit(il.RunRequest("pay", input={"what": how}, key="once"))
+            again = await engine.runs.submit(il.RunRequest("pay", input={"what": how}, key="once"))
             assert again.id == run.id
     assert paid(effects) == {how: 1}
 
@@ -149,10 +149,10 @@ async def test_keys_that_are_used_while_processes_are_killed_are_one_run_and_at_
     settings = il.Settings(sweep_every=0.05, shutdown_grace=1, stall_warning=0)
     async with il.Engine(each_store, agents=agents(effects, dies=False), settings=settings) as engine:
         asked = (il.RunRequest("pay", input={"what": str(n)}, key=f"key {n}") for n in range(KEYS))
-        made = [run.id for run in await asyncio.gather(*map(engine.submit, asked))]
+        made = [run.id for run in await asyncio.gather(*map(engine.runs.submit, asked))]
         assert len(set(made)) == KEYS
-        ended = [await engine.wait(run, timeout=60) for run in made]
-        assert len(await engine.runs(RunFilter(limit=1000))) == KEYS
+        ended = [await engine.runs.wait(run, timeout=60) for run in made]
+        assert len(await engine.runs.search(RunFilter(limit=1000))) == KEYS
     assert max(paid(effects).values()) == 1
     succeeded = {str(n) for n, run in enumerate(ended) if run.status is il.Status.SUCCEEDED}
     assert succeeded <= paid(effects).keys()
@@ -175,7 +175,7 @@ async def test_a_submission_that_was_refused_in_a_flood_or_while_a_process_stops
     settings = il.Settings(sweep_every=0.05, shutdown_grace=1, stall_warning=0)
     async with il.Engine(each_store, agents=agents(effects, dies=False), settings=settings) as engine:
         for run in made.values():
-            assert (await engine.wait(run, timeout=60)).status in (il.Status.SUCCEEDED, il.Status.FAILED)
-        assert {run.id for run in await engine.runs(RunFilter(limit=1000))} == set(made.values())
+            assert (await engine.runs.wait(run, timeout=60)).status in (il.Status.SUCCEEDED, il.Status.FAILED)
+        assert {run.id for run in await engine.runs.search(RunFilter(limit=1000))} == set(made.values())
     assert paid(effects).keys() <= made.keys()
     assert max(paid(effects).values()) == 1

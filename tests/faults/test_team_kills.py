@@ -87,8 +87,8 @@ class Office:
         """How many calls of tools are on record."""
         async with il.Engine(self.store) as eng:
             found = 0
-            for run in await eng.runs(RunFilter(limit=100, sealed=True)):
-                async for event in eng.events(run.id, follow=False, sealed=True):
+            for run in await eng.runs.search(RunFilter(limit=100, sealed=True)):
+                async for event in eng.runs.events(run.id, follow=False, sealed=True):
                     body = event.body
                     found += isinstance(body, Recorded) and kind_of(body.key) == "tool" and body.error is None
             return found
@@ -102,20 +102,20 @@ class Office:
             assert calls in ([exact, under_way] if number < len(self.lives) - 1 else [exact]), self.lives
             at = recorded
         async with il.Engine(self.store) as eng:
-            runs = await eng.runs(RunFilter(limit=100, sealed=True))
+            runs = await eng.runs.search(RunFilter(limit=100, sealed=True))
             (root,) = [run for run in runs if run.parent is None]
             for run in runs:
-                assert await eng.verify(run.id, sealed=True) is None, run.agent
-                events = [event async for event in eng.events(run.id, follow=False, sealed=True)]
+                assert await eng.runs.verify(run.id, sealed=True) is None, run.agent
+                events = [event async for event in eng.runs.events(run.id, follow=False, sealed=True)]
                 assert run.status is il.Status.SUCCEEDED, (run.agent, run.error)
                 assert sum(isinstance(event.body, RunFinished) for event in events) == 1
                 keys = [event.body.key for event in events if isinstance(event.body, Recorded)]
                 assert len(keys) == len(set(keys)), "something was recorded twice"
             return {
-                "output": (await eng.run(root.id)).output,
+                "output": (await eng.runs.get(root.id)).output,
                 "talk": [
                     (one.form, one.task, one.sender, one.recipient, [msgspec.to_builtins(p) for p in one.message.parts])
-                    for _, one in await eng.conversation(root.id)
+                    for _, one in await eng.teams.conversation(root.id)
                 ],
                 "calls": await calls_on_record(eng, root.id),
                 "agents": sorted(run.agent for run in runs),

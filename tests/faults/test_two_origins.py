@@ -80,22 +80,22 @@ async def kill_often(store: Path | str, kills: int, seed: int) -> None:
                 await answer_some(eng, chance, 0.3)  # also what was asked by the code that is gone
                 await files.start(source, 1)
             async with asyncio.timeout(120):
-                while await eng.store.claims.open_queues():
+                while await eng.core.store.claims.open_queues():
                     await answer_some(eng, chance, 1.0)
                     await asyncio.sleep(0.05)
         finally:
             await files.end()
-        rows = {row.id: row for row in await eng.store.runs.search(RunFilter(limit=10_000))}
+        rows = {row.id: row for row in await eng.core.store.runs.search(RunFilter(limit=10_000))}
         assert files.runs.keys() <= rows.keys()
         for run, row in rows.items():
             source = row.origin.partition(" ")[2]
             assert files.runs.get(run, source) == source
-            events = [event.body async for event in eng.events(run, follow=False)]
+            events = [event.body async for event in eng.runs.events(run, follow=False)]
             assert {body.value for body in events if isinstance(body, Recorded)} == {source}
             asked = [body.question.prompt for body in events if isinstance(body, QuestionAsked)]
             assert asked == [f"{source}: Send it?"], "a question was withdrawn and asked again"
-            assert (await eng.run(run)).output == {"text": f"{source} {source} {source}"}
-            assert await eng.verify(run) is None
+            assert (await eng.runs.get(run)).output == {"text": f"{source} {source} {source}"}
+            assert await eng.runs.verify(run) is None
 
 
 @pytest.mark.timeout(240)
@@ -131,21 +131,21 @@ async def projects(stores: dict[str, Path | str], kills: int, seed: int) -> None
                 await files[source].start(source, 1)
             async with asyncio.timeout(120):
                 for source in SOURCES:
-                    while await looking[source].store.claims.open_queues():
+                    while await looking[source].core.store.claims.open_queues():
                         await answer_some(looking[source], chance, 1.0)
                         await asyncio.sleep(0.05)
         finally:
             for each in files.values():
                 await each.end()
         for source, eng in looking.items():
-            rows = await eng.store.runs.search(RunFilter(limit=10_000))
+            rows = await eng.core.store.runs.search(RunFilter(limit=10_000))
             assert files[source].runs.keys() <= {row.id for row in rows}
             assert not files[source].runs.keys() & {
                 run for name in SOURCES if name != source for run in files[name].runs
             }
             for row in rows:
-                assert (await eng.run(row.id)).output == {"text": f"{source} {source} {source}"}
-                assert await eng.verify(row.id) is None
+                assert (await eng.runs.get(row.id)).output == {"text": f"{source} {source} {source}"}
+                assert await eng.runs.verify(row.id) is None
 
 
 @pytest.mark.timeout(240)

@@ -32,7 +32,7 @@ def mailer(source: str) -> il.Agent[..., str]:
 async def main(store: str, source: str, runs: int, project: str) -> None:
     async with il.Engine(store, agents=[mailer(source)], settings=SETTINGS, project=project) as engine:
         for _ in range(runs):
-            print((await engine.submit(il.RunRequest("mailer"))).id, flush=True)
+            print((await engine.runs.submit(il.RunRequest("mailer"))).id, flush=True)
         print("", flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 

@@ -105,7 +105,7 @@ class Place:
 
     async def _run_on(self, thread: str | None = None) -> str:
         async with asyncio.timeout(WAIT):
-            while not (runs := await self.server.engine.runs(RunFilter(thread=thread))):
+            while not (runs := await self.server.engine.runs.search(RunFilter(thread=thread))):
                 await asyncio.sleep(0)
         return runs[0].id
 
@@ -191,7 +191,9 @@ class Connect(Place):
 
     async def told(self) -> None:
         assert self._at is not None
-        await self.server.engine.wait(self.begun.run, timeout=20)  # not every place hears that its answer was taken
+        await self.server.engine.runs.wait(
+            self.begun.run, timeout=20
+        )  # not every place hears that its answer was taken
         stream = Events(self.http, f"{self._path}/stream", {"last-event-id": self._at})
         self._left.append(stream.leave)
         done = await stream.until(lambda _, update: update["status"] != "pending")
@@ -410,7 +412,7 @@ class McpReturned(Mcp):
 
     async def told(self) -> None:
         """It hears of nothing until it comes again."""
-        await self.server.engine.wait(self.begun.run, timeout=20)
+        await self.server.engine.runs.wait(self.begun.run, timeout=20)
         told = await self._again(requestState=self._form["requestState"])
         assert told["result"]["resultType"] == "complete"
         assert "output" in told["result"]
@@ -430,7 +432,7 @@ class Peer(Place):
         assert made.status_code == 201, made.text
         self._task = made.json()["id"]
         run = await self._run_on()
-        self.begun = Begun(run, (await self.server.engine.run(run)).thread)
+        self.begun = Begun(run, (await self.server.engine.runs.get(run)).thread)
         return self.begun
 
     async def shown(self) -> None:

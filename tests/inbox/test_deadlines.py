@@ -28,7 +28,7 @@ async def test_without_a_deadline_of_its_own_a_question_has_the_one_of_the_setti
         run = await submit(eng, "asker")
         asked = await question(eng, run.id)
         assert asked.deadline == asked.asked_at + 200_000
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.error is not None
         assert done.error.code == "question_expired"
 
@@ -66,7 +66,7 @@ async def test_an_expired_question_is_withdrawn_on_every_log_that_it_shows_on(
     async with engine(store, asker, middle, top, settings=with_settings(settings, question_deadline=0.2)) as eng:
         run = await submit(eng, "top")
         asked = await question(eng, run.id)
-        await eng.wait(run.id, timeout=20)
+        await eng.runs.wait(run.id, timeout=20)
         record = await eng.questions.get(asked.id)
         assert (record.state, record.reason) == ("expired", "nobody answered in time")
         assert record.closed_at is not None
@@ -87,12 +87,12 @@ async def test_an_answer_after_the_deadline_is_refused_also_where_nobody_runs_th
     other = engine(store)
     await other.start()
     with pytest.raises(AlreadyAnswered, match="expired"):
-        await other.store.questions.answer(asked.id, {"approved": True}, "me", asked.deadline)
+        await other.core.store.questions.answer(asked.id, {"approved": True}, "me", asked.deadline)
     assert (await other.questions.get(asked.id)).state == "expired"
     assert await other.questions.open() == []
     await other.stop()
     async with engine(store, asker) as eng:
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.error is not None
         assert done.error.code == "question_expired"
         assert len(await bodies(eng, run.id, QuestionWithdrawn)) == 1

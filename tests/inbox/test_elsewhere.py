@@ -36,7 +36,7 @@ async def up(
     keys: dict[str, tuple[str, str]] = {}
     for name in names:
         secret, record = make_key(name, ["*"], time.time_ns() // 1000)
-        await StoredKeys(kept).put(record)
+        await StoredKeys(kept.keys).put(record)
         keys[name] = (secret, f"key:{record.id}")
     await kept.close()
     async with asyncio.timeout(90), serving(store, [agent], ServeSettings(port=0, engine=settings)) as server:
@@ -60,7 +60,7 @@ async def test_what_is_answered_in_one_place_is_taken_back_in_the_other(
             record = await server.engine.questions.get(asked.id)
             assert record.answer is not None
             assert (record.state, record.answer.by, record.answer.door) == ("answered", who(y, keys), answers.door)
-            done = await server.engine.wait(x.begun.run, timeout=20)
+            done = await server.engine.runs.wait(x.begun.run, timeout=20)
             assert done.output == {"text": "True None"}
             if shows.refuses:
                 assert f"by {who(y, keys)} through {answers.door}" in await x.attempt()
@@ -126,4 +126,4 @@ async def test_a_question_that_nobody_need_answer_any_more_is_taken_back_with_it
             enough.set()
             await x.gone()
             assert (await server.engine.questions.get(asked.id)).state == "withdrawn"
-            assert (await server.engine.wait(x.begun.run, timeout=20)).output == {"text": "did it"}
+            assert (await server.engine.runs.wait(x.begun.run, timeout=20)).output == {"text": "did it"}

@@ -61,7 +61,7 @@ async def test_what_a_killed_process_asked_is_withdrawn_with_the_reason(
         assert "SIGKILL" in withdrawn.reason
         with pytest.raises(AlreadyAnswered, match="SIGKILL"):
             await eng.questions.answer(asked.id, ANSWERS[kind])
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.error is not None
         assert ended.error.code == "run_lost"
     await let_go(agent)
@@ -83,7 +83,7 @@ async def test_an_answer_that_was_given_while_nobody_was_there_and_is_of_no_use_
         await other.questions.answer(asked.id, ANSWERS[kind], by=il.Caller("bob"))
     second = await mounted(kind, tmp_path)
     async with engine(store, second, settings=PATIENT) as again:
-        ended = await again.wait(run.id, timeout=20)
+        ended = await again.runs.wait(run.id, timeout=20)
         assert ended.error is not None
         assert ended.error.code == "run_lost"
         (warned,) = await bodies(again, run.id, Warned)

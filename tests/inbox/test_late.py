@@ -36,7 +36,7 @@ async def test_of_a_run_that_was_set_aside_the_log_says_that_the_answer_came_too
         await set_aside(eng, here.question.run)
         await other.engine.questions.answer(there.question.id, {"approved": True}, by=il.Caller("bob"), door="test")
         await eng.questions.answer(here.question.id, {"approved": False}, by=il.Caller("ada"), door="test")
-        assert (await eng.wait(run.id, timeout=30)).output == {"text": "True None"}
+        assert (await eng.runs.wait(run.id, timeout=30)).output == {"text": "True None"}
         record = await closed(eng, here.question.id)
         assert record.answer is not None
         assert (record.state, record.answer.value) == ("answered", {"approved": False}), "that is a fact"
@@ -54,11 +54,11 @@ async def test_so_it_does_of_an_answer_that_was_given_while_no_process_was_here(
             run = await submit(eng, "front", {"text": "it"})
             there, here = await asked(other.engine), await asked(eng)
         await other.engine.questions.answer(there.question.id, {"approved": True}, by=il.Caller("bob"), door="test")
-        await other.engine.wait(there.runs[0], timeout=30)
+        await other.engine.runs.wait(there.runs[0], timeout=30)
         async with engine(store) as outside:  # as the command line is
             await outside.questions.answer(here.question.id, {"approved": False}, by=il.Caller("ada"), door="test")
         async with hub(store, other, protocol, "solo") as (eng, _):
-            assert (await eng.wait(run.id, timeout=30)).output == {"text": "True None"}
+            assert (await eng.runs.wait(run.id, timeout=30)).output == {"text": "True None"}
             (late,) = await bodies(eng, here.question.run, Warned)
             assert late.message.startswith((BEFORE + other.address, NO_LONGER))
 
@@ -71,7 +71,7 @@ async def test_an_answer_that_counts_is_not_said_to_have_come_too_late(
         run = await submit(eng, "front", {"text": PERMISSION})
         here = await asked(eng)
         await eng.questions.answer(here.question.id, {"choice": "yes"}, door="test")
-        assert DONE in str((await eng.wait(run.id, timeout=30)).output)
+        assert DONE in str((await eng.runs.wait(run.id, timeout=30)).output)
         assert await bodies(eng, here.question.run, Warned) == []
 
 
@@ -99,7 +99,7 @@ async def test_nor_is_one_that_was_taken_and_whose_reply_was_lost(store: Path, t
         async with engine(store, (await load(target)).chosen, settings=PATIENT) as eng:
             run = await submit(eng, "solo", {"text": "it"})
             await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-            assert (await eng.wait(run.id, timeout=30)).output == {"text": "True"}
+            assert (await eng.runs.wait(run.id, timeout=30)).output == {"text": "True"}
             assert len(lost) == 1
             assert await bodies(eng, run.id, Warned) == []
 
@@ -133,4 +133,4 @@ async def test_a_connect_server_of_ours_tells_at_once_that_its_question_was_answ
             assert (await closed(eng, here.question.id)).state == "withdrawn", "while the agent still works there"
             assert sum(waits in head for head in proxy.heads) == 1
             go.set()
-            assert (await eng.wait(run.id, timeout=30)).output == {"text": "True"}
+            assert (await eng.runs.wait(run.id, timeout=30)).output == {"text": "True"}

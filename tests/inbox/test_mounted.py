@@ -77,7 +77,7 @@ async def asked(eng: il.Engine) -> QuestionRecord:
     """The one question that is open in a store, once there is one."""
     async with asyncio.timeout(30):
         while not (found := await eng.questions.search(QuestionFilter())):
-            await eng.next_hint("questions")
+            await eng.runs.next_hint("questions")
     (record,) = found
     return record
 
@@ -85,18 +85,18 @@ async def asked(eng: il.Engine) -> QuestionRecord:
 async def closed(eng: il.Engine, id_: str) -> QuestionRecord:
     async with asyncio.timeout(30):
         while (record := await eng.questions.get(id_)).state == "open":
-            await eng.next_hint("questions")
+            await eng.runs.next_hint("questions")
     return record
 
 
 async def set_aside(eng: il.Engine, run: str) -> None:
     async with asyncio.timeout(20):
-        while eng.worker.execution(run) is not None:
-            await eng.next_hint(run)
+        while eng.core.worker.execution(run) is not None:
+            await eng.runs.next_hint(run)
 
 
 async def names(eng: il.Engine, record: QuestionRecord) -> list[str]:
-    rows = [await eng.store.runs.get(run) for run in record.runs]
+    rows = [await eng.core.store.runs.get(run) for run in record.runs]
     return [row.agent for row in rows if row is not None]
 
 
@@ -135,7 +135,7 @@ async def test_a_members_permission_is_one_record_here_and_answering_here_settle
         record = await closed(other.engine, there.question.id)
         assert record.answer is not None
         assert (record.state, record.answer.value, record.answer.door) == ("answered", {"choice": "yes"}, protocol)
-        done = await eng.wait(run.id, timeout=30)
+        done = await eng.runs.wait(run.id, timeout=30)
         assert DONE in str(done.output), done.error
 
 
@@ -147,7 +147,7 @@ async def test_answering_at_the_second_server_settles_both_too(store: Path, tmp_
         await other.engine.questions.answer(there.question.id, {"choice": "yes"}, by=il.Caller("bob"), door="test")
         record = await closed(eng, here.question.id)
         assert (record.state, record.answer) == ("withdrawn", None)
-        done = await eng.wait(run.id, timeout=30)
+        done = await eng.runs.wait(run.id, timeout=30)
         assert DONE in str(done.output), done.error
         with pytest.raises(il.model.errors.AlreadyAnswered, match="withdrawn"):
             await eng.questions.answer(here.question.id, {"choice": "no"})
@@ -160,10 +160,10 @@ async def test_what_is_withdrawn_at_the_second_server_is_withdrawn_here(
     async with second(tmp_path) as other, hub(store, other, protocol, "crew") as (eng, _):
         run = await submit(eng, "front", {"text": PERMISSION})
         there, here = await asked(other.engine), await asked(eng)
-        await other.engine.cancel(there.runs[0])
+        await other.engine.runs.cancel(there.runs[0])
         record = await closed(eng, here.question.id)
         assert record.state == "withdrawn"
-        assert (await eng.wait(run.id, timeout=30)).status.final
+        assert (await eng.runs.wait(run.id, timeout=30)).status.final
 
 
 @over_all
@@ -173,7 +173,7 @@ async def test_what_is_withdrawn_here_is_withdrawn_at_the_second_server(
     async with second(tmp_path) as other, hub(store, other, protocol, "crew") as (eng, _):
         run = await submit(eng, "front", {"text": PERMISSION})
         there, _ = await asked(other.engine), await asked(eng)
-        await eng.cancel(run.id)
+        await eng.runs.cancel(run.id)
         assert (await closed(other.engine, there.question.id)).state == "withdrawn"
 
 
@@ -189,7 +189,7 @@ async def test_a_deadline_there_is_one_here_and_what_comes_of_it_is_followed(
         assert abs(here.question.deadline - there.question.deadline) < 1_000_000
         for eng_, one in ((other.engine, there), (eng, here)):
             assert (await closed(eng_, one.question.id)).state in ("expired", "withdrawn")
-        assert (await eng.wait(run.id, timeout=30)).output == {"text": "nobody answered"}
+        assert (await eng.runs.wait(run.id, timeout=30)).output == {"text": "nobody answered"}
 
 
 @pytest.mark.parametrize("protocol", ["connect", "peer", "cap"])
@@ -200,7 +200,7 @@ async def test_a_deadline_of_ours_ends_the_run_there_too(store: Path, tmp_path: 
         run = await submit(eng, "front", {"text": "it"})
         there, here = await asked(other.engine), await asked(eng)
         assert (await closed(eng, here.question.id)).state == "expired"
-        done = await eng.wait(run.id, timeout=30)
+        done = await eng.runs.wait(run.id, timeout=30)
         assert done.error is not None
         assert "in time" in done.error.message
         assert (await closed(other.engine, there.question.id)).state == "withdrawn"
@@ -209,7 +209,7 @@ async def test_a_deadline_of_ours_ends_the_run_there_too(store: Path, tmp_path: 
 async def stays(eng: il.Engine, run: str) -> None:
     """Until it is decided that a waiting run is not set aside."""
     async with asyncio.timeout(20):
-        while (here := eng.worker.execution(run)) is None or here.parking not in eng.worker.listeners:
+        while (here := eng.core.worker.execution(run)) is None or here.parking not in eng.core.worker.listeners:
             await asyncio.sleep(0)
 
 
@@ -226,7 +226,7 @@ async def test_a_run_that_waits_for_long_hears_at_once_that_its_question_was_ans
         record = await closed(eng, here.question.id)
         assert record.state == "withdrawn"
         assert record.reason.startswith("it was answered at http://")
-        assert (await eng.wait(run.id, timeout=30)).output == {"text": "True None"}
+        assert (await eng.runs.wait(run.id, timeout=30)).output == {"text": "True None"}
 
 
 @pytest.mark.parametrize("protocol", ["connect", "cap"])
@@ -239,11 +239,11 @@ async def test_a_run_that_was_set_aside_looks_again_whether_its_question_is_stil
         run = await submit(eng, "front", {"text": "it"})
         there, here = await asked(other.engine), await asked(eng)
         await set_aside(eng, here.question.run)
-        row = await eng.store.runs.get(here.question.run)
+        row = await eng.core.store.runs.get(here.question.run)
         assert row is not None
         assert row.wake_at is not None, "it will look again"
         await other.engine.questions.answer(there.question.id, {"approved": True}, door="test")
         record = await closed(eng, here.question.id)
         assert record.state == "withdrawn"
         assert record.reason.startswith("it was answered at http://")
-        assert (await eng.wait(run.id, timeout=30)).output == {"text": "True None"}
+        assert (await eng.runs.wait(run.id, timeout=30)).output == {"text": "True None"}

@@ -125,5 +125,5 @@ async def test_what_a_mounted_process_of_ours_asks_is_withdrawn_when_somebody_an
             await other.questions.answer(there.question.id, {"approved": True}, by=il.Caller("bob"), door="elsewhere")
             record = await closed(eng, here.id)
             assert record.state == "withdrawn"
-            done = await eng.wait(run.id, timeout=20)
+            done = await eng.runs.wait(run.id, timeout=20)
             assert done.output == {"text": "True None"}, done.error

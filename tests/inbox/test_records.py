@@ -32,7 +32,7 @@ async def test_a_grandchilds_question_is_one_record_that_shows_on_every_ancestor
             (found,) = await eng.questions.search(QuestionFilter(run=one))
             assert found.question.id == asked.id
         await eng.questions.answer(asked.id, {"approved": True, "reason": "fine"}, by=ADA, door="somewhere")
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "True fine"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "True fine"}
         for one in (first, second, third):
             (told,) = await bodies(eng, one, QuestionAnswered)
             assert (told.question, told.answer.by, told.answer.door) == (asked.id, "ada", "somewhere")
@@ -66,7 +66,7 @@ async def test_of_two_at_once_one_wins_and_the_other_is_told_who(store: Path) ->
         winner, door = ("ada", "editor") if results[0] is None else ("bob", "peer")
         assert f"by {winner} through {door}" in lost.message
         assert lost.details == {"state": "answered", "by": winner, "door": door}
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": f"True {winner}"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": f"True {winner}"}
 
 
 async def test_an_answer_that_does_not_fit_settles_nothing_and_says_what_is_wrong(store: Path) -> None:
@@ -84,8 +84,8 @@ async def test_a_withdrawn_question_keeps_its_reason(store: Path) -> None:
     async with engine(store, asker) as eng:
         run = await submit(eng, "asker")
         asked = await question(eng, run.id)
-        await eng.cancel(run.id)
-        await eng.wait(run.id, timeout=20)
+        await eng.runs.cancel(run.id)
+        await eng.runs.wait(run.id, timeout=20)
         record = await eng.questions.get(asked.id)
         assert (record.state, record.reason, record.answer) == ("withdrawn", "the run was cancelled", None)
         with pytest.raises(AlreadyAnswered, match="withdrawn already: the run was cancelled"):
@@ -110,7 +110,7 @@ async def test_a_caller_is_given_its_own_and_one_that_sees_all_is_given_all(stor
 
 async def test_every_change_of_any_question_can_be_followed(store: Path) -> None:
     async with engine(store, asker) as eng:
-        begin = await eng.store.questions.last_change()
+        begin = await eng.core.store.questions.last_change()
         first, second = await submit(eng, "asker"), await submit(eng, "asker")
         one, two = await question(eng, first.id), await question(eng, second.id)
 
@@ -120,24 +120,24 @@ async def test_every_change_of_any_question_can_be_followed(store: Path) -> None
             return [(record.question.id, record.state) for record in found]
 
         assert sorted(await since(begin)) == sorted([(one.id, "open"), (two.id, "open")])
-        here = await eng.store.questions.last_change()
+        here = await eng.core.store.questions.last_change()
         await eng.questions.answer(one.id, {"approved": True})
-        await eng.cancel(second.id)
-        await eng.wait(second.id, timeout=20)
+        await eng.runs.cancel(second.id)
+        await eng.runs.wait(second.id, timeout=20)
         assert await since(here) == [(one.id, "answered"), (two.id, "withdrawn")]
-        assert await since(await eng.store.questions.last_change()) == []
+        assert await since(await eng.core.store.questions.last_change()) == []
 
 
 async def test_open_questions_are_counted_by_the_agent_that_asks(store: Path) -> None:
     async with engine(store, asker, middle) as eng:
-        assert await eng.store.questions.count_open() == []
+        assert await eng.core.store.questions.count_open() == []
         for agent in ("asker", "middle"):
             await question(eng, (await submit(eng, agent)).id)
-        ((agent, count, oldest),) = await eng.store.questions.count_open()
+        ((agent, count, oldest),) = await eng.core.store.questions.count_open()
         first = (await eng.questions.open())[0]
         assert (agent, count, oldest) == ("asker", 2, first.asked_at)
         await eng.questions.answer(first.id, {"approved": True})
-        ((_, count, oldest),) = await eng.store.questions.count_open()
+        ((_, count, oldest),) = await eng.core.store.questions.count_open()
         assert (count, oldest > first.asked_at) == (1, True)
 
 
@@ -153,5 +153,5 @@ async def test_a_finished_run_leaves_no_question_behind_when_it_is_deleted(store
         run = await finish(eng, "agent")
         (record,) = await eng.questions.search(QuestionFilter(state=None))
         assert record.state == "withdrawn"
-        await eng.delete(run.id)
+        await eng.runs.delete(run.id)
         assert await eng.questions.search(QuestionFilter(state=None)) == []

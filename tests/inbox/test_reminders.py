@@ -82,7 +82,9 @@ async def test_what_fell_due_while_nobody_served_is_told_once_when_somebody_does
             record = await eng.questions.get(asked.id)
             assert record.remind_at == asked.asked_at + 3_600_000_000
         async with served(store, asker) as eng:
-            assert await eng.store.questions.claim_reminders(asked.asked_at + 1_000_000, 10, []) == [], "none again"
+            assert await eng.core.store.questions.claim_reminders(asked.asked_at + 1_000_000, 10, []) == [], (
+                "none again"
+            )
             assert numbers(lines) == [(2, 3)]
 
 
@@ -91,12 +93,12 @@ async def test_a_reminder_that_was_claimed_before_a_crash_is_not_told_again(stor
     await first.start()
     asked = await question(first, (await submit(first, "asker")).id)
     due = asked.asked_at + 50_000
-    (claimed,) = await first.store.questions.claim_reminders(due, 10, [])
+    (claimed,) = await first.core.store.questions.claim_reminders(due, 10, [])
     assert (claimed.record.question.id, claimed.agent, claimed.number, claimed.of) == (asked.id, "asker", 1, 1)
     await crash(first)
     with reading("interlingua.engine") as lines:
         async with served(store, asker) as eng:
-            assert await eng.store.questions.next_reminder() is None
+            assert await eng.core.store.questions.next_reminder() is None
             assert numbers(lines) == []
 
 
@@ -104,10 +106,10 @@ async def test_nobody_is_reminded_of_what_was_answered(store: Path) -> None:
     async with engine(store, asker, settings=SOON) as eng:
         run = await submit(eng, "asker")
         asked = await question(eng, run.id)
-        assert await eng.store.questions.next_reminder() == asked.asked_at + 50_000
+        assert await eng.core.store.questions.next_reminder() == asked.asked_at + 50_000
         await eng.questions.answer(asked.id, {"approved": True})
-        assert await eng.store.questions.next_reminder() is None
-        assert await eng.store.questions.claim_reminders(asked.asked_at + 60_000_000, 10, []) == []
+        assert await eng.core.store.questions.next_reminder() is None
+        assert await eng.core.store.questions.claim_reminders(asked.asked_at + 60_000_000, 10, []) == []
         record = await eng.questions.get(asked.id)
         assert (record.reminded, record.remind_at) == (0, None)
 
@@ -121,7 +123,7 @@ async def test_nobody_is_reminded_of_what_has_expired(store: Path) -> None:
     async with engine(store, agent, settings=SOON) as eng:
         asked = await question(eng, (await submit(eng, "agent")).id)
         assert asked.deadline is not None
-        assert await eng.store.questions.claim_reminders(asked.deadline, 10, []) == []
+        assert await eng.core.store.questions.claim_reminders(asked.deadline, 10, []) == []
 
 
 async def test_an_agent_may_say_itself_when_to_remind_and_that_nobody_shall_be(store: Path) -> None:
@@ -137,13 +139,13 @@ async def test_an_agent_may_say_itself_when_to_remind_and_that_nobody_shall_be(s
 
     async with engine(store, agent, settings=with_settings(QUICK, remind_after=(3600.0,))) as eng:
         run = await submit(eng, "agent")
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             assert not isinstance(event.body, RunFinished)
             if len(found := await eng.questions.search(QuestionFilter(run=run.id))) == 3:
                 break
         due = {r.question.prompt: (r.reminders, r.remind_at and r.remind_at - r.question.asked_at) for r in found}
         assert due == {"as set": (1, 3_600_000_000), "of its own": (2, 20_000_000), "never": (0, None)}
-        await eng.cancel(run.id)
+        await eng.runs.cancel(run.id)
 
 
 @pytest.mark.parametrize("wrong", [-1.0, float("inf"), float("nan")])
@@ -176,8 +178,8 @@ async def test_a_childs_question_reminds_at_the_callback_of_the_run_that_was_ask
         callback = il.model.run.Callback("http://127.0.0.1:9/callme", "test")
         run = await submit(eng, "middle", callback=callback)
         asked = await question(eng, run.id)
-        await eng.store.questions.claim_reminders(asked.asked_at + 50_000, 10, ["test"])
-        told = await eng.store.callbacks.search()
+        await eng.core.store.questions.claim_reminders(asked.asked_at + 50_000, 10, ["test"])
+        told = await eng.core.store.callbacks.search()
         assert [(row.run, row.status, row.format) for row in told] == [(run.id, "waiting", "test")] * 2
 
 

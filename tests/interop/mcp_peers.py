@@ -115,7 +115,7 @@ class Mounted:
         return (await submit(self.engine, name, input_)).id
 
     async def end(self, run: str) -> il.Run:
-        return await self.engine.wait(run, timeout=PATIENCE)
+        return await self.engine.runs.wait(run, timeout=PATIENCE)
 
     async def joined(self, run: str) -> Any:
         joiner = Joiner()

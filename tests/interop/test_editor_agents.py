@@ -72,7 +72,7 @@ class Mounted:
         return (await submit(self.engine, self.name, {"text": text}, **options)).id
 
     async def end(self, run: str) -> il.Run:
-        return await self.engine.wait(run, timeout=20)
+        return await self.engine.runs.wait(run, timeout=20)
 
     async def text(self, run: str) -> str:
         return "".join(delta.delta["text"] for delta in await bodies(self.engine, run, OutputDelta))
@@ -102,7 +102,7 @@ def mounting(sdk: Sdk, command: list[str], address: str | None, store: Path, tmp
 
 async def test_its_card_tells_what_it_is(mounting: Mounting, sdk: Sdk) -> None:
     async with mounting() as agent:
-        card = await agent.engine.card(agent.name)
+        card = await agent.engine.agents.card(agent.name)
         assert (card.name, card.version) == (NAMES[sdk], "1.0.0")
         assert card.description.startswith("An agent on the")
         assert card.metadata["protocol_version"] == (2 if sdk == "npm-v2" else 1)
@@ -153,12 +153,12 @@ async def test_it_is_cancelled(mounting: Mounting) -> None:
     async with mounting() as agent:
         run = await agent.begin("wait")
         await seen(agent.engine, run, "delta")
-        await agent.engine.cancel(run)
+        await agent.engine.runs.cancel(run)
         assert (await agent.end(run)).status is il.Status.CANCELLED
         assert await agent.text(run) == "Waiting. Stopped."
         asking = await agent.begin("ask")
         await question(agent.engine, asking)
-        await agent.engine.cancel(asking)
+        await agent.engine.runs.cancel(asking)
         assert (await agent.end(asking)).status is il.Status.CANCELLED
         assert (await agent.run("hello")).output == {"text": "heard hello"}
 

@@ -111,22 +111,22 @@ async def test_a_run_of_it_is_a_run_like_any_other(
     command: str, variables: dict[str, str], work: Path, store: Path, version: int
 ) -> None:
     async with mounted(store, command, variables, work, version) as (eng, name):
-        card = await eng.card(name)
+        card = await eng.agents.card(name)
         assert card.metadata["protocol_version"] == version
         assert card.config is not None, "its modes and models are config"
         run = (await submit(eng, name, {"text": "make a file"}, thread="t", create_thread=True)).id
         asked = await question(eng, run)
         assert asked.type == "permission"
         assert asked.payload["input"]["command"].startswith("echo made by the agent")
-        await eng.cancel(run)
-        assert (await eng.wait(run, timeout=PATIENCE)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run)
+        assert (await eng.runs.wait(run, timeout=PATIENCE)).status is il.Status.CANCELLED
         assert not (work / "made.txt").exists()
 
         run = (await submit(eng, name, {"text": "make a file"})).id
         asked = await question(eng, run)
         allow = next(option.id for option in asked.options if option.kind == "allow_once")
         await eng.questions.answer(asked.id, {"choice": allow})
-        ended = await eng.wait(run, timeout=PATIENCE)
+        ended = await eng.runs.wait(run, timeout=PATIENCE)
         assert ended.status is il.Status.SUCCEEDED, ended.error
         assert ended.output is not None
         assert ended.output["text"].rstrip().endswith("The file is there.")

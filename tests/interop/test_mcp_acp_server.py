@@ -84,7 +84,7 @@ async def test_its_run_is_cancelled(store: Path, target: str) -> None:
     async with mounted(store, target) as server:
         run = await server.begin("endless", text="knitting")
         await seen(server.engine, run, "delta")
-        await server.engine.cancel(run)
+        await server.engine.runs.cancel(run)
         assert (await server.end(run)).status is il.Status.CANCELLED
         assert (await server.run("witness", text="?")).output == {"text": "knitting"}
         assert (await server.run("adder", numbers=[1])).output == {"total": 1, "seen": [1]}

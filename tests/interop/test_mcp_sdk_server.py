@@ -41,7 +41,7 @@ async def test_its_agents_are_found_in_the_revision_that_it_speaks(store: Path, 
         peer = await server.mount.host.peer()
         assert (peer.version, peer.info["name"]) == (MODERN if way == "http-modern" else LATEST, "mcp-agents")
         assert peer.declares_agents
-        card = await server.engine.card("echo")
+        card = await server.engine.agents.card("echo")
         assert card.metadata["mcp"] == {"license": "none"}
 
 
@@ -59,7 +59,7 @@ async def test_its_run_is_cancelled(store: Path, target: str) -> None:
     async with mounted(store, target) as server:
         run = await server.begin("endless", text="knitting")
         await seen(server.engine, run, "delta")
-        await server.engine.cancel(run)
+        await server.engine.runs.cancel(run)
         assert (await server.end(run)).status is il.Status.CANCELLED
         assert (await server.run("witness", text="?")).output == {"text": "knitting"}
         assert server.mount.host.starts == 1

@@ -71,10 +71,10 @@ class Mounted:
         self.talker = f"talker-{protocol}"
 
     async def tell(self, text: str, **options: Any) -> il.Run:
-        return await self.engine.submit(il.RunRequest(self.talker, input={"text": text}, **options))
+        return (await self.engine.runs.submit(il.RunRequest(self.talker, input={"text": text}, **options))).run
 
     async def end(self, run: il.Run) -> il.Run:
-        return await self.engine.wait(run.id, timeout=PATIENCE)
+        return await self.engine.runs.wait(run.id, timeout=PATIENCE)
 
     async def hear(self, text: str, **options: Any) -> str:
         ended = await self.end(await self.tell(text, **options))
@@ -83,7 +83,7 @@ class Mounted:
 
     async def asked(self, run: il.Run) -> il.model.run.Question:
         async with asyncio.timeout(PATIENCE):
-            async for event in self.engine.events(run.id):
+            async for event in self.engine.runs.events(run.id):
                 if isinstance(event.body, QuestionAsked):
                     return event.body.question
         raise AssertionError("the run ended, and asked nothing")
@@ -91,7 +91,7 @@ class Mounted:
     async def until_said(self, run: il.Run, text: str) -> None:
         said = ""
         async with asyncio.timeout(PATIENCE):
-            async for event in self.engine.events(run.id):
+            async for event in self.engine.runs.events(run.id):
                 if isinstance(event.body, OutputDelta):
                     said += event.body.delta.get("text", "")
                     if said == text:
@@ -99,7 +99,7 @@ class Mounted:
         raise AssertionError(f"the run ended, and said {said!r}")
 
     async def bodies(self, run: il.Run, *kinds: type) -> list[Any]:
-        events = [event async for event in self.engine.events(run.id, follow=False)]
+        events = [event async for event in self.engine.runs.events(run.id, follow=False)]
         return [event.body for event in events if isinstance(event.body, kinds)]
 
     async def given(self, run: il.Run) -> tuple[list[Any], list[Any]]:
@@ -160,7 +160,7 @@ async def test_output_is_here_while_its_agent_still_works(protocol: str, targets
     async with mounted(protocol, targets, store) as there:
         run = await there.tell(f"stream {there.gate.url}")
         await there.until_said(run, "one ")
-        assert (await there.engine.run(run.id)).status is il.Status.RUNNING
+        assert (await there.engine.runs.get(run.id)).status is il.Status.RUNNING
         there.gate.open("stream")
         assert (await there.end(run)).output == {"text": "one two "}
         assert "".join(body.delta["text"] for body in await there.bodies(run, OutputDelta)) == "one two "
@@ -177,7 +177,7 @@ async def test_objects_go_in_and_come_out_as_they_are(protocol: str, targets: di
         name = f"typed-{protocol}"
         assert there.cards[name].input["properties"] == does.NUMBERS["properties"]
         assert there.cards[name].output["properties"] == does.TOTAL["properties"]
-        run = await there.engine.submit(il.RunRequest(name, input=does.NUMBERS_IN))
+        run = (await there.engine.runs.submit(il.RunRequest(name, input=does.NUMBERS_IN))).run
         assert (await there.end(run)).output == does.TOTAL_OUT
         joined: Any = {}
         deltas = [body.delta for body in await there.bodies(run, OutputDelta)]
@@ -208,7 +208,7 @@ async def test_files_and_data_go_along_with_what_an_agent_is_told(
         request = il.RunRequest(
             there.talker, input=prompt_input(there.cards[there.talker], parts), messages=[il.Message("user", parts)]
         )
-        ended = await there.end(await there.engine.submit(request))
+        ended = await there.end((await there.engine.runs.submit(request)).run)
         assert ended.status is il.Status.SUCCEEDED, ended.error
         told = json.loads(ended.output["text"])
         assert told["files"] == ([] if lost(protocol, "files_in") else [does.EXPECTED_FILE])
@@ -229,12 +229,12 @@ async def test_bytes_reach_a_peer_by_an_address_where_this_process_offers_files(
             return json.loads(run.output["text"])["files"]
 
         request = il.RunRequest(there.talker, input={"text": "files"}, messages=[il.Message("user", parts)])
-        run = await there.engine.submit(request)
+        run = (await there.engine.runs.submit(request)).run
         assert told(await there.end(run)) == []
         (warning,) = await there.bodies(run, Warned)
         assert name in warning.message
-        there.engine.offer = lambda body, kind, name: (there.gate.offer(name or "", kind, body), kept())
-        assert told(await there.end(await there.engine.submit(request))) == [does.EXPECTED_FILE]
+        there.engine.files.register(lambda body, kind, name: (there.gate.offer(name or "", kind, body), kept()))
+        assert told(await there.end((await there.engine.runs.submit(request)).run)) == [does.EXPECTED_FILE]
 
 
 @every
@@ -338,7 +338,7 @@ async def test_a_run_that_is_cancelled_stops_its_agent(protocol: str, targets: d
         await there.gate.note("begun")
         await there.until_said(run, "waiting ")
         assert not there.gate.noted("cancelled")
-        await there.engine.cancel(run.id)
+        await there.engine.runs.cancel(run.id)
         await there.gate.note("cancelled")
         assert (await there.end(run)).status is il.Status.CANCELLED
 
@@ -411,8 +411,8 @@ async def test_a_run_that_is_cancelled_at_its_source_is_cancelled_here(protocol:
         for text in (f"wait {there.gate.url}", "ask"):
             run = await there.tell(text)
             await (there.asked(run) if text == "ask" else there.until_said(run, "waiting "))
-            (remote,) = await server.engine.runs(RunFilter(status=[il.Status.RUNNING, il.Status.WAITING]))
-            await server.engine.cancel(remote.id, reason="enough")
+            (remote,) = await server.engine.runs.search(RunFilter(status=[il.Status.RUNNING, il.Status.WAITING]))
+            await server.engine.runs.cancel(remote.id, reason="enough")
             ended = await there.end(run)
             assert ended.error is not None
             assert (ended.status, ended.error.code) == (il.Status.CANCELLED, "cancelled"), ended.error
@@ -425,14 +425,16 @@ async def test_a_run_that_is_cancelled_at_its_source_is_cancelled_here(protocol:
 async def test_an_agent_of_ours_meets_the_same_over_every_wire(protocol: str, store: Path) -> None:
     name, media_type, body = does.FILE_IN
     async with mounted_ours(protocol, store) as (_, there):
-        there.engine.offer = lambda body, kind, name: (there.gate.offer(name or "", kind, body), asyncio.sleep(0))
+        there.engine.files.register(
+            lambda body, kind, name: (there.gate.offer(name or "", kind, body), asyncio.sleep(0))
+        )
         parts: list[Any] = [
             il.TextPart("files"), il.FilePart(name=name, media_type=media_type, data=body), il.DataPart(does.DATA_IN),
         ]  # fmt: skip
         request = il.RunRequest(
             there.talker, input=prompt_input(there.cards[there.talker], parts), messages=[il.Message("user", parts)]
         )
-        run = await there.engine.submit(request)
+        run = (await there.engine.runs.submit(request)).run
         ended = await there.end(run)
         assert ended.status is il.Status.SUCCEEDED, ended.error
         told = json.loads(ended.output["text"])
@@ -517,8 +519,8 @@ async def test_an_answer_that_says_more_than_its_choice_comes_through_every_wire
 
 
 async def answer_there(server: Server, text: str) -> None:
-    (run,) = await server.engine.runs(RunFilter())
-    (question,) = (await server.engine.run(run.id)).questions
+    (run,) = await server.engine.runs.search(RunFilter())
+    (question,) = (await server.engine.runs.get(run.id)).questions
     await server.engine.questions.answer(question.id, {"text": text})
 
 
@@ -533,7 +535,7 @@ async def test_a_question_that_is_answered_elsewhere_is_withdrawn_here_and_the_r
         assert (await there.end(run)).output == {"text": "you said: from elsewhere"}
         (withdrawn,) = await there.bodies(run, QuestionWithdrawn)
         assert withdrawn.question == question.id
-        assert (await there.engine.run(run.id)).questions == []
+        assert (await there.engine.runs.get(run.id)).questions == []
 
 
 @pytest.mark.parametrize("protocol", ["connect", "cap"])

@@ -655,7 +655,7 @@ async def test_a_run_that_goes_on_is_exported_as_far_as_it_is(store: Path, key: 
         assert report.unfinished == [run.id]
         assert any(told.startswith("not finished: run") for told in report.notes)
         await eng.questions.answer(asked.id, {"approved": True})
-        await eng.wait(run.id, timeout=20)
+        await eng.runs.wait(run.id, timeout=20)
         later = check(await exported(eng, run.id, key), key)
         assert later.ok
         assert later.unfinished == later.notes == []
@@ -679,7 +679,7 @@ async def test_an_export_fits_together_at_any_moment(store: Path, key: SigningKe
         run = await submit(eng, "fan", {"count": 30})
         sizes = []
         while True:
-            ended = (await eng.run(run.id)).status.final
+            ended = (await eng.runs.get(run.id)).status.final
             report = check(await exported(eng, run.id, key), key)
             assert report.ok, report.problems
             sizes.append(report.events)
@@ -697,7 +697,7 @@ async def test_events_that_were_erased_in_the_store_are_exported_without_what_th
         run = await finish(eng, "fan", {"count": 2})
         for one in await tree(eng, run.id):
             for seq in range(1, one.seq + 1):
-                await eng.erase(one.id, seq)
+                await eng.runs.erase(one.id, seq)
                 lines = await exported(eng, run.id, key)
                 report = check(lines, key)
                 assert report.ok, report.problems
@@ -708,9 +708,9 @@ async def test_events_that_were_erased_in_the_store_are_exported_without_what_th
 async def test_a_deleted_child_leaves_its_last_hash_in_the_export(store: Path, key: SigningKey) -> None:
     async with engine(store, fan, talker, shout) as eng:
         run = await finish(eng, "fan", {"count": 2})
-        first = (await eng.runs(RunFilter(agent="talker")))[0]
-        before = (await eng.run(first.id)).head
-        await eng.delete(first.id)
+        first = (await eng.runs.search(RunFilter(agent="talker")))[0]
+        before = (await eng.runs.get(first.id)).head
+        await eng.runs.delete(first.id)
         lines = await exported(eng, run.id, key)
         report = check(lines, key)
         assert report.ok, report.problems
@@ -731,7 +731,7 @@ async def test_a_deleted_run_is_exported_as_a_tombstone_and_a_run_that_never_was
 ) -> None:
     async with engine(store, shout) as eng:
         run = await finish(eng, "shout", {"text": "x"})
-        await eng.delete(run.id)
+        await eng.runs.delete(run.id)
         lines = await exported(eng, run.id, key)
         report = check(lines, key)
         assert report.ok, report.problems
@@ -757,7 +757,7 @@ async def test_a_part_of_a_task_is_exported_alone(store: Path, key: SigningKey) 
     async with engine(store) as eng:
         staff(eng, judge(approve))
         run = await finish(eng, "crew", {"text": "analyst sales"})
-        part = (await eng.task("T1.1")).run
+        part = (await eng.teams.task("T1.1")).run
         lines = await exported(eng, part, key)
         report = check(lines, key)
         assert report.ok, report.problems
@@ -772,7 +772,7 @@ async def test_a_part_of_a_task_is_exported_alone(store: Path, key: SigningKey) 
 async def test_what_was_changed_in_the_store_is_found_in_its_export(store: Path, key: SigningKey) -> None:
     async with engine(store, fan, talker, shout) as eng:
         run = await finish(eng, "fan", {"count": 2})
-        victim = (await eng.runs(RunFilter(agent="talker")))[0].id
+        victim = (await eng.runs.search(RunFilter(agent="talker")))[0].id
     for change, value, seq, code in (
         ("UPDATE events SET body=? WHERE run=? AND seq=3", b'{\n"kind":"plan"}', 3, "changed"),
         ("UPDATE events SET body=? WHERE run=? AND seq=3", b"no JSON", 3, "changed"),
@@ -805,7 +805,7 @@ async def test_the_tree_tells_who_delegated_why_what_was_refused_and_how_it_was_
     async with engine(store) as eng:
         staff(eng, judge(hesitating()), lead=busy_lead)
         run = await finish(eng, "crew", {"text": "sales"})
-        root = (await collect(eng.store, run.id)).tree()
+        root = (await collect(eng.runs, run.id)).tree()
     assert (root.participant, root.agent, root.delegated_by) == ("orchestrator", "crew", None)
     (lead,) = root.children
     assert (lead.task, lead.participant, lead.delegated_by, lead.asked) == ("T1", "lead", "orchestrator", "sales")
@@ -832,7 +832,7 @@ async def test_the_tree_tells_how_the_user_judged(store: Path) -> None:
         run = await submit(eng, "crew", {"text": "analyst sales"})
         asked = await question(eng, run.id)
         await eng.questions.answer(asked.id, {"decision": "approve", "result_hash": asked.payload["result_hash"]})
-        await eng.wait(run.id, timeout=20)
-        root = (await collect(eng.store, run.id)).tree()
+        await eng.runs.wait(run.id, timeout=20)
+        root = (await collect(eng.runs, run.id)).tree()
     (review,) = root.children[0].children[0].reviews
     assert (review.by, review.decision, review.result_hash) == ("owner", "approve", asked.payload["result_hash"])

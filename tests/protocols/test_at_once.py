@@ -110,7 +110,7 @@ def alive(kind: type[T]) -> list[T]:
 
 
 async def runs_there(server: Server) -> list[il.Run]:
-    return await server.engine.runs(RunFilter(agent="waits"))
+    return await server.engine.runs.search(RunFilter(agent="waits"))
 
 
 @pytest.mark.parametrize("protocol", MOUNTED)
@@ -127,13 +127,13 @@ async def test_a_short_run_asks_once_and_is_written_down_twice(
 
         monkeypatch.setattr(calls.Client, "send_now", noted)
         sealed: list[int] = []
-        seal = eng.store.runs.append
+        seal = eng.core.store.runs.append
 
         def counted(log: Any) -> None:
             sealed.append(1)
             seal(log)
 
-        monkeypatch.setattr(eng.store.runs, "append", counted)
+        monkeypatch.setattr(eng.core.store.runs, "append", counted)
         run = await finish(eng, "quick", {"text": "short"})
         assert run.output == {"text": "short"}
         assert len(asked) == 1
@@ -163,7 +163,7 @@ async def test_a_failure_and_a_question_that_come_at_once_are_what_they_are(
         assert (failed.error.code, failed.error.message, failed.error.transient) == ("busy", "come back later", True)
         run = await submit(eng, "asks")
         await eng.questions.answer((await question(eng, run.id)).id, {"text": "this"})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "this"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "this"}
 
 
 @pytest.mark.usefixtures("patient")
@@ -174,9 +174,9 @@ async def test_what_is_cancelled_before_anything_came_of_it_is_cancelled_there(
     async with remote(tmp_path) as (server, there), here(store, server, protocol) as eng:
         run = await submit(eng, "waits", {"text": "x"})
         await there.inside.wait()
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
-        assert (await server.engine.wait(there.waiting, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        assert (await server.engine.runs.wait(there.waiting, timeout=20)).status is il.Status.CANCELLED
 
 
 @pytest.mark.usefixtures("patient")
@@ -193,7 +193,7 @@ async def test_what_a_crash_leaves_before_anything_came_of_it_is_found_again(
         await crash(eng)
         async with here(store, server, protocol) as again:
             there.open.set()
-            assert (await again.wait(run.id, timeout=20)).output == {"text": "x"}
+            assert (await again.runs.wait(run.id, timeout=20)).output == {"text": "x"}
         assert len(await runs_there(server)) == 1
 
 
@@ -206,11 +206,11 @@ async def test_a_run_that_takes_longer_is_told_as_it_goes(
         run = await submit(eng, "waits", {"text": "x"})
         await there.inside.wait()
         async with asyncio.timeout(20):  # what it is called there is written down, or that it has begun
-            async for event in eng.events(run.id):
+            async for event in eng.runs.events(run.id):
                 if isinstance(event.body, Recorded):
                     break
         there.open.set()
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "x"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "x"}
         assert len(await runs_there(server)) == 1
 
 
@@ -255,7 +255,7 @@ async def test_a_server_that_is_let_go_while_it_is_asked_is_hung_up_on(tmp_path:
             await mount.close()
             assert peer is not None
             assert peer.rpc.lost
-            await eng.cancel(run.id)
-            await eng.wait(run.id, timeout=20)
+            await eng.runs.cancel(run.id)
+            await eng.runs.wait(run.id, timeout=20)
             assert peer.channel._tasks == set()
             assert peer.channel._exchanges == {}

@@ -46,15 +46,15 @@ async def remote(tmp_path: Path) -> AsyncIterator[Server]:
 
 async def blocked_there(server: Server) -> il.Run:
     async with asyncio.timeout(20):
-        while not (found := await server.engine.runs(RunFilter(agent="payer", blocked=True))):
-            await server.engine.next_hint("")
+        while not (found := await server.engine.runs.search(RunFilter(agent="payer", blocked=True))):
+            await server.engine.runs.next_hint("")
     return found[0]
 
 
 async def heard(eng: il.Engine, run: str, text: str) -> None:
     """Wait until the log of a run says something."""
     async with asyncio.timeout(20):
-        async for event in eng.events(run):
+        async for event in eng.runs.events(run):
             if text in str(event.body):
                 return
     raise AssertionError(f"nobody said {text}")
@@ -69,10 +69,10 @@ async def test_a_blocked_run_is_alive_with_a_message(tmp_path: Path, store: Path
             there = await blocked_there(server)
             await heard(eng, run.id, WHY)
             with pytest.raises(TimeoutError):
-                await eng.wait(run.id, timeout=0.05)
-            assert not (await eng.run(run.id)).status.final
-            await server.engine.retry(there.id)
-            done = await eng.wait(run.id, timeout=20)
+                await eng.runs.wait(run.id, timeout=0.05)
+            assert not (await eng.runs.get(run.id)).status.final
+            await server.engine.runs.retry(there.id)
+            done = await eng.runs.wait(run.id, timeout=20)
             assert done.status is il.Status.SUCCEEDED
             assert "paid 10" in str(done.output)
             for let_go in {agent.let_go for agent in agents if agent.let_go is not None}:
@@ -92,23 +92,23 @@ async def test_a_run_whose_code_has_gone_is_alive_with_a_message(
     at = tmp_path / "there.db"
     worker = engine(at, listener)
     await worker.start()
-    await worker.elsewhere.start(looks=False)
+    await worker.cluster.remote_agents.start(looks=False)
     async with serving(at, [], ServeSettings(port=0, engine=QUICK)) as server:
         there = server.engine
         agents = await load_all(parse(f"{protocol}+{server.address}/{protocol}"))
         async with engine(store, *agents) as eng:
             run = await submit(eng, agents[0].card.name, {"text": "you said"})
             async with asyncio.timeout(20):
-                while not (found := await there.runs(RunFilter(agent="listener"))):
-                    await there.next_hint("")
+                while not (found := await there.runs.search(RunFilter(agent="listener"))):
+                    await there.runs.next_hint("")
             await parked(worker, found[0].id)
-            await worker.elsewhere.stop()
+            await worker.cluster.remote_agents.stop()
             await worker.stop()
-            await there.send(found[0].id, "hello")
+            await there.runs.send(found[0].id, "hello")
             if protocol != "mcp":  # its runs have no place for that beside their output; its tools do
                 await heard(eng, run.id, "nobody serves")
             async with engine(at, listener):
-                done = await eng.wait(run.id, timeout=20)
+                done = await eng.runs.wait(run.id, timeout=20)
             assert done.status is il.Status.SUCCEEDED, done.error
             assert "you said hello" in str(done.output)
             for let_go in {agent.let_go for agent in agents if agent.let_go is not None}:
@@ -120,9 +120,9 @@ async def test_a_reader_is_told_once_that_nobody_serves_its_run(store: Path | st
         async with engine(store, listener) as worker:
             run = (await submit(worker, "listener", {"text": "you said"})).id
             await parked(worker, run)
-        reader = eng.reader(run)
+        reader = eng.runs.reader(run)
         seen = await reader.read()
-        await eng.send(run, "hello")
+        await eng.runs.send(run, "hello")
         while not isinstance(seen[-1].body, RunBlocked):
             seen += await reader.read(timeout=20)
         assert seen[-1].body.reason == "no_code"
@@ -133,7 +133,7 @@ async def test_a_reader_is_told_once_that_nobody_serves_its_run(store: Path | st
                 seen += await reader.read(timeout=20)
         reader.close()
         assert [event.kind for event in seen].count("blocked") == 1
-        assert "blocked" not in [event.kind async for event in eng.events(run, follow=False)]
+        assert "blocked" not in [event.kind async for event in eng.runs.events(run, follow=False)]
 
 
 async def test_the_caller_of_a_tool_is_told_why_its_run_is_blocked(store: Path | str) -> None:
@@ -144,8 +144,8 @@ async def test_the_caller_of_a_tool_is_told_why_its_run_is_blocked(store: Path |
         progress = await client.notice("notifications/progress")
         assert WHY in progress["params"]["message"]
         assert WHY in (await client.notice("notifications/message"))["params"]["data"]
-        (run,) = await eng.runs(RunFilter(blocked=True))
-        await eng.retry(run.id)
+        (run,) = await eng.runs.search(RunFilter(blocked=True))
+        await eng.runs.retry(run.id)
         assert "paid 10" in str(await client.answer(call))
 
 

@@ -182,7 +182,7 @@ async def test_what_a_server_says_in_halves_is_shown_in_whole_characters(
                     joined.add(event.body.delta)
                     pieces += 1
             assert not pieces or joined.value == {"text": said}, case
-            assert await eng.verify(run.id) is None
+            assert await eng.runs.verify(run.id) is None
 
 
 @pytest.mark.parametrize("server", [server for server in SERVERS if not server.startswith("peer")])

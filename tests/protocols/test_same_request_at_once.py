@@ -74,4 +74,4 @@ async def test_the_same_request_at_once_is_one_run(store: Path, door: str) -> No
         first, *others = await asyncio.gather(*(ask(http) for _ in range(TIMES)))
         assert others == [first] * (TIMES - 1)
         assert await ask(http) == first
-        assert len(await server.engine.runs(RunFilter())) == 1
+        assert len(await server.engine.runs.search(RunFilter())) == 1

@@ -96,7 +96,7 @@ async def test_a_page_cannot_put_headers_into_the_answer(tmp_path: Path) -> None
 async def test_a_key_is_wanted_of_pages_too_and_they_can_read_that_it_is(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "store.db")
     await store.open()
-    await StoredKeys(store).put(make_key("page", ["*"], 0)[1])
+    await StoredKeys(store.keys).put(make_key("page", ["*"], 0)[1])
     await store.close()
     async with server(tmp_path, PAGE) as (_, http):
         assert (await http.options("/connect/agents/search", headers=asking(PAGE))).status_code == 204

@@ -37,8 +37,8 @@ async def test_a_dump_of_a_database_in_use_is_restored_as_a_whole_store(tmp_path
 
         async def busy() -> None:
             while not over.is_set():
-                run = await engine.submit(il.RunRequest("work"))
-                await engine.wait(run.id)
+                run = await engine.runs.submit(il.RunRequest("work"))
+                await engine.runs.wait(run.id)
                 done.append(run.id)
 
         tasks = [asyncio.create_task(busy()) for _ in range(8)]
@@ -60,5 +60,5 @@ async def test_a_dump_of_a_database_in_use_is_restored_as_a_whole_store(tmp_path
         await store.close()
     async with il.Engine(f"{restored}?schema=backup", agents=[work]) as engine:  # what was under way then is ended now
         async with asyncio.timeout(60):
-            while (await counts(engine.store)).runs.keys() != {"succeeded"}:  # type: ignore[arg-type]
+            while (await counts(engine.core.store)).runs.keys() != {"succeeded"}:  # type: ignore[arg-type]
                 await asyncio.sleep(0.05)

@@ -31,9 +31,9 @@ async def talk(n: int = 3) -> Any:
 
 async def filled(store: Path | str, runs: int = 4) -> list[str]:
     async with il.Engine(store, agents=[talk]) as engine:
-        made = [await engine.submit(il.RunRequest("talk")) for _ in range(runs)]
+        made = [await engine.runs.submit(il.RunRequest("talk")) for _ in range(runs)]
         for run in made:
-            await engine.wait(run.id)
+            await engine.runs.wait(run.id)
     return [run.id for run in made]
 
 
@@ -153,7 +153,7 @@ async def test_a_step_that_must_be_taken_alone_waits_for_older_processes_to_end(
     more = [ahead(store, "an older process would forget more")]
     async with il.Engine(store, agents=[talk]) as engine:
         (alive,) = migrate(store, dry=True, more=more).alive
-        assert alive.id == engine.worker.id
+        assert alive.id == engine.core.worker.id
         with pytest.raises(Conflict, match=rf"an older process would forget more.*pid {alive.pid}"):
             migrate(store, more=more)
         assert migrate(store, dry=True, more=more).found == more[0].number - 1
@@ -163,8 +163,8 @@ async def test_a_step_that_must_be_taken_alone_waits_for_older_processes_to_end(
 async def test_a_step_that_others_do_not_mind_is_taken_beside_them(store: Path | str) -> None:
     async with il.Engine(store, agents=[talk]) as engine:
         assert migrate(store, more=[ahead(store)]).alive == []
-        run = await engine.submit(il.RunRequest("talk"))
-        assert (await engine.wait(run.id)).status is il.Status.SUCCEEDED
+        run = await engine.runs.submit(il.RunRequest("talk"))
+        assert (await engine.runs.wait(run.id)).status is il.Status.SUCCEEDED
 
 
 async def test_pages_of_a_file_that_are_damaged_are_found(tmp_path: Path) -> None:

@@ -64,32 +64,32 @@ async def test_a_worker_that_was_stopped_for_longer_than_its_lease_loses_its_run
     settings = il.Settings(sweep_every=0.05, stall_warning=0, park_after=0)
     async with server(url) as first, engine(url, settings=settings) as eng:
         run = await submit(eng, "endless")
-        async for seen in eng.events(run.id):
+        async for seen in eng.runs.events(run.id):
             if seen.kind == "thought":
                 break
-        before = await eng.store.runs.get(run.id)
+        before = await eng.core.store.runs.get(run.id)
         assert before is not None
         first.send_signal(signal.SIGSTOP)
         async with asyncio.timeout(20):  # this engine has not its code: nobody takes the run, but it is taken away
-            while (taken := await eng.store.runs.get(run.id)) is None or taken.worker is not None:
+            while (taken := await eng.core.store.runs.get(run.id)) is None or taken.worker is not None:
                 await asyncio.sleep(0.01)
         assert (taken.epoch, taken.crashes) == (before.epoch + 1, 1)
         written = len(await log(eng, run.id))
-        assert [w.id for w in await eng.store.claims.workers()] == [eng.worker.id]
+        assert [w.id for w in await eng.core.store.claims.workers()] == [eng.core.worker.id]
         first.send_signal(signal.SIGCONT)
         async with asyncio.timeout(20):
-            while len(await eng.store.claims.workers()) < 2:
+            while len(await eng.core.store.claims.workers()) < 2:
                 await asyncio.sleep(0.01)
             # It enters again, and takes the run up again as anybody might: after all that was written before.
-            while (taken := await eng.store.runs.get(run.id)) is None or taken.worker != before.worker:
+            while (taken := await eng.core.store.runs.get(run.id)) is None or taken.worker != before.worker:
                 await asyncio.sleep(0.01)
         assert taken.epoch == before.epoch + 2
         events = await log(eng, run.id)
         assert [e.seq for e in events] == list(range(1, len(events) + 1))
         assert [e.kind for e in events].count("started") <= 2
         assert len(events) >= written
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
 
 
 async def test_a_lease_is_renewed_while_the_event_loop_is_blocked_and_the_writer_waits(url: str) -> None:
@@ -276,12 +276,12 @@ async def test_runs_go_on_after_the_server_was_away(machine: LocalPostgres) -> N
 
     async with engine(fresh(machine.url), slow, settings=il.Settings(sweep_every=0.05, stall_warning=0)) as eng:
         runs = [await submit(eng, "slow", {"n": 200}) for _ in range(10)]
-        async for _ in eng.events(runs[0].id):
+        async for _ in eng.runs.events(runs[0].id):
             break
         await asyncio.to_thread(machine.stop, at_once=True)
         await asyncio.to_thread(machine.start)
         for run in runs:
-            done = await eng.wait(run.id, timeout=60)
+            done = await eng.runs.wait(run.id, timeout=60)
             assert done.output == {"text": "".join(f"{word} " for word in range(200))}, done.error
             assert [e.kind for e in await log(eng, run.id)].count("started") == 1
 

@@ -56,7 +56,7 @@ async def test_a_file_that_is_removed_or_replaced_is_noticed(
         with pytest.raises(Unavailable, match=r"store\.db (is gone|was replaced)"):
             await submit(eng, "echo", {"text": "lost"}, key="k")
         with pytest.raises(Unavailable):
-            await eng.send(waits.id, "lost")
+            await eng.runs.send(waits.id, "lost")
         async with asyncio.timeout(10):
             while not any(r.levelname == "ERROR" and "store.db" in r.message for r in caplog.records):
                 await asyncio.sleep(0.01)
@@ -64,8 +64,8 @@ async def test_a_file_that_is_removed_or_replaced_is_noticed(
         kept.replace(store)
         assert (await probes.readyz()).status_code == 200
         assert (await finish(eng, "echo", {"text": "again"}, key="k")).output == {"text": "again"}
-        await eng.send(waits.id, "found")
-        assert (await eng.wait(waits.id, timeout=20)).output == {"text": "found"}
+        await eng.runs.send(waits.id, "found")
+        assert (await eng.runs.wait(waits.id, timeout=20)).output == {"text": "found"}
 
 
 async def test_a_file_that_was_replaced_gets_nothing_from_a_process_that_stops(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ async def test_a_revoked_key_stays_revoked_when_its_use_is_noted_at_the_same_tim
     made: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await made.open()
-    server, cli = StoredKeys(made), StoredKeys(made)
+    server, cli = StoredKeys(made.keys), StoredKeys(made.keys)
     _, record = make_key("laptop", [], now())
     await server.put(record)
     found = SqlKeys.get
@@ -87,9 +87,9 @@ async def test_noting_the_use_of_a_key_and_revoking_it_race_without_loss(store: 
     await theirs.open()
     for _ in range(50):
         _, record = make_key("laptop", [], now())
-        await StoredKeys(ours).put(record)
-        await asyncio.gather(StoredKeys(ours).touch(record.id, 9), StoredKeys(theirs).revoke(record.id, 5))
-        kept = await StoredKeys(ours).get(record.id)
+        await StoredKeys(ours.keys).put(record)
+        await asyncio.gather(StoredKeys(ours.keys).touch(record.id, 9), StoredKeys(theirs.keys).revoke(record.id, 5))
+        kept = await StoredKeys(ours.keys).get(record.id)
         assert kept is not None
         assert kept.revoked_at == 5
     await ours.close()

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from ..engine.teams.members import MANIFEST, MEMBER_OF
+from ..engine.agents.mount_path import MEMBER_OF
+from ..engine.ports import EventRow, RunRow, Tombstone
+from ..engine.runs.queries import RunQueries
+from ..engine.teams.members import MANIFEST
 from ..model import json_values
 from ..model.audit.export import (
     FORMAT,
@@ -42,8 +45,6 @@ from ..model.filters import RunFilter
 from ..model.status import Status
 from ..model.team.oversight import ReviewVerdict, read_verdict
 from ..security.signing import SigningKey
-from ..store.ports import Store
-from ..store.rows import EventRow, RunRow, Tombstone
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine
@@ -207,35 +208,35 @@ class Collected:
         return self.runs[0].branch
 
 
-async def collect(store: Store, run: str) -> Collected:
+async def collect(runs: RunQueries, run: str) -> Collected:
     """Everything below a run, and itself. Raises RunNotFound where there never was such a run."""
-    found = await _snapshot(store, run)
+    found = await _snapshot(runs, run)
     for seen in list(found.values()):
         if seen.row is not None:
-            async for row in _events(store, seen.row):
+            async for row in _events(runs, seen.row):
                 seen.take(row)
     missing: list[Missing] = []
     for seen in list(found.values()):
         for child, called in seen.called.items():
             if child in found:
                 continue
-            if left := await store.runs.tombstone(child):
+            if left := await runs.tombstone(child):
                 found[child] = _Seen(child, None, seen.run, left)
             else:
                 missing.append(Missing(child, seen.run, called.agent))
     return Collected(_in_order(found, run), missing)
 
 
-async def _snapshot(store: Store, run: str) -> dict[str, _Seen]:
-    row = await store.runs.get(run)
+async def _snapshot(runs: RunQueries, run: str) -> dict[str, _Seen]:
+    row = await runs.find_row(run)
     if row is None:
-        left = await store.runs.tombstone(run)
+        left = await runs.tombstone(run)
         if left is None:
             raise RunNotFound(f"there is no run {run}")
         return {run: _Seen(run, None, None, left)}
     top = row.path.split("/")[1] if row.path else row.id
     # One query: rows that are read one after the other would not fit together.
-    rows = await store.runs.search(RunFilter(root=top, sealed=True, limit=_ALL))
+    rows = await runs.rows(RunFilter(root=top, sealed=True, limit=_ALL))
     found: dict[str, _Seen] = {}
     for one in rows:
         if one.id == run or f"/{run}/" in one.path:
@@ -247,7 +248,7 @@ async def _snapshot(store: Store, run: str) -> dict[str, _Seen]:
         above = seen.row.path.strip("/").split("/")
         for place, ancestor in enumerate(above):
             # One that was deleted before this one had ended.
-            if run in above[:place] and ancestor not in found and (left := await store.runs.tombstone(ancestor)):
+            if run in above[:place] and ancestor not in found and (left := await runs.tombstone(ancestor)):
                 found[ancestor] = _Seen(ancestor, None, above[place - 1], left)
     return found
 
@@ -272,11 +273,11 @@ def _by_time(runs: list[_Seen]) -> list[_Seen]:
     return sorted(runs, key=lambda one: (one.entry.created_at or 0, one.run), reverse=True)
 
 
-async def _events(store: Store, run: RunRow) -> AsyncIterator[EventRow]:
+async def _events(runs: RunQueries, run: RunRow) -> AsyncIterator[EventRow]:
     """The log of a run as far as its row tells, some megabytes at a time."""
     after, last, limit = 0, run.next_seq - 1, 16
     while after < last:
-        rows = await store.runs.event_rows(run.id, after, min(limit, last - after))
+        rows = await runs.event_rows(run.id, after, min(limit, last - after))
         if not rows:
             return
         for row in rows:
@@ -290,7 +291,7 @@ async def _events(store: Store, run: RunRow) -> AsyncIterator[EventRow]:
 
 async def export(engine: Engine, run: str, key: SigningKey, *, now: int, task: str = "") -> AsyncIterator[bytes]:
     """The lines of an audit export. Nothing is held but what is known of runs."""
-    collected = await collect(engine.store, run)
+    collected = await collect(engine.runs, run)
     cards = await _cards(engine, collected)
     entries = [seen.entry for seen in collected.runs]
     manifest = Manifest(
@@ -303,10 +304,10 @@ async def export(engine: Engine, run: str, key: SigningKey, *, now: int, task: s
         if seen.row is None:
             continue
         count = 0
-        async for row in _events(engine.store, seen.row):
+        async for row in _events(engine.runs, seen.row):
             count += 1
             yield event_line(row.run, row.seq, row.kind, row.time, row.hash, row.body, row.erased)
-        if count < seen.entry.events and await engine.store.runs.get(seen.run) is None:
+        if count < seen.entry.events and await engine.runs.find_row(seen.run) is None:
             raise Conflict(f"run {seen.run} was deleted while it was exported; export it again")
     made = digest(first, entries)
     yield line(Seal(made, key.public, key.sign(signed_text(made))))
@@ -318,8 +319,8 @@ async def _cards(engine: Engine, collected: Collected) -> dict[str, Any]:
     found: dict[str, Any] = {}
     agents = dict.fromkeys((seen.row.agent, seen.row.version, seen.row.origin) for seen in collected.runs if seen.row)
     for name, version, origin in agents:
-        card = await engine.store.cards.get(name, version, origin)
-        told = msgspec.to_builtins(card.card) if card is not None else None
+        card = await engine.agents.find_card(name, version, origin)
+        told = msgspec.to_builtins(card) if card is not None else None
         if told is not None and (key := json_values.digest(told)) in wanted:
             found[key] = told
     return found
@@ -329,7 +330,7 @@ def _manifests(engine: Engine, collected: Collected, cards: dict[str, Any]) -> d
     """The manifests of the teams that were at work: from their cards, or of teams that are here."""
     found: dict[str, list[Any]] = {}
     for name in dict.fromkeys(seen.team for seen in collected.runs if seen.team):
-        team = engine.teams.get(name)
+        team = engine.teams.find(name)
         told = {manifest.id: manifest.to_json() for manifest in team.manifests.values()} if team is not None else {}
         for card in cards.values():  # these are what counted then, as the runs' logs prove
             metadata = card.get("metadata", {})

@@ -17,11 +17,11 @@ from typing import Any, Literal
 import msgspec
 
 from ..model.errors import InvalidRequest
-from ..store.open import is_postgres, shown
 from . import config_file, config_table
 from .config_file import NoVariable, Written, expanded, names_variables
 from .config_setting import Entries, Setting
 from .config_table import ENTRIES, SECTIONS, SETTINGS
+from .stores import is_postgres, shown
 
 HIDDEN = "***"
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from ..engine.agents import mount_path
 from ..engine.agents.agent import Agent
 from ..engine.engine import Engine
 from ..model.errors import DefinitionError, InterlinguaError, Invalid
@@ -64,7 +63,7 @@ async def check(config: Config, project: Project, *, environ: Mapping[str, str] 
     engine, elsewhere = await check_doors(config, project)
     for source in loaded:
         try:
-            engine.exchange([], source.agents)
+            engine.teams.exchange([], source.agents)
         except DefinitionError as error:
             config.wrong(source.origin.place, "", sources.said(source.origin, error))
     looks = await asyncio.gather(*(_try(entry) for _, entry in entries))
@@ -112,10 +111,10 @@ def _offered(
         return Tried(entry.name, False, reason=reason, wrong=True)
     told = Tried(entry.name, True, [])
     for agent in look:
-        if mount_path.refusal(agent.card, engine.server, engine.settings.max_hops) is not None:
+        if engine.agents.turned_away(agent.card, engine.settings.max_hops) is not None:
             continue  # a server that mounts this one has it from here
         try:
-            engine.exchange([], [agent])
+            engine.teams.exchange([], [agent])
             told.agents.append(agent.card.key)
         except DefinitionError as error:
             _wrong_mount(config, written, "as" if entry.as_ is not None else "prefix", left_out(agent, error))

@@ -14,15 +14,13 @@ from ..model.errors import InterlinguaError
 from ..model.run_identity import split_queue
 from ..security.auth import Authenticator, check_bind
 from ..security.origins import HostPolicy
-from ..store.open import CannotOpen, is_postgres, open_store
-from ..store.ports import Store
-from ..store.sqlite.store import SQLiteStore
 from . import config_meaning, probes
 from .config import Config
 from .http import HttpApp
 from .keys import StoredKeys
 from .project import Project, UnnamedProject
 from .serve import EVERYWHERE
+from .stores import CannotOpen, Store, is_postgres, never_opened, open_store
 
 _ALSO = {"localhost": "127.0.0.1"}
 
@@ -33,7 +31,7 @@ async def check_doors(config: Config, project: Project) -> tuple[Engine, list[st
     _check_ports(config)
     settings = await config_meaning.serve_settings(config)
     store, server, keyed, elsewhere = await _check_store(config, project)
-    auth = Authenticator(StoredKeys(store), None, open_to_all=not keyed and not config.entries["auth.issuers"])
+    auth = Authenticator(StoredKeys(store.keys), None, open_to_all=not keyed and not config.entries["auth.issuers"])
     hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
     try:
         engine = Engine(store, bus=settings.bus, settings=settings.engine)
@@ -41,7 +39,7 @@ async def check_doors(config: Config, project: Project) -> tuple[Engine, list[st
     except InterlinguaError as error:
         config.wrong("", "", error.message)
         engine = Engine(store)
-    engine.server = server
+    engine.agents.server_id = server
     bound = {"server.host": settings.host}
     bound |= {f"doors.{name}.{_own(name)[1]}": at for name, (at, _) in settings.own_ports.items() if at is not None}
     for path, host in bound.items():
@@ -61,7 +59,7 @@ async def _check_store(config: Config, project: Project) -> tuple[Store, str, bo
     """The store, closed; its id among servers; whether it has keys, as one that cannot be opened may have; and the
     agents of its workers."""
     path = config["store.path"] or project.store
-    store: Store = SQLiteStore(path)
+    store: Store = never_opened(path)
     try:
         project = project.renamed(config["project"])
         if not project.owns(path) and not project.named:
@@ -75,7 +73,7 @@ async def _check_store(config: Config, project: Project) -> tuple[Store, str, bo
         await store.open()
         try:
             others = [split_queue(queue)[1] for worker in await store.claims.workers() for queue in worker.queues]
-            return store, await mount_path.known_id(store), await StoredKeys(store).any(), others
+            return store, await mount_path.known_id(store), await StoredKeys(store.keys).any(), others
         finally:
             await store.close()
     except InterlinguaError as error:

@@ -83,7 +83,7 @@ class HttpApp:
             if inspect.iscoroutinefunction(route.endpoint)
         }
         bound = {p.prefix: d.bound for p, d in self.doors.values() if d.bound is not None}
-        self._passing = [Passing(_Fixed(app, fixed), engine.replicas, auth, bound)]
+        self._passing = [Passing(_Fixed(app, fixed), engine.cluster.membership, auth, bound)]
         self.asgi: ASGIApp = _Checked(self._passing[0], hosts, roots)
 
     def alone(self, name: str, hosts: HostPolicy) -> ASGIApp:
@@ -96,7 +96,7 @@ class HttpApp:
             if inspect.iscoroutinefunction(route.endpoint)
         }
         bound = {protocol.prefix: door.bound} if door.bound is not None else {}
-        passing = Passing(_Fixed(app, fixed), self.engine.replicas, self._auth, bound, protocol.prefix)
+        passing = Passing(_Fixed(app, fixed), self.engine.cluster.membership, self._auth, bound, protocol.prefix)
         self._passing.append(passing)
         return _Checked(passing, hosts, set())
 

@@ -9,12 +9,12 @@ import logging
 import msgspec
 
 from ..engine.engine import Engine
+from ..engine.ports import KeyStore
 from ..model import json_values
 from ..model.errors import StoreError
 from ..security.auth import Authenticator
 from ..security.keys import KeyRecord
 from ..security.remembered_keys import RememberedKeys
-from ..store.ports import Store
 
 log = logging.getLogger("interlingua.http")
 
@@ -24,34 +24,34 @@ _records = msgspec.json.Decoder(KeyRecord)
 class StoredKeys:
     """The key store of a server: `security.keys.KeyStore` over our store."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, keys: KeyStore) -> None:
+        self._keys = keys
 
     async def put(self, record: KeyRecord) -> None:
-        await self._store.keys.put(record.id, json_values.encode(record))
+        await self._keys.put(record.id, json_values.encode(record))
 
     async def all(self) -> list[KeyRecord]:
-        return [_records.decode(record) for record in await self._store.keys.list()]
+        return [_records.decode(record) for record in await self._keys.list()]
 
     async def get(self, key_id: str) -> KeyRecord | None:
-        found = await self._store.keys.get(key_id)
+        found = await self._keys.get(key_id)
         return None if found is None else _records.decode(found)
 
     async def any(self) -> bool:
         """Whether there is one, valid or not."""
-        return bool(await self._store.keys.list(1))
+        return bool(await self._keys.list(1))
 
     async def revoke(self, key_id: str, at: int) -> bool:
-        return await self._store.keys.change(key_id, lambda old: _changed(old, revoked_at=at))
+        return await self._keys.change(key_id, lambda old: _changed(old, revoked_at=at))
 
     async def touch(self, key_id: str, at: int) -> None:
-        await self._store.keys.change(key_id, lambda old: _changed(old, last_used_at=at))
+        await self._keys.change(key_id, lambda old: _changed(old, last_used_at=at))
 
     def remembered(self) -> RememberedKeys:
         """The key store for a server's requests. What this process changes counts at once, whichever part of it does
         so."""
         keys = RememberedKeys(self)
-        self._store.keys.on_change = keys.forget
+        self._keys.on_change = keys.forget
         return keys
 
 
@@ -66,7 +66,7 @@ async def close_when_keyed(engine: Engine, keys: StoredKeys, auth: Authenticator
     if not auth.open_to_all:
         return
     news = asyncio.Event()
-    engine.worker.foreign.append(news.set)  # keys are made by other processes
+    end = engine.on_store_change(news.set)  # keys are made by other processes
     while auth.open_to_all:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
@@ -75,5 +75,5 @@ async def close_when_keyed(engine: Engine, keys: StoredKeys, auth: Authenticator
         with contextlib.suppress(StoreError):
             auth.open_to_all = not await keys.any()
         await asyncio.sleep(0.02)  # others may write all the time
-    engine.worker.foreign.remove(news.set)
+    end()
     log.warning("the store has its first key: callers need one from now on")

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-from ..bus.port import RemoteBus
 from ..engine.engine import Engine
 from ..engine.ids import now
 from ..engine.observe.run_metrics import BOUNDS, OTHER, Busiest, Histogram, Numbers, label
@@ -23,7 +22,7 @@ PATIENCE = 2.0  # seconds in which the store must answer; who collects metrics w
 async def render(engine: Engine, mounts: Iterable[MountView] = (), caller: Caller | None = OWNER) -> str:
     """The metrics as a caller may see them: names that are not for it are among `other`. None: somebody unknown, who
     gets totals."""
-    worker, callbacks = engine.worker, engine.callbacks
+    engine_numbers, callbacks = engine.metrics, engine.callbacks
     lines: list[str] = []
 
     def metric(name: str, kind: str, help_: str, samples: list[tuple[str, float]]) -> None:
@@ -38,7 +37,7 @@ async def render(engine: Engine, mounts: Iterable[MountView] = (), caller: Calle
             if found.count:
                 lines.extend(_histogram(f"interlingua_{name}", labels, found))
 
-    meters = worker.meters
+    meters = engine_numbers.runs
     agents, callers = (
         [(f'{what}="{_escape(name)}"', numbers) for name, numbers in _shown(busiest, may)]
         for what, busiest, may in (
@@ -55,23 +54,23 @@ async def render(engine: Engine, mounts: Iterable[MountView] = (), caller: Calle
     ran = "How long runs ran that ended here, waiting left out."
     seconds("run_seconds", ran, [(labels, numbers.ran) for labels, numbers in agents])
     seconds("caller_run_seconds", ran, [(labels, numbers.ran) for labels, numbers in callers])
-    metric("runs_running", "gauge", "Agents that run in this process now.", [("", worker.running)])
+    metric("runs_running", "gauge", "Agents that run in this process now.", [("", engine_numbers.running)])
     metric("runs_taken_over_total", "counter", "Runs of dead processes that were taken up.", [("", meters.taken_over)])
     stood = "Of runs whose process died: from their last event until they were entered here."
     seconds("takeover_seconds", stood, [(labels, numbers.stood_still) for labels, numbers in agents])
     seconds("caller_takeover_seconds", stood, [(labels, numbers.stood_still) for labels, numbers in callers])
-    others = engine.replicas
+    others = engine.cluster.membership
     metric("replicas", "gauge", "Other replicas on this store.", [("", len(others.others()))])
     metric("passed_on_total", "counter", "Requests that were passed on to other replicas.", [("", others.passed_on)])
     metric("takeovers_total", "counter", "What dead replicas had and was taken over.", [("", others.taken_over)])
-    metric("agents_abandoned_total", "counter", "Agents that would not stop.", [("", worker.abandoned)])
-    metric("threads_running", "gauge", "Agents and steps that are plain functions.", [("", worker.threads)])
-    metric("store_backlog", "gauge", "Writes that wait for the disk.", [("", engine.store.runs.backlog())])
+    metric("agents_abandoned_total", "counter", "Agents that would not stop.", [("", engine_numbers.abandoned)])
+    metric("threads_running", "gauge", "Agents and steps that are plain functions.", [("", engine_numbers.threads)])
+    metric("store_backlog", "gauge", "Writes that wait for the disk.", [("", engine_numbers.backlog)])
     metric("callbacks_sent_total", "counter", "Callbacks that were taken.", [("", callbacks.sent)])
     metric("callbacks_retried_total", "counter", "Callbacks that will be tried again.", [("", callbacks.retried)])
     metric("callbacks_failed_total", "counter", "Callbacks that were given up.", [("", callbacks.failed)])
-    if isinstance(engine.bus, RemoteBus):
-        bus = engine.bus.health
+    bus = engine_numbers.bus
+    if bus is not None:
         metric("bus_connected", "gauge", "Whether the bus can be reached.", [("", bus.connected)])
         metric("bus_connects_total", "counter", "Connections to the bus that were made.", [("", bus.connects)])
         metric("bus_sent_total", "counter", "Messages that this process sent.", [("", bus.sent)])
@@ -88,8 +87,8 @@ async def render(engine: Engine, mounts: Iterable[MountView] = (), caller: Calle
         metric("caller_bus_reads_from_store_total", "counter", looked, _from_store(callers))
         metric("bus_lag_seconds", "gauge", "From sending to receipt, smoothed.", [("", bus.lag)])
         metric("bus_work_lag_seconds", "gauge", "From offering a run to pulling it, smoothed.", [("", bus.work_lag)])
-        workers = len(engine.bus.present()) + 1
-        metric("workers_present", "gauge", "Processes that are there, with this one.", [("", workers)])
+        present = engine_numbers.workers_present
+        metric("workers_present", "gauge", "Processes that are there, with this one.", [("", present)])
     sent = engine.reminders.sent
     metric("question_reminders_total", "counter", "Reminders of questions that this process sent.", [("", sent)])
     states = [(mount.mount, float(mount.state == "up")) for mount in mounts]
@@ -100,8 +99,8 @@ async def render(engine: Engine, mounts: Iterable[MountView] = (), caller: Calle
         metric("mount_up", "gauge", "Whether a mount can be reached.", up)
     try:
         async with asyncio.timeout(PATIENCE):
-            kept, asked = await engine.store.callbacks.counts(), await engine.store.questions.count_open()
-            blocked = await engine.blocked_report.counts()
+            kept, asked = await engine.callbacks.counts(), await engine.questions.counts()
+            blocked = await engine.runs.blocked_report.counts()
     except (InterlinguaError, TimeoutError) as error:
         # What this process knows of itself is wanted then most of all.
         log.warning("of the store nothing can be told: %s", str(error) or f"no answer within {PATIENCE:g} s")

@@ -20,7 +20,6 @@ from typing import Any
 
 import msgspec
 
-from ..engine.agents import mount_path
 from ..engine.agents.agent import Agent
 from ..engine.engine import Engine
 from ..engine.handler.mounted_run import LeftRun, Mounted
@@ -92,7 +91,7 @@ class Supervised:
 
     async def remember(self, before: Supervised | None = None) -> None:
         """Offer the agents that it had when it was seen last. `before`: instead of those of another entry for it."""
-        found = await self._engine.store.documents.get(_SPACE, self.entry.remembered_as)
+        found = await self._engine.documents.get(_SPACE, self.entry.remembered_as)
         try:
             cards = msgspec.json.decode(found.body, type=list[AgentCard]) if found is not None else []
         except msgspec.DecodeError:
@@ -198,7 +197,7 @@ class Supervised:
             await self._let_go(before)
             cards = msgspec.json.encode([agent.card for agent in found.values()])
             with contextlib.suppress(StoreError):  # they are wanted only after a restart
-                await self._engine.store.documents.write([Put(_SPACE, self.entry.remembered_as, cards)])
+                await self._engine.documents.write([Put(_SPACE, self.entry.remembered_as, cards)])
         if was != "up":
             self.since = now()
             names = ", ".join(agent.card.key for agent in self.agents) or "none"
@@ -230,7 +229,7 @@ class Supervised:
 
     def _may_come(self, away: dict[str, str], card: AgentCard) -> bool:
         """Whether an agent of it is mounted. One that has been here before would come again and again."""
-        why = mount_path.refusal(card, self._engine.server, self._engine.settings.max_hops)
+        why = self._engine.agents.turned_away(card, self._engine.settings.max_hops)
         if why is not None:
             away[f"{self.entry.prefix}{card.name}"] = why
         return why is None
@@ -261,12 +260,12 @@ class Supervised:
         come = {key: agent for key, agent in agents.items() if before.get(key) is not agent}
         stay = {key: agent for key, agent in agents.items() if key not in come}
         try:
-            self._engine.exchange(gone, come.values())
+            self._engine.teams.exchange(gone, come.values())
         except DefinitionError:
-            self._engine.exchange(gone, [])
+            self._engine.teams.exchange(gone, [])
             for key, agent in list(come.items()):
                 try:
-                    self._engine.exchange([], [agent])
+                    self._engine.teams.exchange([], [agent])
                 except DefinitionError as error:
                     self.left_out.append(left_out(agent, error))
                     del come[key]
@@ -401,7 +400,7 @@ class Mounts:
         self._engine = engine
         self._settings = settings or Mounting()
         self._mounts: dict[str, Supervised] = {}
-        engine.away = self._away
+        engine.agents.add_unavailable_hint(self._away)
 
     def _away(self, name: str) -> Unavailable | None:
         return next((why for mount in self if (why := mount.may_have(name)) is not None), None)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..bus.port import BusSettings
 from ..model.errors import NotFound
-from ..store.open import is_postgres, shown
 from .config_table import setting
 from .project import Project, SeveralProjects, find_project
+from .stores import is_postgres, shown
 
 if TYPE_CHECKING:
     from .targets import Target
@@ -128,7 +128,7 @@ def _folder_of(target: Target) -> Path | None:
 def _is_there(store: Path) -> bool:
     if not is_postgres(store):
         return store.exists()
-    from ..store.open import migrate
+    from .stores import migrate
 
     return migrate(store, dry=True).found > 0
 

@@ -46,12 +46,12 @@ class Probes:
     async def readyz(self) -> Response:
         if not self.ready:
             return PlainTextResponse("stopping\n", 503)
-        if self._engine.store.trouble() is not None:  # the log has the path
+        if self._engine.metrics.store_trouble() is not None:  # the log has the path
             return PlainTextResponse("the store file is gone or was replaced\n", 503)
         try:
             async with asyncio.timeout(PATIENCE):
-                await self._engine.store.callbacks.next_due()
-                blocked = {reason: n for reason, n in (await self._engine.blocked_report.counts()).items() if n}
+                await self._engine.callbacks.next_due()
+                blocked = {reason: n for reason, n in (await self._engine.runs.blocked_report.counts()).items() if n}
         except Exception as error:
             log.error("the store does not answer: %s", str(error) or f"nothing within {PATIENCE:g} s")
             return PlainTextResponse("the store does not answer\n", 503)

@@ -16,8 +16,8 @@ import msgspec
 
 from ..model.errors import InvalidRequest
 from ..security.private import write_once
-from ..store.open import is_postgres, shown
 from . import config_file
+from .stores import is_postgres, shown
 
 CONFIG = "interlingua.toml"
 PYPROJECT = "pyproject.toml"

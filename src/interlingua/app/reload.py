@@ -88,19 +88,19 @@ class Reloader:
         so that those that can be there are."""
         engine = self._place.engine
         if fresh:
-            engine.worker.processes.renew()
+            engine.renew_processes()
         leaving = [agent for source in gone for agent in source.agents]
         try:
             old = [agent for source, _ in fresh for agent in source.agents]
             if leaving or fresh:
-                engine.exchange([*leaving, *old], [agent for _, agents in fresh for agent in agents])
+                engine.teams.exchange([*leaving, *old], [agent for _, agents in fresh for agent in agents])
             for source, agents in fresh:
                 source.agents = agents
         except DefinitionError:
-            engine.exchange(leaving, [])
+            engine.teams.exchange(leaving, [])
             for source, agents in fresh:
                 try:
-                    engine.exchange(source.agents, agents)
+                    engine.teams.exchange(source.agents, agents)
                     source.agents = agents
                 except DefinitionError as error:
                     source.problem = said(source.origin, error)

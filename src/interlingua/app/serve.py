@@ -23,13 +23,13 @@ from ..security.auth import Authenticator, check_bind
 from ..security.egress import EgressGuard
 from ..security.issuers import Issuer
 from ..security.origins import HostPolicy
-from ..store.open import shown
 from .asgi import CannotListen, HttpServer, OwnPorts, listen
 from .http import HttpApp, NotingAuthenticator, Webhooks, access, fetch
 from .keys import StoredKeys, close_when_keyed
 from .mount_entry import MountEntry, Mounting, views
 from .mounts import Mounts
 from .probes import probed
+from .stores import shown
 from .trace import TracedApp, WireTrace
 from .work import Workplace
 
@@ -111,12 +111,9 @@ async def serving(
     """Serve agents on every door until the context ends; running agents are finished or handed back then."""
     settings = settings or ServeSettings()
     engine = Engine(store, agents=agents, bus=settings.bus, settings=settings.engine, project=project, root=root)
-    await engine.store.open()
-    try:
-        keys = StoredKeys(engine.store)
+    async with engine.only_store_open():
+        keys = StoredKeys(engine.keys)
         open_to_all = not await keys.any() and not settings.issuers
-    finally:
-        await engine.store.close()
     tokens = _verifier(settings.issuers) if settings.issuers else None
     kind = NotingAuthenticator if access.isEnabledFor(logging.INFO) else Authenticator  # costs nothing when unread
     auth = kind(keys.remembered(), tokens, open_to_all=open_to_all)
@@ -145,17 +142,17 @@ async def serving(
         raise
     own = OwnPorts()
     kept = Mounts(engine, settings.mounting)
-    app.probes.mounts = lambda: [*kept.views(), *views(engine.elsewhere)]
+    app.probes.mounts = lambda: [*kept.views(), *views(engine.cluster.remote_agents)]
     closing = asyncio.get_running_loop().create_task(close_when_keyed(engine, keys, auth))
     try:
         # Before the first request: a door whose work has not begun could not answer it.
         notes = await app.start(Opening(server.address, settings.listeners, own.serve))
         await kept.change(mounts)
-        await engine.elsewhere.start(looks=settings.elsewhere)
+        await engine.cluster.remote_agents.start(looks=settings.elsewhere)
         notes += await _own_ports(settings, app, own, wire)
         await server.start()
-        notes += await engine.replicas.enter(_reached_at(settings, server.address))
-        await engine.blocked_report.announce()
+        notes += await engine.cluster.membership.enter(_reached_at(settings, server.address))
+        await engine.runs.blocked_report.announce()
         async with probed(settings.metrics, app.probes, auth) as metrics:
             if metrics is not None:
                 notes.append(f"metrics are at {metrics}, too: names need a key there, numbers do not")
@@ -164,8 +161,8 @@ async def serving(
         closing.cancel()
         await close_all(
             [
-                engine.replicas.leave,  # first: nothing more is passed on to a server that stops
-                engine.elsewhere.stop, kept.close, app.close, own.close, server.close,
+                engine.cluster.membership.leave,  # first: nothing more is passed on to a server that stops
+                engine.cluster.remote_agents.stop, kept.close, app.close, own.close, server.close,
                 lambda: asyncio.gather(closing, return_exceptions=True),
                 app.stop, engine.stop, webhooks.close, *([wire.close] if wire is not None else []),
             ]

@@ -20,11 +20,11 @@ from ..engine.engine import Engine
 from ..engine.settings import Settings
 from ..runtime.closing import close_all
 from ..security.auth import Authenticator
-from ..store.open import shown
 from .keys import StoredKeys, close_when_keyed
 from .mount_entry import MountEntry, Mounting
 from .mounts import Mounts
 from .probes import Probes, probed
+from .stores import shown
 
 
 class WorkSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -65,16 +65,16 @@ async def working(
     kept = Mounts(engine, settings.mounting)
     probes = Probes(engine)
     probes.mounts = kept.views
-    keys = StoredKeys(engine.store)
+    keys = StoredKeys(engine.keys)
     auth = Authenticator(keys.remembered(), open_to_all=not await keys.any())
     closing = asyncio.get_running_loop().create_task(close_when_keyed(engine, keys, auth))
     try:
         await kept.change(mounts)
-        await engine.elsewhere.start(looks=False)
-        await engine.blocked_report.announce()
+        await engine.cluster.remote_agents.start(looks=False)
+        await engine.runs.blocked_report.announce()
         bus = address.parse(settings.bus).shown if settings.bus.url else ""
         async with probed(settings.metrics, probes, auth) as metrics:
             yield Workplace(engine, kept, shown(store), bus, metrics)
     finally:
         closing.cancel()
-        await close_all([engine.elsewhere.stop, kept.close, engine.stop])
+        await close_all([engine.cluster.remote_agents.stop, kept.close, engine.stop])

@@ -294,7 +294,7 @@ def key_(
 
 def _key_file(key: Path | None, store: Path | None) -> Path:
     from ..app.paths import Place, user_folder
-    from ..store.open import is_postgres
+    from ..app.stores import is_postgres
 
     if key is not None:
         return key.expanduser()
@@ -329,7 +329,7 @@ async def _tree(task: str, json: bool, store: Path | None) -> None:
 
     async with engine_at(store) as engine:
         run, _ = await _find(engine, task)
-        found: Branch = (await collect(engine.store, run)).tree()
+        found: Branch = (await collect(engine.runs, run)).tree()
     if json:
         typer.echo(as_json(plain(found)))
     else:
@@ -344,13 +344,13 @@ async def _find(engine: Engine, given: str) -> tuple[str, str]:
     from .ids import find_run
 
     if is_task(given):
-        row = await engine.task(given)
+        row = await engine.teams.task(given)
         # A whole task begins with the team's own run, on whose log the conversation is.
         return (row.root if row.parent is None else row.run), given
     try:
         return await find_run(engine, given), ""
     except RunNotFound:
-        rows = await engine.store.runs.search(RunFilter(sealed=True, limit=1_000_000))
+        rows = await engine.runs.rows(RunFilter(sealed=True, limit=1_000_000))
         sealed = [row.id for row in rows if row.sealed and row.id.endswith(given.lower())]
         if len(sealed) != 1:
             raise

@@ -10,7 +10,7 @@ import typer
 from .options import Json, Limit, Store, examples
 
 if TYPE_CHECKING:
-    from ..store.rows import CallbackRow
+    from ..engine.ports import CallbackRow
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,7 +44,7 @@ async def _list(failed: bool, limit: int, json: bool, store: Path | None) -> Non
     from .session import engine_at
 
     async with engine_at(store) as engine:
-        rows = await engine.store.callbacks.search(failing=failed, newest=True, limit=limit)
+        rows = await engine.callbacks.search(failing=failed, newest=True, limit=limit)
     if json:
         from .render import as_json
 
@@ -88,7 +88,6 @@ def retry(
 
 
 async def _retry(ids: list[int], all_: bool, store: Path | None) -> None:
-    from ..engine.ids import now
     from ..model.errors import NotFound
     from .errors import CommandError
     from .session import engine_at
@@ -96,7 +95,7 @@ async def _retry(ids: list[int], all_: bool, store: Path | None) -> None:
     if bool(ids) is all_:
         raise CommandError("say which callbacks to try again: their ids, or --all")
     async with engine_at(store) as engine:
-        done = await engine.store.callbacks.retry(None if all_ else ids, now())
+        done = await engine.callbacks.retry(None if all_ else ids)
     missing = sorted(set(ids) - set(done))
     if done:
         typer.echo(f"{len(done)} will be tried again: {', '.join(map(str, done))}")

@@ -88,11 +88,8 @@ async def _has_keys(store: Path) -> bool:
     from ..engine.engine import Engine
 
     engine = Engine(store)
-    await engine.store.open()
-    try:
-        return await StoredKeys(engine.store).any()
-    finally:
-        await engine.store.close()
+    async with engine.only_store_open():
+        return await StoredKeys(engine.keys).any()
 
 
 @contextlib.asynccontextmanager

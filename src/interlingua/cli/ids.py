@@ -35,7 +35,7 @@ async def find_run(engine: Engine, part: str) -> str:
 
 
 async def find_thread(engine: Engine, part: str) -> str:
-    if await engine.store.threads.get(part) is not None:
+    if await engine.threads.find(part) is not None:
         return part
     return await _only("thread", part, _thread_ids(engine), ThreadNotFound)
 
@@ -48,7 +48,7 @@ async def find_question(engine: Engine, part: str) -> str:
 
 async def thread_to_use(engine: Engine, name: str) -> str:
     """For a new run: a thread by its name, or by the end of its id as lists show it; else a new one of that name."""
-    if len(name) == _SHORT and await engine.store.threads.get(name) is None:
+    if len(name) == _SHORT and await engine.threads.find(name) is None:
         found = [id_ async for id_ in _thread_ids(engine) if short(id_) == name]
         if len(found) == 1:
             return found[0]
@@ -71,7 +71,7 @@ async def _run_ids(engine: Engine) -> AsyncIterator[str]:
     from ..model.filters import RunFilter
 
     offset = 0
-    while page := await engine.runs(RunFilter(limit=_PAGE, offset=offset)):
+    while page := await engine.runs.search(RunFilter(limit=_PAGE, offset=offset)):
         for run in page:
             yield run.id
         offset += len(page)

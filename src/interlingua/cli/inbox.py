@@ -124,17 +124,16 @@ async def entries(engine: Engine, records: list[QuestionRecord]) -> list[Entry]:
 async def _names(engine: Engine) -> dict[str, str]:
     from ..app.keys import StoredKeys
 
-    return {f"key:{record.id}": record.name for record in await StoredKeys(engine.store).all()}
+    return {f"key:{record.id}": record.name for record in await StoredKeys(engine.keys).all()}
 
 
 async def _link(engine: Engine, run: str) -> Link:
     from ..engine.handler.mounted_run import MOUNTED_FROM
 
-    row = await engine.store.runs.get(run)
+    row = await engine.runs.find_row(run)
     if row is None:
         return Link(run)
-    stored = await engine.store.cards.get(row.agent, row.version, row.origin)
-    card = stored.card if stored is not None else None
+    card = await engine.agents.find_card(row.agent, row.version, row.origin)
     place = card.metadata.get(MOUNTED_FROM) if card is not None else None
     protocol = card.metadata.get("protocol") if card is not None else None
     mounted = f"{protocol} {place}" if place and protocol and not str(place).startswith(str(protocol)) else place
@@ -148,7 +147,7 @@ async def caller_of(engine: Engine, name: str) -> Caller:
 
     if name == OWNER.id:
         return OWNER
-    keys = [key for key in await StoredKeys(engine.store).all() if name in (key.name, key.id, f"key:{key.id}")]
+    keys = [key for key in await StoredKeys(engine.keys).all() if name in (key.name, key.id, f"key:{key.id}")]
     if len(keys) > 1:
         ids = ", ".join(f"key:{key.id}" for key in keys)
         raise CommandError(f"{len(keys)} keys are called {name!r}", hint=f"give one of {ids}")
@@ -171,7 +170,7 @@ async def context(engine: Engine, entry: Entry) -> Context:
     said: deque[tuple[str, str]] = deque(maxlen=_SAID)
     found = Context(None, [], [])
     output, asked, after = "", False, 0
-    while page := await engine.store.runs.events(question.run, after, _PAGE):
+    while page := await engine.runs.page(question.run, after, _PAGE):
         after = page[-1].seq
         for event in page:
             body = event.body

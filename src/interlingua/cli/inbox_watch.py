@@ -54,14 +54,14 @@ class Watch:
         self._known: dict[str, int] = {}  # what is open, and how many reminders of it were sent
 
     async def run(self) -> None:
-        cursor = await self._engine.store.questions.last_change()
+        cursor = await self._engine.questions.last_change()
         for record in await self._records(state="open", after=None):
             await self._tell("open", record)
             self._known[record.question.id] = record.reminded
         if not self._known and not self._json:
             note("Nothing waits for an answer. Ctrl-C ends the watch.")
         while True:
-            hint = self._engine.next_hint("questions")
+            hint = self._engine.runs.next_hint("questions")
             try:
                 for record in await self._records(state=None, after=cursor):
                     cursor = record.change

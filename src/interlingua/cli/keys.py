@@ -50,7 +50,7 @@ async def _add(name: str, scopes: list[str], days: float | None, store: Path | N
     async with engine_at(store, create=True) as engine:
         expires = None if days is None else now() + int(days * 86_400_000_000)
         secret, record = make_key(name, scopes, now(), expires_at=expires)
-        await StoredKeys(engine.store).put(record)
+        await StoredKeys(engine.keys).put(record)
     typer.echo(secret)
     typer.echo(f"key {record.id} of {name}: shown this once. Servers that are running take it at once.", err=True)
 
@@ -75,7 +75,7 @@ async def _list(json: bool, store: Path | None) -> None:
     from .session import engine_at
 
     async with engine_at(store) as engine:
-        records = await StoredKeys(engine.store).all()
+        records = await StoredKeys(engine.keys).all()
     if json:
         shown = [{k: v for k, v in msgspec.to_builtins(r).items() if k != "hash"} for r in records]
         typer.echo(msgspec.json.format(msgspec.json.encode(shown)).decode())
@@ -121,7 +121,7 @@ async def _revoke(key: str, store: Path | None) -> None:
 
     wanted = key_id(key) or key  # of a whole key, nothing but its id is ever shown
     async with engine_at(store) as engine:
-        keys = StoredKeys(engine.store)
+        keys = StoredKeys(engine.keys)
         valid = [record for record in await keys.all() if record.revoked_at is None]
         found = [r.id for r in valid if r.id == wanted] or [r.id for r in valid if r.name == wanted]
         if len(found) > 1:

@@ -228,7 +228,7 @@ async def _asked(engine: Engine, part: str) -> QuestionRecord:
     except QuestionNotFound as missing:
         try:
             run = await find_run(engine, part)
-            await engine.run(run)  # raises where there is none
+            await engine.runs.get(run)  # raises where there is none
         except RunNotFound:
             raise missing from None
     waiting = await engine.questions.search(QuestionFilter(run=run))
@@ -243,10 +243,10 @@ async def _asked(engine: Engine, part: str) -> QuestionRecord:
 
 async def nobody_runs(engine: Engine, run: str) -> bool:
     """Whether a run that has not ended stays as it is until somebody takes it up by hand."""
-    row = await engine.store.runs.get(run)
+    row = await engine.runs.find_row(run)
     if row is None or row.worker is not None or row.status.final:
         return False
-    return not await engine.elsewhere.somebody_runs(row.queue)
+    return not await engine.cluster.remote_agents.somebody_runs(row.queue)
 
 
 async def _value(question: Question, text: str | None, reason: str | None) -> Any:

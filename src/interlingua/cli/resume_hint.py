@@ -17,10 +17,10 @@ async def resume_command(engine: Engine, run: str, store: Path | None) -> str:
     """A command line for the run with which everything began. `store`: as this command was given it."""
     from .ids import short
 
-    row = await engine.store.runs.get(run)
+    row = await engine.runs.find_row(run)
     if row is not None and row.path.strip("/"):
         run = row.path.strip("/").split("/")[0]
-        row = await engine.store.runs.get(run)
+        row = await engine.runs.find_row(run)
     origin = row.origin if row is not None else ""
     kind, _, place = origin.partition(" ")[2].partition(":")
     at = f" --store {shlex.quote(str(store))}" if store is not None else ""
@@ -34,7 +34,7 @@ async def resume_command(engine: Engine, run: str, store: Path | None) -> str:
 
 
 async def _found(engine: Engine, place: str) -> str | None:
-    project = await engine.store.claims.project()
+    project = await engine.agents.store_owner()
     return _near(Path(project.root) if project is not None and project.root else None, place)
 
 
@@ -54,7 +54,7 @@ def _near(root: Path | None, place: str) -> str | None:
 
 async def _task(engine: Engine, run: str) -> str | None:
     """The name of a team's task, where it has begun."""
-    for _, said in await engine.conversation(run):
+    for _, said in await engine.teams.conversation(run):
         if said.form == "delegation" and said.sender == ORCHESTRATOR:
             return said.task
     return None

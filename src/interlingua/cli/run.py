@@ -209,7 +209,7 @@ async def _submitted(
         card.name, card.version, value, config, metadata=notes, thread=thread, create_thread=thread is not None,
         timeout=timeout,
     )  # fmt: skip
-    return (await engine.submit(request)).id
+    return (await engine.runs.submit(request)).id
 
 
 async def _resumed(engine: Engine, loaded: Loaded, part: str) -> str:
@@ -217,7 +217,7 @@ async def _resumed(engine: Engine, loaded: Loaded, part: str) -> str:
     from .errors import CommandError
     from .ids import find_run, short
 
-    found = await engine.run(await find_run(engine, part))
+    found = await engine.runs.get(await find_run(engine, part))
     if found.status.final or engine.agents.serving(queue(found.origin, found.agent, found.version)) is not None:
         return found.id
     if engine.agents.find(found.agent, found.version) is None:
@@ -256,9 +256,11 @@ async def _watch(
         if not terminal and not isinstance(error, BrokenPipeError):
             raise
         with contextlib.suppress(Conflict):  # it has just ended by itself
-            await engine.cancel(run, reason="the terminal was closed" if terminal else "the reader of the output left")
+            await engine.runs.cancel(
+                run, reason="the terminal was closed" if terminal else "the reader of the output left"
+            )
         with contextlib.suppress(TimeoutError):
-            await engine.wait(run, timeout=10)
+            await engine.runs.wait(run, timeout=10)
         if terminal:
             return ExitCode.CANCELLED
         raise
@@ -268,8 +270,8 @@ async def card_of(engine: Engine, run: str) -> AgentCard | None:
     """The card of a run's agent, as far as this store knows it."""
     from ..model.errors import NotFound
 
-    found = await engine.run(run)
+    found = await engine.runs.get(run)
     try:
-        return await engine.card(found.agent, found.version)
+        return await engine.agents.card(found.agent, found.version)
     except NotFound:
         return None

@@ -64,9 +64,9 @@ async def _list(
         agent=agent, status=[Status(name) for name in status] or None, thread=thread, blocked=blocked, limit=limit
     )  # fmt: skip
     async with engine_at(store) as engine:
-        found = await engine.runs(where)
+        found = await engine.runs.search(where)
         if not json:
-            found = [await engine.run(run.id) for run in found]
+            found = [await engine.runs.get(run.id) for run in found]
     tables.runs(found, json=json, filtered=bool(agent or status or thread or blocked))
 
 
@@ -87,9 +87,9 @@ async def _show(part: str, json: bool, store: Path | None) -> None:
     from .session import engine_at
 
     async with engine_at(store) as engine:
-        run = await engine.run(await find_run(engine, part), sealed=True)  # whoever has the store is the owner
-        row = await engine.store.runs.get(run.id)
-        events = [event async for event in engine.events(run.id, follow=False, sealed=True)]
+        run = await engine.runs.get(await find_run(engine, part), sealed=True)  # whoever has the store is the owner
+        row = await engine.runs.find_row(run.id)
+        events = [event async for event in engine.runs.events(run.id, follow=False, sealed=True)]
     tables.run(run, events, json=json, sealed=row is not None and bool(row.sealed))
 
 
@@ -154,7 +154,7 @@ async def _send(part: str, message: str, store: Path | None) -> None:
 
     async with engine_at(store) as engine:
         run = await find_run(engine, part)
-        await engine.send(run, text_of(message))
+        await engine.runs.send(run, text_of(message))
     note(f"sent to run {short(run)}")
 
 
@@ -186,10 +186,10 @@ async def _cancel(parts: list[str], reason: str, wait: float, json: bool, store:
     ended: list[Run] = []
     async with engine_at(store) as engine:
         for run in [await find_run(engine, part) for part in parts]:
-            await engine.cancel(run, reason=reason)
+            await engine.runs.cancel(run, reason=reason)
             with contextlib.suppress(TimeoutError):
-                await engine.wait(run, timeout=wait)
-            ended.append(await engine.run(run))
+                await engine.runs.wait(run, timeout=wait)
+            ended.append(await engine.runs.get(run))
     tables.ended(ended, json=json)
 
 
@@ -212,7 +212,7 @@ async def _retry(parts: list[str], json: bool, store: Path | None) -> None:
 
     async with engine_at(store) as engine:
         found = [await find_run(engine, part) for part in parts]
-        tables.retried([(run, await engine.retry(run)) for run in found], json=json)
+        tables.retried([(run, (await engine.runs.retry(run)).run) for run in found], json=json)
 
 
 @app.command(
@@ -275,7 +275,7 @@ async def _delete(parts: list[str], yes: bool, store: Path | None) -> Any:
     async with engine_at(store) as engine:
         found = [await find_run(engine, part) for part in parts]
         for run in found:
-            await engine.run(run)  # raises where there is none
+            await engine.runs.get(run)  # raises where there is none
         await make_sure(yes, "run", found)
         for run in found:
-            await engine.delete(run)
+            await engine.runs.delete(run)

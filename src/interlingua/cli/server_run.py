@@ -45,7 +45,7 @@ class ServerRun:
     async def exit_code(self, engine: Engine, run: str, code: ExitCode) -> ExitCode:
         """The exit code of the command. `run`: the run here; `code`: how that ended."""
         if code is ExitCode.FAILED and self._attached:
-            error = (await engine.run(run)).error
+            error = (await engine.runs.get(run)).error
             if error is not None and error.code == RunNotFound.code:
                 return ExitCode.NOT_FOUND
         return code

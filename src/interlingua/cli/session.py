@@ -100,8 +100,8 @@ async def engine_in(
     place: Place, agents: Iterable[Agent[..., Any]] = (), *, create: bool = False, binds: bool = False
 ) -> AsyncIterator[Engine]:
     """The same, at a place that was found before. `binds`: the command gives runs to code of the project there."""
+    from ..app.stores import CannotOpen
     from ..engine.engine import Engine
-    from ..store.open import CannotOpen
 
     agents = list(agents)
     path = place.store if create else place.existing_store()
@@ -109,8 +109,10 @@ async def engine_in(
         project = place.project.claim(path)
     else:  # it executes nothing; a store that was named may be that of any project
         project = place.project.id_in(path) if place.named_store is None else ""
-    engine = Engine(path, agents=agents, bus=place.bus, project=project, root=place.project.root if project else None)
-    engine.store.waits_for_server = False  # somebody waits at the terminal
+    engine = Engine(
+        path, agents=agents, bus=place.bus, project=project, root=place.project.root if project else None,
+        wait_for_store=False,  # somebody waits at the terminal
+    )  # fmt: skip
     try:
         await engine.start()
     except (sqlite3.Error, OSError) as error:  # it was opened, and cannot be written beside

@@ -11,8 +11,7 @@ import typer
 from .options import Json, Store, examples
 
 if TYPE_CHECKING:
-    from ..store.integrity import Counts, Damage
-    from ..store.sql.store import SqlStore
+    from ..app.stores import Counts, Damage
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -49,8 +48,7 @@ async def _migrate(dry: bool, store: Path | None, json: bool) -> int:
     import asyncio
 
     from ..app.paths import Place
-    from ..store import schema
-    from ..store.open import is_postgres, migrate, shown
+    from ..app.stores import is_postgres, migrate, refuse_beside_others, shown
     from .render import as_json
 
     where = Place(store).store
@@ -70,7 +68,7 @@ async def _migrate(dry: bool, store: Path | None, json: bool) -> int:
     for step in plan.ahead:
         typer.echo(f"  {step.name}" + (f"  (alone: {step.alone})" if step.alone else ""))
     if dry:
-        schema.refuse_beside_others(shown(where), plan)
+        refuse_beside_others(shown(where), plan)
     return 0
 
 
@@ -103,9 +101,9 @@ async def _check(all_: bool, sample: int, store: Path | None, json: bool) -> int
 
     import msgspec
 
+    from ..app.stores import check as check_store
+    from ..app.stores import migrate, shown
     from ..model.errors import Conflict
-    from ..store.open import migrate, open_store, shown
-    from ..store.sql.store import SqlStore
     from .render import as_json
 
     where = _there(store)
@@ -115,13 +113,7 @@ async def _check(all_: bool, sample: int, store: Path | None, json: bool) -> int
             f"{shown(where)} has schema {plan.found}, and this version's is {plan.known}: run `interlingua "
             "store migrate` first (`--dry-run` says what that would do), or check it with the version that wrote it"
         )
-    opened = open_store(where)
-    assert isinstance(opened, SqlStore)
-    await opened.open()
-    try:
-        found, checked, damage = await _look(opened, None if all_ else sample)
-    finally:
-        await opened.close()
+    found, checked, damage = await check_store(where, None if all_ else sample, _Progress)
     if json:
         counted = {} if found is None else msgspec.to_builtins(found)
         report = {"schema": plan.found, **counted, "checked": checked, "damage": msgspec.to_builtins(damage)}
@@ -130,30 +122,6 @@ async def _check(all_: bool, sample: int, store: Path | None, json: bool) -> int
         typer.echo(f"{shown(where)}, schema {plan.found}")
         _show(found, checked, damage)
     return 1 if damage else 0
-
-
-async def _look(opened: SqlStore, sample: int | None) -> tuple[Counts | None, int, list[Damage]]:
-    """What is there, how many runs were checked, and what is wrong."""
-    from ..model.errors import StoreError
-    from ..store.integrity import Damage, check_logs, counts
-    from ..store.sqlite.store import SQLiteStore
-
-    found, checked, damage = None, 0, list[Damage]()
-
-    def tell(done: int) -> None:
-        nonlocal checked
-        checked = done
-        told(done)
-
-    try:
-        if isinstance(opened, SQLiteStore):
-            damage += [Damage(f"SQLite: {text}") for text in await opened.damaged_pages(thorough=sample is None)]
-        found = await counts(opened)
-        with _Progress(found.all_runs if sample is None else min(sample, found.all_runs)) as told:
-            damage += await check_logs(opened, sample, tell)
-    except StoreError as error:  # a database that cannot even be read
-        damage.append(Damage(str(error)))
-    return found, checked, damage
 
 
 class _Progress:

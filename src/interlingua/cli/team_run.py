@@ -57,7 +57,7 @@ class Tree:
 
     async def _follow(self, run: str) -> None:
         while True:
-            hint = self._engine.next_hint(run)
+            hint = self._engine.runs.next_hint(run)
             try:
                 await self._read(run)
                 return
@@ -67,7 +67,7 @@ class Tree:
                 hint.cancel()
 
     async def _read(self, run: str) -> None:
-        events = self._engine.events(run, after=self._seen[run], sealed=True)
+        events = self._engine.runs.events(run, after=self._seen[run], sealed=True)
         async with contextlib.aclosing(events) as following:  # type: ignore[type-var]
             async for event in following:
                 self.event(event)
@@ -79,7 +79,9 @@ class Tree:
         for run in runs:  # it grows on the way
             last = 0
             with contextlib.suppress(RunNotFound):
-                async for event in self._engine.events(run, after=self._seen.get(run, 0), follow=False, sealed=True):
+                async for event in self._engine.runs.events(
+                    run, after=self._seen.get(run, 0), follow=False, sealed=True
+                ):
                     last = max(last, event.time)  # clocks are set back, logs are not
                     found.append((last, event.seq, event))
                     if isinstance(event.body, ChildCalled) and event.body.run not in runs:
@@ -126,11 +128,11 @@ class Owner:
         try:
             match meant:
                 case Command(name="cancel"):
-                    await self._engine.cancel(self._root, reason="the user cancelled it")
+                    await self._engine.runs.cancel(self._root, reason="the user cancelled it")
                 case _ if not label:
                     self._screen.aside("the task has not begun yet")
                 case Tell(agent=agent, text=text):
-                    await self._engine.tell(label, agent, text)
+                    await self._engine.teams.tell(label, agent, text)
                 case Command():
                     self._screen.lines(await self.tree(label))
         except InterlinguaError as error:
@@ -139,10 +141,10 @@ class Owner:
     async def tree(self, label: str) -> list[Line]:
         """Who works on what."""
         lines: list[Line] = []
-        for task in await self._engine.tasks(label):
+        for task in await self._engine.teams.tasks(label):
             status = "is gone"
             with contextlib.suppress(NotFound):
-                status = (await self._engine.run(task.run, sealed=True)).status.value.replace("_", " ")
+                status = (await self._engine.runs.get(task.run, sealed=True)).status.value.replace("_", " ")
             does = f"{'reviews: ' if task.review else ''}{status}"
             told = Text.assemble((f"{clean(task.label)} ", "dim"), (clean(task.agent), "bold"), f"  {does}")
             lines.append(Line(task.label.count("."), told))
@@ -199,7 +201,7 @@ async def run(
             if resume is not None:
                 root = await _resumed(engine, agent, resume)
             else:
-                root = (await engine.submit(RunRequest(agent.card.name, agent.card.version, value))).id
+                root = (await engine.runs.submit(RunRequest(agent.card.name, agent.card.version, value))).id
             screen = Screen(Conversation(root), out if events else None)
             if ask:
                 note("@AGENT TEXT sends a message to an agent, /help tells what else can be typed")
@@ -216,9 +218,11 @@ async def run(
 async def _resumed(engine: Engine, agent: Agent[..., Any], name: str) -> str:
     from .ids import find_run
 
-    found = await engine.run((await engine.task(name)).root if is_task(name) else await find_run(engine, name))
+    found = await engine.runs.get(
+        (await engine.teams.task(name)).root if is_task(name) else await find_run(engine, name)
+    )
     if found.root is not None and found.root != found.id:
-        found = await engine.run(found.root)
+        found = await engine.runs.get(found.root)
     if found.agent != agent.card.name:
         raise CommandError(f"{name} is a task of {found.agent}, and not of the team {agent.card.name}")
     return found.id
@@ -243,8 +247,8 @@ async def _summary(engine: Engine, root: str, label: str) -> dict[str, Any]:
     """What `--json` prints: how the task ended, and everything that was said in it."""
     from .journal import event_json, plain
 
-    told = plain(await engine.run(root))
-    said = [event_json(event) for event, _ in await engine.conversation(root)]
+    told = plain(await engine.runs.get(root))
+    said = [event_json(event) for event, _ in await engine.teams.conversation(root)]
     kept = {name: value for name, value in told.items() if name in ("status", "output", "error", "questions")}
     return {"task": label, "run": root, **kept, "conversation": said}
 
@@ -267,6 +271,6 @@ def _remarks(
 
 async def _give_up(engine: Engine, root: str) -> None:
     with contextlib.suppress(Conflict, NotFound):
-        await engine.cancel(root, reason="the reader of the output left")
+        await engine.runs.cancel(root, reason="the reader of the output left")
     with contextlib.suppress(TimeoutError):
-        await engine.wait(root, timeout=10)
+        await engine.runs.wait(root, timeout=10)

@@ -67,7 +67,7 @@ async def _show(part: str, json: bool, store: Path | None) -> None:
     async with engine_at(store) as engine:
         thread = await engine.threads.get(await find_thread(engine, part))
         messages = await engine.threads.messages(thread.id)
-        runs = await engine.runs(RunFilter(thread=thread.id, limit=20))
+        runs = await engine.runs.search(RunFilter(thread=thread.id, limit=20))
     tables.thread(thread, messages, runs, json=json)
 
 

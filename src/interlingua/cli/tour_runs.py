@@ -59,7 +59,7 @@ async def _decided(engine: Engine, question: Question) -> Any:
     from .watch import first
 
     async def elsewhere() -> None:
-        async with contextlib.aclosing(engine.events(question.run)) as events:  # type: ignore[type-var]
+        async with contextlib.aclosing(engine.runs.events(question.run)) as events:  # type: ignore[type-var]
             async for event in events:
                 if isinstance(event.body, QuestionAnswered) and event.body.question == question.id:
                     answer = event.body.answer

@@ -73,7 +73,7 @@ class Watch:
     # -- the log ------------------------------------------------------------------------------------------
 
     async def _read(self, after: int) -> ExitCode:
-        async with contextlib.aclosing(self._engine.events(self._run, after=after)) as events:  # type: ignore[type-var]
+        async with contextlib.aclosing(self._engine.runs.events(self._run, after=after)) as events:  # type: ignore[type-var]
             async for event in events:
                 self._view.event(event)
                 match event.body:
@@ -96,7 +96,7 @@ class Watch:
         return ExitCode.NOT_FOUND
 
     async def _is_blocked(self) -> bool:
-        return (await self._engine.run(self._run, sealed=True)).blocked is not None
+        return (await self._engine.runs.get(self._run, sealed=True)).blocked is not None
 
     async def _asked(self, question: Question) -> bool:
         """Whether this ends the watch."""
@@ -177,7 +177,7 @@ class Watch:
         if self._asking is not None:
             self._asking.cancel()
         with contextlib.suppress(Conflict, NotFound):  # it has just ended by itself
-            await self._engine.cancel(self._run, reason=interrupts.name)
+            await self._engine.runs.cancel(self._run, reason=interrupts.name)
         await asyncio.Event().wait()  # until the log says that it has ended
         raise AssertionError
 
@@ -199,7 +199,7 @@ async def _output_at(engine: Engine, run: str, seq: int) -> Any:
     deltas: list[tuple[int, Any]] = []
     after = 0
     while after < seq:
-        page = await engine.store.runs.events(run, after, min(_PAGE, seq - after))
+        page = await engine.runs.page(run, after, min(_PAGE, seq - after))
         if not page:
             break
         for event in page:

@@ -75,7 +75,7 @@ def _show(place: Workplace, form: LogFormat) -> None:
     engine = place.engine
     if form is LogFormat.JSON:
         fields = {
-            "worker": engine.worker.id,
+            "worker": engine.cluster.worker_id,
             "pid": os.getpid(),
             "store": place.store,
             "bus": place.bus or None,
@@ -85,7 +85,7 @@ def _show(place: Workplace, form: LogFormat) -> None:
         logging.getLogger("interlingua").info("working on %s", place.store, extra={"fields": fields})
         return
     say(f"Working on {nearby(place.store)}" + (f", told by {place.bus}" if place.bus else ""))
-    say(f"worker {engine.worker.id}, pid {os.getpid()}, at most {engine.settings.max_running} runs at once")
+    say(f"worker {engine.cluster.worker_id}, pid {os.getpid()}, at most {engine.settings.max_running} runs at once")
     say(f"agents: {named(place) or 'none yet'}")
     if place.metrics:
         say(f"metrics at {place.metrics}")

@@ -48,7 +48,7 @@ async def _workers(store: Path | None, bus: str | None, json: bool) -> None:
     import msgspec
 
     from ..app.paths import Place
-    from ..store.open import open_store
+    from ..app.stores import open_store
     from .render import as_json
 
     place = Place(store)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..model.delta import Joiner
 from ..model.events import Event, OutputDelta, RunRestarted
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from ..store.ports import RunStore
 
 _PAGE = 512
 
 
-async def kept_output(engine: Engine, restarted: Event) -> Any:
+async def kept_output(store: RunStore, restarted: Event) -> Any:
     """The output as it is behind a `RunRestarted`; ABSENT where nothing is left."""
     deltas: list[tuple[int, Any]] = []
     cursor = 0
-    while cursor < restarted.seq and (page := await engine.store.runs.events(restarted.run, cursor, _PAGE)):
+    while cursor < restarted.seq and (page := await store.events(restarted.run, cursor, _PAGE)):
         for event in page:
             body = event.body
             if event.seq > restarted.seq:

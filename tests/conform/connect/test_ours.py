@@ -67,7 +67,7 @@ async def with_everything(store: Path) -> AsyncIterator[tuple[str, str]]:
     secret, record = make_key("ada", (), int(time.time() * 1e6))
     opened = open_store(store)
     await opened.open()
-    await StoredKeys(opened).put(record)
+    await StoredKeys(opened.keys).put(record)
     await opened.close()
     served = [agent for agent in vars(agents).values() if isinstance(agent, il.Agent)]
     async with serving(store, served, ServeSettings(port=0, engine=PATIENT)) as server:

@@ -117,7 +117,7 @@ async def test_keys_of_ours_pass(store: Path) -> None:
     kept = open_store(store)
     await kept.open()
     secret, record = make_key("conform", ["*"], 0)
-    await StoredKeys(kept).put(record)
+    await StoredKeys(kept.keys).put(record)
     await kept.close()
     async with serving(store, [agents.echo], ServeSettings(port=0)) as server:
         headers = {"authorization": f"Bearer {secret}"}

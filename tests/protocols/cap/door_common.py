@@ -146,7 +146,7 @@ async def key(store: Path, name: str, *scopes: str) -> str:
     await opened.open()
     try:
         secret, record = make_key(name, scopes, int(time.time() * 1e6))
-        await StoredKeys(opened).put(record)
+        await StoredKeys(opened.keys).put(record)
     finally:
         await opened.close()
     return secret

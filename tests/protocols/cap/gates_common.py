@@ -191,11 +191,11 @@ WAYS: dict[str, Way] = {
 
 async def readable(eng: il.Engine) -> set[str]:
     """The runs that anybody may find."""
-    return {run.id for run in await eng.runs(RunFilter(limit=500))}
+    return {run.id for run in await eng.runs.search(RunFilter(limit=500))}
 
 
 async def sealed(eng: il.Engine) -> list[il.Run]:
     """Those that nobody may find."""
-    everything = await eng.runs(RunFilter(limit=500, sealed=True))
+    everything = await eng.runs.search(RunFilter(limit=500, sealed=True))
     known = await readable(eng)
     return [run for run in everything if run.id not in known]

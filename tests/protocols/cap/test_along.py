@@ -31,7 +31,7 @@ async def remembers(text: str, ctx: il.Context[Said, None]) -> str:
 
 async def output(server: Any, peer: Peer, task: str, agent: str, text: str, **more: Any) -> Any:
     taken = await peer.post(notice(task, agent, text, **more))
-    ended = await server.engine.wait(taken["run_id"], timeout=20)
+    ended = await server.engine.runs.wait(taken["run_id"], timeout=20)
     assert ended.status is il.Status.SUCCEEDED, ended.error
     return ended.output
 
@@ -44,7 +44,7 @@ async def test_tasks_that_name_the_same_thread_share_its_state(store: Path) -> N
             assert made == {"text": told}
         assert await output(server, peer, "T4", "remembers", "four") == {"text": "four"}
         assert (await server.engine.threads.get("a")).values == {"said": ["one", "two"]}
-        runs = await server.engine.runs(RunFilter(thread="a"))
+        runs = await server.engine.runs.search(RunFilter(thread="a"))
         assert [run.metadata for run in runs] == [{"ours": 1}, {"ours": 1}]
 
 
@@ -62,7 +62,7 @@ async def test_tasks_that_meet_in_a_thread_come_one_after_the_other(store: Path)
         runs = [(await peer.post(one))["run_id"] for one in notices]
         may_end.set()
         for run in runs:
-            assert (await server.engine.wait(run, timeout=20)).status is il.Status.SUCCEEDED
+            assert (await server.engine.runs.wait(run, timeout=20)).status is il.Status.SUCCEEDED
         assert (await server.engine.threads.get("a")).values["said"] == ["0", "1", "2"]
 
 
@@ -72,7 +72,7 @@ async def test_a_thread_with_a_name_that_makes_no_sense_is_refused(store: Path, 
         answer = await peer.http.post("/messages", json=notice("T1", "remembers", "x", metadata={"thread": thread}))
         assert answer.status_code == 400
         assert "/metadata/thread" in answer.json()["error_message"]
-        assert await server.engine.runs(RunFilter()) == []
+        assert await server.engine.runs.search(RunFilter()) == []
 
 
 async def test_a_thread_with_the_state_of_another_agent_is_not_taken(store: Path) -> None:
@@ -118,6 +118,6 @@ async def test_an_error_of_a_task_says_whether_it_may_pass(store: Path) -> None:
     async with door(store, breaks, words) as server, Peer(server) as peer:
         for task, text in (("T1", "transient"), ("T2", "final")):
             taken = await peer.post(notice(task, "breaks", text))
-            await server.engine.wait(taken["run_id"], timeout=20)
+            await server.engine.runs.wait(taken["run_id"], timeout=20)
             error = (await peer.http.get(f"/tasks/{task}")).json()["error"]
             assert error.get("transient", False) is (text == "transient")

@@ -57,7 +57,7 @@ async def conversation(eng: il.Engine, run: str) -> list[tuple[str, str, str, st
     """Task, sender, recipient, form and words of all that was said."""
     return [
         (said.task, said.sender, said.recipient, said.form, said.message.parts[0].text)  # type: ignore[union-attr]
-        for _, said in await eng.conversation(run)
+        for _, said in await eng.teams.conversation(run)
     ]
 
 
@@ -88,9 +88,9 @@ async def test_a_run_here_is_a_task_there_and_its_output_streams(
         deltas = [body.delta["text"] for body in await bodies(eng, run.id, OutputDelta)]
         assert "".join(deltas) == "hello there you"
         assert (await finish(eng, "add", {"a": 2, "b": 3})).output == {"value": 5}
-        (task, other) = sorted(await server.engine.runs(RunFilter()), key=lambda one: one.agent, reverse=True)
+        (task, other) = sorted(await server.engine.runs.search(RunFilter()), key=lambda one: one.agent, reverse=True)
         assert (task.agent, other.agent) == ("words", "add")
-        assert (await server.engine.run(task.id)).request.extra["cap"]["task"] == run.id  # type: ignore[union-attr]
+        assert (await server.engine.runs.get(task.id)).request.extra["cap"]["task"] == run.id  # type: ignore[union-attr]
 
 
 @both
@@ -106,12 +106,12 @@ async def test_questions_of_the_remote_agent_are_asked_and_answered_here(
         assert (first.type, first.prompt) == ("confirm", "Say hello?")
         assert first.answer_schema["required"] == ["approved"]
         await eng.questions.answer(first.id, {"approved": True})
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if event.kind == "asked" and event.body.question.type == "ask_text":  # type: ignore[union-attr]
                 await eng.questions.answer(event.body.question.id, {"text": "nothing"})  # type: ignore[union-attr]
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "hello True nothing"}, done.error
-        assert len(await server.engine.runs(RunFilter())) == 1
+        assert len(await server.engine.runs.search(RunFilter())) == 1
 
 
 async def test_a_failure_there_is_a_failure_here_with_its_own_code_and_details(store: Path, tmp_path: Path) -> None:
@@ -157,14 +157,14 @@ async def test_cancelling_here_cancels_there(store: Path, tmp_path: Path, settin
         for agent in ("patient", "careful"):  # one that works, and one that waits (and is parked)
             run = await submit(eng, agent, {"text": "x"})
             async with asyncio.timeout(20):
-                while not (there := await server.engine.runs(RunFilter(agent=agent))):
-                    await eng.next_hint(run.id)
+                while not (there := await server.engine.runs.search(RunFilter(agent=agent))):
+                    await eng.runs.next_hint(run.id)
             if agent == "careful":
                 await question(eng, run.id)
-            await eng.cancel(run.id)
-            done = await eng.wait(run.id, timeout=20)
+            await eng.runs.cancel(run.id)
+            done = await eng.runs.wait(run.id, timeout=20)
             assert done.status is il.Status.CANCELLED
-            ended = await server.engine.wait(there[0].id, timeout=20)
+            ended = await server.engine.runs.wait(there[0].id, timeout=20)
             assert ended.status is il.Status.CANCELLED
 
 
@@ -172,10 +172,10 @@ async def test_a_task_cancelled_there_is_cancelled_here(store: Path, tmp_path: P
     async with both_ends(store, tmp_path / "remote.db", *PLAIN) as (server, eng):
         run = await submit(eng, "patient", {"text": "x"})
         async with asyncio.timeout(20):
-            while not (there := await server.engine.runs(RunFilter())):
-                await eng.next_hint(run.id)
-        await server.engine.cancel(there[0].id)
-        done = await eng.wait(run.id, timeout=20)
+            while not (there := await server.engine.runs.search(RunFilter())):
+                await eng.runs.next_hint(run.id)
+        await server.engine.runs.cancel(there[0].id)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.error is not None
         assert (done.status, done.error.code) == (il.Status.CANCELLED, "cancelled")
 
@@ -196,18 +196,18 @@ async def test_after_a_crash_the_task_is_found_again_and_nothing_is_shown_twice(
         first = engine(store, *await mounted(server.address))
         await first.start()
         run = await submit(first, "slow", {"text": "x"})
-        async for event in first.events(run.id):
+        async for event in first.runs.events(run.id):
             if isinstance(event.body, OutputDelta):
                 break
         await crash(first)
         going.set()
         async with engine(store, *await mounted(server.address)) as eng:
-            done = await eng.wait(run.id, timeout=20)
+            done = await eng.runs.wait(run.id, timeout=20)
             assert done.output == {"text": "x one two"}, done.error
             shown = [body.delta["text"] for body in await bodies(eng, run.id, OutputDelta)]
             assert "".join(shown) == "x one two"
         assert entered == 1
-        assert len(await server.engine.runs(RunFilter())) == 1
+        assert len(await server.engine.runs.search(RunFilter())) == 1
 
 
 async def test_a_server_that_is_away_for_a_while_is_waited_for(store: Path, tmp_path: Path) -> None:
@@ -223,10 +223,10 @@ async def test_a_server_that_is_away_for_a_while_is_waited_for(store: Path, tmp_
         await eng.questions.answer(asked.id, {"approved": True})  # nobody is there to hear it
         port = int(address.rpartition(":")[2])
         async with serving(there, PLAIN, ServeSettings(port=port, engine=QUICK)):
-            async for event in eng.events(run.id):
+            async for event in eng.runs.events(run.id):
                 if event.kind == "asked" and event.body.question.type == "ask_text":  # type: ignore[union-attr]
                     await eng.questions.answer(event.body.question.id, {"text": "back"})  # type: ignore[union-attr]
-            assert (await eng.wait(run.id, timeout=20)).output == {"text": "hello True back"}
+            assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "hello True back"}
     finally:
         await eng.stop()
 
@@ -251,7 +251,7 @@ async def test_a_team_elsewhere_is_one_agent_here_with_the_questions_of_its_memb
         asked = await question(eng, run.id)
         assert asked.prompt == "Which region?"
         await eng.questions.answer(asked.id, {"text": "Europe"})
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "Report: ANALYZE IN EUROPE"}, done.error
 
 
@@ -266,14 +266,14 @@ async def test_a_result_that_waits_for_a_verdict_elsewhere_is_judged_here(store:
         assert asked.payload["result"]["output"] == {"text": "draft"}
         verdict = {"decision": "approve", "result_hash": asked.payload["result_hash"]}
         await eng.questions.answer(asked.id, verdict)
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "draft"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "draft"}
 
 
 async def test_messages_to_a_mounted_agent_are_passed_on(store: Path, tmp_path: Path) -> None:
     async with both_ends(store, tmp_path / "remote.db", *PLAIN) as (_, eng):
         run = await submit(eng, "listener", {"text": "heard"})
-        await eng.send(run.id, "good news")
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "heard: good news"}
+        await eng.runs.send(run.id, "good news")
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "heard: good news"}
 
 
 async def test_a_server_that_needs_a_key_says_where_to_put_it(
@@ -297,7 +297,7 @@ async def test_a_server_that_does_not_take_the_answer_fails_the_run(
     async with door(there, *PLAIN) as server, engine(store, *await mounted(server.address)) as eng:
         run = await submit(eng, "careful", {"text": "x"})
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.error is not None
         assert done.error.code == "denied"
         assert "do:answer" in done.error.message
@@ -438,10 +438,10 @@ async def test_a_program_asks_the_user_and_gets_the_answer(store: Path, tmp_path
         assert first.prompt == "Which region?"
         assert first.payload["attachments"] == [{"type": "text_snippet", "text": "see the map"}]
         await eng.questions.answer(first.id, {"text": "Europe"})
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if event.kind == "asked" and event.body.question.prompt == "Are you sure?":  # type: ignore[union-attr]
                 await eng.questions.answer(event.body.question.id, {"sure": True})  # type: ignore[union-attr]
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "Sales in Europe True"}, done.error
 
 
@@ -513,7 +513,7 @@ async def test_a_program_that_is_killed_with_us_fails_as_transient_and_is_not_be
     await question(first, run.id)
     await crash(first)
     async with engine(store, await program_agent(tmp_path, plan), settings=PATIENT) as eng:
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.error is not None
         assert (done.error.code, done.error.transient) == ("run_lost", True)
     assert begun.read_text() == "x"
@@ -527,11 +527,11 @@ async def test_cancelling_tells_the_program(store: Path, tmp_path: Path) -> None
     """
     async with engine(store, await program_agent(tmp_path, plan)) as eng:
         run = await submit(eng, "agent", {"text": "x"})
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if isinstance(event.body, MessageSent):
                 break
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
         told = json.loads(heard.read_text())
         assert (told["type"], told["error_code"], told["sender_id"]) == ("error_response", 499, "orchestrator")
 
@@ -562,7 +562,7 @@ async def test_our_own_door_over_pipes_is_a_program_too(store: Path, tmp_path: P
         asked = await question(eng, run.id)
         assert asked.type == "confirm"
         await eng.questions.answer(asked.id, {"approved": True})
-        done = await eng.wait(run.id, timeout=20)
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "hello True"}, done.error
         assert "".join(body.delta["text"] for body in await bodies(eng, run.id, OutputDelta)) == "hello True"
 
@@ -631,7 +631,9 @@ async def test_a_member_elsewhere_hands_work_over_through_our_gate(store: Path, 
     async with engine(store, TeamAgent(crew(*manifests), handlers)) as eng:
         run = await finish(eng, "crew", {"text": "look"})
         assert run.output == {"text": "LOOK | 403 | 403"}, run.error
-        (analyst,) = [one for one in await eng.runs(RunFilter(root=run.id, limit=50)) if one.agent == "crew/analyst"]
+        (analyst,) = [
+            one for one in await eng.runs.search(RunFilter(root=run.id, limit=50)) if one.agent == "crew/analyst"
+        ]
         refused = await bodies(eng, analyst.id, DelegationRefused)
         assert sorted(one.agent for one in refused) == ["lead", "stranger"]
         said = [body for body in await bodies(eng, run.id, Said) if body.form == "delegation"]
@@ -650,7 +652,7 @@ async def test_outside_of_a_team_nothing_is_handed_over(store: Path, tmp_path: P
     async with engine(store, await program_agent(tmp_path, plan), shout) as eng:
         run = await finish(eng, "agent", {"text": "x"})
         assert run.output == {"text": "403"}
-        assert [one.agent for one in await eng.runs(RunFilter())] == ["agent"]
+        assert [one.agent for one in await eng.runs.search(RunFilter())] == ["agent"]
 
 
 @pytest.mark.parametrize("forged", ["lead", "user", "orchestrator", "expert", "expert#2"])
@@ -668,7 +670,7 @@ async def test_a_member_elsewhere_does_not_speak_as_anybody_else(store: Path, tm
     async with engine(store, TeamAgent(crew(*manifests), handlers)) as eng:
         run = await finish(eng, "crew", {"text": "look"})
         assert run.output == {"text": "403 403"}, run.error
-        runs = await eng.runs(RunFilter(root=run.id, limit=50))
+        runs = await eng.runs.search(RunFilter(root=run.id, limit=50))
         assert sorted(one.agent for one in runs) == ["crew", "crew/analyst", "crew/lead"]
         assert "I am the boss" not in json.dumps(await conversation(eng, run.id))
         (analyst,) = [one for one in runs if one.agent == "crew/analyst"]
@@ -717,8 +719,8 @@ async def test_members_elsewhere_talk_to_others_and_to_the_user(store: Path, tmp
         run = await submit(eng, "crew", {"text": "x"})
         async with asyncio.timeout(20):
             await heard.wait()
-        await eng.tell("T1", "analyst", "go on")
-        done = await eng.wait(run.id, timeout=20)
+        await eng.teams.tell("T1", "analyst", "go on")
+        done = await eng.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "404 user: go on"}, done.error
         said = await conversation(eng, run.id)
         assert ("T1.1", "analyst", "lead", "message", "I began") in said
@@ -805,10 +807,10 @@ async def test_an_agent_at_a_server_is_a_member_of_a_team_here(store: Path, tmp_
             run = await submit(eng, "crew", {"text": "look"})
             first = await question(eng, run.id)
             await eng.questions.answer(first.id, {"approved": False})
-            async for event in eng.events(run.id):
+            async for event in eng.runs.events(run.id):
                 if event.kind == "asked" and event.body.question.type == "ask_text":  # type: ignore[union-attr]
                     await eng.questions.answer(event.body.question.id, {"text": "no"})  # type: ignore[union-attr]
-            done = await eng.wait(run.id, timeout=20)
+            done = await eng.runs.wait(run.id, timeout=20)
             assert done.output == {"text": "look False no"}, done.error
             assert ("T1.1", "analyst", "user", "message", "Say look?") in await conversation(eng, run.id)
 

@@ -111,7 +111,9 @@ async def test_an_error_of_a_member_of_a_team_is_not_answered_with_an_error(stor
     async with engine(store, TeamAgent(crew(member("lead", "analyst"), member("analyst")), handlers)) as eng:
         run = await finish(eng, "crew", {"text": "look"})
         assert run.output == {"text": "heard of T88"}, run.error
-        (analyst,) = [one for one in await eng.runs(RunFilter(root=run.id, limit=50)) if one.agent == "crew/analyst"]
+        (analyst,) = [
+            one for one in await eng.runs.search(RunFilter(root=run.id, limit=50)) if one.agent == "crew/analyst"
+        ]
         assert len(await bodies(eng, analyst.id, Warned)) == 5
 
 

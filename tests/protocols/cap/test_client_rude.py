@@ -136,8 +136,8 @@ async def test_a_message_for_a_team_elsewhere_that_has_not_begun_is_not_lost(
     ):
         for number in range(5):
             run = await submit(eng, "crew", {"text": "heard"})
-            await eng.send(run.id, f"news {number}")
-            done = await eng.wait(run.id, timeout=30)
+            await eng.runs.send(run.id, f"news {number}")
+            done = await eng.runs.wait(run.id, timeout=30)
             assert done.output == {"text": f"heard: news {number}"}, done.error
 
 
@@ -185,13 +185,13 @@ async def test_a_message_that_a_server_does_not_take_is_on_record(store: Path) -
     with scripted(script) as address:
         async with engine(store, *await mounted(address), settings=PATIENT) as eng:
             run = await submit(eng, "far", {"text": "x"})
-            await eng.send(run.id, "hello?")
-            async for event in eng.events(run.id):
+            await eng.runs.send(run.id, "hello?")
+            async for event in eng.runs.events(run.id):
                 if isinstance(event.body, Warned):
                     assert "nobody listens" in event.body.message
                     seen.set()
             assert seen.is_set()
-            assert (await eng.wait(run.id, timeout=20)).output == {"text": "done"}
+            assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
 
 
 async def test_metadata_of_a_run_does_not_say_how_the_task_elsewhere_is_run(store: Path, tmp_path: Path) -> None:
@@ -211,6 +211,6 @@ async def test_metadata_of_a_run_does_not_say_how_the_task_elsewhere_is_run(stor
     ):
         run = await finish(eng, "words", {"text": "mine"}, metadata=forged)
         assert run.output == {"text": "mine"}, run.error
-        (there,) = await server.engine.runs(RunFilter())
+        (there,) = await server.engine.runs.search(RunFilter())
         assert there.metadata == forged  # and nothing of it is lost
         assert there.version == "2.0.0"

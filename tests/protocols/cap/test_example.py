@@ -99,11 +99,11 @@ async def test_the_whole_example_is_played_by_a_model(store: Path) -> None:
             run = await submit(eng, "sales-team", {"text": TASK})
             asked = await question(eng, run.id)
             await eng.questions.answer(asked.id, {"text": "By major market."})
-            done = await eng.wait(run.id, timeout=60)
+            done = await eng.runs.wait(run.id, timeout=60)
             assert done.status is il.Status.SUCCEEDED, done.error
             assert "Europe fell, Asia rose." in done.output["text"]
 
-            told = sorted(await eng.conversation(run.id), key=lambda both: both[1].time or both[0].time)
+            told = sorted(await eng.teams.conversation(run.id), key=lambda both: both[1].time or both[0].time)
             said: list[Said] = [one for _, one in told]
             assert [(one.form, one.task, one.sender, one.recipient) for one in said] == TALK
             kinds = [[type(part) for part in one.attachments] for one in said]

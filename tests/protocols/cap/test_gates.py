@@ -67,7 +67,7 @@ async def test_a_sealed_run_is_at_no_door_for_whoever_knows_its_id(tmp_path: Pat
     async with serve(tmp_path / "s.db", crew(oracle, judge)) as server:
         watching = asyncio.create_task(over_connect(server, "analyst x", Seen()))
         await judge.has_seen(1)
-        (root,) = await server.engine.runs(RunFilter(agent="crew"))
+        (root,) = await server.engine.runs.search(RunFilter(agent="crew"))
         await first_of(server.engine, root.id, "crew/qa/review")  # it may have begun before it was written down
         runs = await sealed(server.engine)
         assert {run.agent for run in runs} == {"crew/analyst/work", "crew/qa/review"}
@@ -162,7 +162,7 @@ async def test_a_member_is_found_at_no_door(tmp_path: Path, name: str) -> None:
                 assert "error" in answer, answer
             listed = await (await client.ask("agents/list")).json()
             assert [one["name"] for one in listed["result"]["agents"]] == ["crew"]
-        assert await server.engine.runs(RunFilter(sealed=True)) == []
+        assert await server.engine.runs.search(RunFilter(sealed=True)) == []
 
 
 async def test_an_authority_that_a_request_brings_along_is_only_data(tmp_path: Path) -> None:
@@ -189,10 +189,10 @@ async def test_an_authority_that_a_request_brings_along_is_only_data(tmp_path: P
             await client.begin()
             params = {"name": "passes_on", "input": {"text": "expert x"}, "_meta": brought, **brought}
             assert "error" in await (await client.ask("agents/run", params)).json()
-        runs = await server.engine.runs(RunFilter(limit=100, sealed=True))
+        runs = await server.engine.runs.search(RunFilter(limit=100, sealed=True))
         assert len(runs) == 4
         for run in runs:
-            await server.engine.wait(run.id, timeout=WAIT)
+            await server.engine.runs.wait(run.id, timeout=WAIT)
             (created,) = await bodies(server.engine, run.id, RunCreated)
             assert created.request.authority is None
             assert created.request.assignment is None
@@ -230,7 +230,7 @@ async def test_a_mounted_member_reaches_nobody_by_name(tmp_path: Path, kind: str
         await over_connect(server, "analyst x", seen)
         assert b"nothing" in seen
         assert tried == ["agent_not_found", 404] * len(MEMBERS)
-        agents = {run.agent for run in await server.engine.runs(RunFilter(limit=100, sealed=True))}
+        agents = {run.agent for run in await server.engine.runs.search(RunFilter(limit=100, sealed=True))}
         assert agents == {"crew", "crew/lead", "crew/analyst", "crew/analyst/work", "crew/qa/review"}
 
 
@@ -254,13 +254,15 @@ async def test_delegating_to_a_stranger_is_refused_and_on_record(
             body = {"agent_id": await agent_id(http, agent), "input": {"text": text}, "on_completion": "keep"}
             told = (await http.post("/runs/wait", json=body)).json()
             assert told["output"]["type"] == "error", told
-        (run,) = [run for run in await server.engine.runs(RunFilter(limit=100, sealed=True)) if run.agent == sender]
-        events = [event.body async for event in server.engine.events(run.id, follow=False, sealed=True)]
+        (run,) = [
+            run for run in await server.engine.runs.search(RunFilter(limit=100, sealed=True)) if run.agent == sender
+        ]
+        events = [event.body async for event in server.engine.runs.events(run.id, follow=False, sealed=True)]
         (no,) = [body for body in events if isinstance(body, DelegationRefused)]
         assert no.code == "denied"
         assert f"{sender.split('/')[1] if '/' in sender else sender} may not" in no.reason
         assert not [body for body in events if isinstance(body, ChildCalled)]
-        assert await server.engine.runs(RunFilter(parent=run.id, sealed=True)) == []
+        assert await server.engine.runs.search(RunFilter(parent=run.id, sealed=True)) == []
 
 
 # -- tools ----------------------------------------------------------------------------------------------------
@@ -287,8 +289,8 @@ async def test_no_tool_is_called_that_the_binding_does_not_name(tmp_path: Path) 
     async with serve(tmp_path / "s.db", tooled("one", mine, "Mine"), tooled("two", theirs, "Theirs")) as server:
 
         async def call(agent: str, text: str) -> tuple[il.Run, list[Any]]:
-            run = await server.engine.submit(il.RunRequest(agent, input={"text": text}))
-            done = await server.engine.wait(run.id, timeout=30)
+            run = await server.engine.runs.submit(il.RunRequest(agent, input={"text": text}))
+            done = await server.engine.runs.wait(run.id, timeout=30)
             (lead,) = await of_agent(server.engine, run.id, f"{agent}/lead")
             return done, await bodies(server.engine, lead.id, ToolRefused)
 
@@ -316,8 +318,8 @@ async def test_two_teams_that_call_different_servers_the_same_reach_each_its_own
     one, two = tmp_path / "one", tmp_path / "two"
     async with serve(tmp_path / "s.db", tooled("one", one, "Data"), tooled("two", two, "Data")) as server:
         for agent, log in (("one", one), ("two", two)):
-            run = await server.engine.submit(il.RunRequest(agent, input={"text": "Data about"}))
-            done = await server.engine.wait(run.id, timeout=30)
+            run = await server.engine.runs.submit(il.RunRequest(agent, input={"text": "Data about"}))
+            done = await server.engine.runs.wait(run.id, timeout=30)
             assert done.output is not None, done.error
             assert json.loads(done.output["text"])["env"]["CALLS_LOG"] == str(log)
 

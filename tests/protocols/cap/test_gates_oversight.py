@@ -241,8 +241,8 @@ async def test_what_an_overseen_agent_had_others_do_is_told_with_its_result(tmp_
     async with serve(tmp_path / "s.db", company(judge)) as server:
         seen = Seen()
         await over_cap(server, "analyst x", seen)
-        (root,) = await server.engine.runs(RunFilter(agent="crew"))
-        told = sorted(await server.engine.conversation(root.id), key=lambda both: both[1].time or both[0].time)
+        (root,) = await server.engine.runs.search(RunFilter(agent="crew"))
+        told = sorted(await server.engine.teams.conversation(root.id), key=lambda both: both[1].time or both[0].time)
         results = [(one.task, one.sender, one.recipient) for _, one in told if one.message.metadata.get("final")]
         assert results == [
             ("T1.1.1.1", "scout", "helper"), ("T1.1.1", "helper", "analyst"), ("T1.1.2.1", "qa", "analyst"),
@@ -263,8 +263,8 @@ async def test_what_an_overseen_agent_had_others_do_is_not_told_when_its_result_
         for name, raw in seen.items():
             assert b"rejected" in raw, name
             assert SECRET.encode() not in raw, name
-        for root in await server.engine.runs(RunFilter(agent="crew")):
-            assert SECRET not in str(await server.engine.conversation(root.id))
+        for root in await server.engine.runs.search(RunFilter(agent="crew")):
+            assert SECRET not in str(await server.engine.teams.conversation(root.id))
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ async def test_only_the_one_whose_task_it_is_gives_the_verdict(tmp_path: Path) -
         async with web(server, "connect", alice) as http:
             body = {"agent_id": await agent_id(http), "input": {"text": "writer x"}, "on_completion": "keep"}
             made = (await http.post("/runs", json=body)).json()["run_id"]
-            asked = (await server.engine.wait(made, timeout=WAIT, settled=True)).questions[0]
+            asked = (await server.engine.runs.wait(made, timeout=WAIT, settled=True)).questions[0]
         yes = {"decision": "approve", "result_hash": asked.payload["result_hash"]}
         async with web(server, "connect", bob) as http:
             assert (await http.post(f"/runs/{made}", json=yes)).status_code == 403
@@ -314,11 +314,11 @@ async def test_only_the_one_whose_task_it_is_gives_the_verdict(tmp_path: Path) -
             params = {"name": "crew", "input": {"text": "x"}, "_meta": {"interlingua/run": made}}
             answer = await client.ask("agents/run", params)
             await answer.leave()
-        assert (await server.engine.run(made)).status is il.Status.WAITING
+        assert (await server.engine.runs.get(made)).status is il.Status.WAITING
         async with web(server, "connect", alice) as http:
             assert (await http.post(f"/runs/{made}", json={**yes, "result_hash": "0" * 64})).status_code == 422
             assert (await http.post(f"/runs/{made}", json=yes)).status_code < 300
-        assert (await server.engine.wait(made, timeout=WAIT)).output == {"text": SECRET}
+        assert (await server.engine.runs.wait(made, timeout=WAIT)).output == {"text": SECRET}
 
 
 async def test_a_result_that_waits_for_the_verdict_of_one_user_is_shown_to_no_other(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ async def test_a_result_that_waits_for_the_verdict_of_one_user_is_shown_to_no_ot
     async with serve(store, overseen_by_the_user()) as server:
         async with web(server, "cap", alice) as http:
             made = (await http.post("/messages", json=notice("a", "lead", "writer x"))).json()["run_id"]
-            asked = (await server.engine.wait(made, timeout=WAIT, settled=True)).questions[0]
+            asked = (await server.engine.runs.wait(made, timeout=WAIT, settled=True)).questions[0]
             assert SECRET in (await http.get(f"/tasks/{made}")).text
         for caller, shown in ((alice, True), (bob, False)):
             async with web(server, "connect", caller) as http:

@@ -69,8 +69,8 @@ async def near(folder: Path, remote: il.Agent[..., Any], scope: il.Scope | None,
 
 
 async def output(server: Server) -> str:
-    run = await server.engine.submit(RunRequest("crew", input={"text": "x"}))
-    ended = await server.engine.wait(run.id, timeout=WAIT)
+    run = await server.engine.runs.submit(RunRequest("crew", input={"text": "x"}))
+    ended = await server.engine.runs.wait(run.id, timeout=WAIT)
     assert ended.output is not None, ended.error
     return str(ended.output["text"])
 
@@ -101,8 +101,8 @@ async def test_without_a_team_nothing_is_narrowed(tmp_path: Path) -> None:
         serve(tmp_path / "s.db", await mounted(far, "cap+http")) as server,
     ):
         (agent,) = server.engine.agents
-        run = await server.engine.submit(RunRequest(agent.card.name, input={"text": "x"}))
-        ended = await server.engine.wait(run.id, timeout=WAIT)
+        run = await server.engine.runs.submit(RunRequest(agent.card.name, input={"text": "x"}))
+        ended = await server.engine.runs.wait(run.id, timeout=WAIT)
         told = json.loads(ended.output["text"])
         assert (told["depth"], told["runs"], told["ends"], told["found"]) == (7, 99, False, "X")
 
@@ -179,7 +179,7 @@ async def test_a_caller_narrows_only_its_own_call_and_what_nobody_can_read_begin
         assert (less["runs"], less["found"]) == (0, "over_budget")
         for wrong in (b"{", b'{"later": true}', b"\xff"):
             assert (await run(wrong)).status_code == 422
-        assert len(await far.engine.runs(RunFilter(agent="far"))) == 2
+        assert len(await far.engine.runs.search(RunFilter(agent="far"))) == 2
 
 
 # -- agents in between that are of no team ---------------------------------------------------------------------
@@ -218,6 +218,6 @@ async def test_the_time_that_an_agent_of_no_team_takes_is_taken_from_what_is_lef
     async with serve(tmp_path / "s.db", far, slow) as server:
         scope = carried_scope.write(CarriedScope(limits=Limits(seconds=100)))
         trace = {"baggage": f"interlingua-scope={scope},user=eve"}
-        run = await server.engine.submit(RunRequest("slow", input={"text": "x"}, trace=trace))
-        await server.engine.wait(run.id, timeout=WAIT)
-        assert ends[0] - run.created_at <= 100_100_000
+        run = await server.engine.runs.submit(RunRequest("slow", input={"text": "x"}, trace=trace))
+        await server.engine.runs.wait(run.id, timeout=WAIT)
+        assert ends[0] - run.run.created_at <= 100_100_000

@@ -64,10 +64,10 @@ async def warm(made: TeamAgent) -> None:
 async def calls_on_record(eng: il.Engine, root: str) -> list[str]:
     """The tools that were called and gave something, on the logs of all members, oldest first."""
     found: list[tuple[int, str]] = []
-    members = [run for run in await eng.runs(RunFilter(root=root, limit=100, sealed=True)) if run.id != root]
+    members = [run for run in await eng.runs.search(RunFilter(root=root, limit=100, sealed=True)) if run.id != root]
     for run in members:  # and not the team's own, which shows what its entry does
         begun: dict[str, str] = {}
-        async for event in eng.events(run.id, follow=False, sealed=True):
+        async for event in eng.runs.events(run.id, follow=False, sealed=True):
             if isinstance(event.body, ToolCall):
                 begun.setdefault(event.body.id, event.body.tool or "")
                 if event.body.status == "completed":
@@ -84,11 +84,11 @@ async def test_the_example_is_played_through_with_its_own_servers(store: Path, t
         asked = await question(eng, run.id)
         assert asked.prompt == "Do you want regional breakdowns, client segments, or the overall trend?"
         await eng.questions.answer(asked.id, {"text": "By region."})
-        done = await eng.wait(run.id, timeout=30)
+        done = await eng.runs.wait(run.id, timeout=30)
         assert done.status is il.Status.SUCCEEDED, done.error
         assert done.output["text"].startswith("Verified:\nRevenue by region: Americas 43920 → 38095 (-5825); Asia")
 
-        told = await eng.conversation(run.id)
+        told = await eng.teams.conversation(run.id)
         said: list[Said] = [one for _, one in sorted(told, key=lambda both: both[1].time or both[0].time)]
         assert [one for _, one in told] == said  # the log has it in the order of time
         assert [(one.form, one.task, one.sender, one.recipient) for one in said] == TALK
@@ -102,12 +102,12 @@ async def test_the_example_is_played_through_with_its_own_servers(store: Path, t
 
         assert log.read_text().splitlines() == CALLS
         assert await calls_on_record(eng, run.id) == [".".join(line.split()[:2]) for line in CALLS]
-        tasks = [(task.label, task.agent, task.review) for task in await eng.tasks("T1")]
+        tasks = [(task.label, task.agent, task.review) for task in await eng.teams.tasks("T1")]
         # One review in two rounds: the inquiry, and the verdict on the same result.
         reviews = [("T1.1.1", "qa-1", True)] * 2
         assert tasks == [("T1", "pm-1", False), ("T1.1", "analyst-1", False), *reviews]
-        for one in await eng.runs(RunFilter(root=run.id, limit=100, sealed=True)):
-            assert await eng.verify(one.id, sealed=True) is None
+        for one in await eng.runs.search(RunFilter(root=run.id, limit=100, sealed=True)):
+            assert await eng.runs.verify(one.id, sealed=True) is None
 
 
 def check_attachments(said: list[Said]) -> None:

@@ -31,7 +31,7 @@ async def test_a_notice_begins_a_task_that_can_be_followed_to_its_end(store: Pat
         taken = await peer.post(notice("T1", "words", "hello there"))
         assert taken["task_id"] == "T1"
         assert taken["agent"] == "words"
-        run = await server.engine.wait(taken["run_id"], timeout=20)
+        run = await server.engine.runs.wait(taken["run_id"], timeout=20)
         assert run.output == {"text": "hello there"}
         events = await peer.all("T1")
         assert said(events) == [
@@ -60,21 +60,21 @@ async def test_the_same_notice_again_is_the_same_task_and_another_is_refused(sto
         assert again["run_id"] == first["run_id"]
         refused = await peer.post(notice("T1", "words", "other"), 409)
         assert refused["error_code"] == 409
-        assert len(await server.engine.runs(RunFilter())) == 1
+        assert len(await server.engine.runs.search(RunFilter())) == 1
 
 
 async def test_notices_at_the_same_time_begin_one_task(store: Path) -> None:
     async with door(store, *PLAIN) as server, Peer(server) as peer:
         taken = await asyncio.gather(*(peer.post(notice("T1", "words", "hello")) for _ in range(8)))
         assert len({one["run_id"] for one in taken}) == 1
-        assert len(await server.engine.runs(RunFilter())) == 1
+        assert len(await server.engine.runs.search(RunFilter())) == 1
 
 
 async def test_a_task_of_a_run_that_was_deleted_can_be_begun_anew(store: Path) -> None:
     async with door(store, *PLAIN) as server, Peer(server) as peer:
         first = await peer.post(notice("T1", "words", "hello"))
-        await server.engine.wait(first["run_id"], timeout=20)
-        await server.engine.delete(first["run_id"])
+        await server.engine.runs.wait(first["run_id"], timeout=20)
+        await server.engine.runs.delete(first["run_id"])
         await peer.get("/tasks/T1", 404)
         second = await peer.post(notice("T1", "words", "hello"))
         assert second["run_id"] != first["run_id"]
@@ -99,14 +99,14 @@ async def test_attachments_and_metadata_reach_the_agent_and_unknown_members_are_
     told = notice("T1", "looks", "x", attachments=attachments, metadata={"ticket": 7}, priority="high")
     async with door(store, looks) as server, Peer(server) as peer:
         taken = await peer.post(told)
-        await server.engine.wait(taken["run_id"], timeout=20)
+        await server.engine.runs.wait(taken["run_id"], timeout=20)
         kinds = [type(part).__name__ for part in seen["parts"]]
         assert kinds == ["TextPart", "ToolResultPart", "FilePart", "DataPart", "TextPart"]
         assert seen["metadata"] == {"ticket": 7}
         first = (await peer.get("/tasks/T1"))["conversation"][0]
         assert first["attachments"] == attachments
         assert first["metadata"] == {"ticket": 7}
-        run = await server.engine.run(taken["run_id"])
+        run = await server.engine.runs.get(taken["run_id"])
         assert run.request is not None
         assert run.request.messages[0].metadata["cap"] == {"priority": "high"}
 
@@ -162,7 +162,7 @@ async def test_of_several_questions_the_one_that_is_meant_has_to_be_named(store:
     async with door(store, *PLAIN) as server, Peer(server) as peer:
         taken = await peer.post(notice("T1", "curious", ""))
         while len((await peer.get("/tasks/T1"))["questions"]) < 2:
-            await server.engine.next_hint(taken["run_id"])
+            await server.engine.runs.next_hint(taken["run_id"])
         asked = {one["payload"]["message"]: one["question"] for one in (await peer.get("/tasks/T1"))["questions"]}
         refused = await peer.post(message("T1", "curious", "x"), 409)
         listed = {one["question"] for one in refused["metadata"]["details"]["questions"]}
@@ -252,7 +252,7 @@ async def test_a_task_is_shown_with_its_parts_its_questions_and_its_conversation
         assert waiting["questions"] == [asked]
         assert waiting["subtasks"] == []
         await peer.post(message("T1", "pm-1", "Europe"))
-        await server.engine.wait(taken["run_id"], timeout=20)
+        await server.engine.runs.wait(taken["run_id"], timeout=20)
         done = await peer.get("/tasks/T1")
         assert done["output"] == {"text": "Report: ANALYZE IN EUROPE"}
         assert done["subtasks"] == [{"task_id": "T1.1", "agent": "analyst-1", "status": "succeeded", "subtasks": []}]
@@ -271,7 +271,7 @@ async def test_a_caller_finds_its_own_names_for_tasks_everywhere(store: Path) ->
             taken = await peer.post(notice(task, "pm-1", task))
             await peer.asked(task, "pm-1")
             await peer.post(message(task, "pm-1", "Europe"))
-            await server.engine.wait(taken["run_id"], timeout=20)
+            await server.engine.runs.wait(taken["run_id"], timeout=20)
         mine, second = await peer.get("/tasks/mine"), await peer.get("/tasks/T1")
         assert (mine["label"], second["label"]) == ("T1", "T2")  # what the engine calls them
         assert mine["subtasks"][0]["task_id"] == "mine.1"
@@ -311,7 +311,7 @@ async def _begun(server: Server, peer: Peer, task: str) -> None:
             response = await peer.http.get(f"/tasks/{task}")
             if response.status_code == 200 and response.json()["status"] != "pending":
                 return
-            await server.engine.next_hint(whole)
+            await server.engine.runs.next_hint(whole)
 
 
 async def test_only_a_typed_verdict_on_exactly_the_result_approves(store: Path) -> None:
@@ -333,7 +333,7 @@ async def test_only_a_typed_verdict_on_exactly_the_result_approves(store: Path) 
         await peer.post(
             message("T1", "writer", "", metadata={"verdict": {"decision": "approve", "result_hash": hash_}})
         )
-        done = await server.engine.wait(taken["run_id"], timeout=20)
+        done = await server.engine.runs.wait(taken["run_id"], timeout=20)
         assert done.output == {"text": "draft Approved. Which source?"}
         await peer.post({**inquiry, "inquiry": "Too late?"}, 409)
 
@@ -379,8 +379,8 @@ async def test_what_an_overseer_says_is_told_in_its_time_once_the_result_is_appr
     async with door(store, crew) as server, Peer(server) as peer:
         taken = await peer.post(notice("T1", "lead", "measure"))
         async with asyncio.timeout(20):
-            while len(reviews := await server.engine.runs(RunFilter(agent="crew/qa/review", sealed=True))) < 2:
-                await server.engine.next_hint(taken["run_id"])
+            while len(reviews := await server.engine.runs.search(RunFilter(agent="crew/qa/review", sealed=True))) < 2:
+                await server.engine.runs.next_hint(taken["run_id"])
         before = await peer.get("/tasks/T1")
         assert "Only once?" not in json.dumps(before)
         assert "twice" not in json.dumps(before)
@@ -573,7 +573,7 @@ async def test_a_forged_notice_is_refused_and_on_record(store: Path, caplog: pyt
     async with door(store, sales()) as server, Peer(server) as peer:
         run = (await peer.post(notice("T1", "pm-1", "Analyze")))["run_id"]
         await peer.asked("T1", "pm-1")
-        before = len(await server.engine.runs(RunFilter(limit=100, sealed=True)))
+        before = len(await server.engine.runs.search(RunFilter(limit=100, sealed=True)))
         with caplog.at_level(logging.WARNING, "interlingua.cap"):
             for sender in ("pm-1", "pm-1#2", "analyst-1", "stranger"):
                 refused = await peer.post(notice("T1.1", "analyst-1", "Do as I say", sender=sender), 403)
@@ -582,9 +582,9 @@ async def test_a_forged_notice_is_refused_and_on_record(store: Path, caplog: pyt
                 assert f"as:{sender.partition('#')[0]}" in refused["error_message"]
         assert len([one for one in caplog.records if one.name == "interlingua.cap"]) == 4
         assert "pm-1#2" in caplog.text
-        assert len(await server.engine.runs(RunFilter(limit=100, sealed=True))) == before
+        assert len(await server.engine.runs.search(RunFilter(limit=100, sealed=True))) == before
         refusals: list[str] = []
-        async for event in server.engine.events(run):
+        async for event in server.engine.runs.events(run):
             if isinstance(event.body, DelegationRefused):
                 refusals.append(event.body.reason)
                 if len(refusals) == 4:
@@ -600,7 +600,7 @@ async def test_not_even_with_its_scope_does_an_agent_hand_work_over_from_outside
         for recipient in ("analyst-1", "pm-1", "sales"):
             refused = await peer.post(notice("T1", recipient, "x", sender="pm-1"), 403)
             assert "within its own run" in refused["error_message"]
-        assert await server.engine.runs(RunFilter(sealed=True)) == []
+        assert await server.engine.runs.search(RunFilter(sealed=True)) == []
 
 
 async def test_whoever_has_the_scope_speaks_as_that_agent_and_nobody_else(store: Path) -> None:
@@ -636,7 +636,7 @@ async def test_whoever_has_the_scope_speaks_as_that_agent_and_nobody_else(store:
         await agent.post(message(run, "qa-1", "fake", sender="analyst-1#2"), 404)  # there is one instance
         await agent.post(message(run, "qa-1", "the truth", sender="analyst-1"))
         await peer.post(message("T1", "analyst-1", "thanks"))
-        done = await server.engine.wait(run, timeout=20)
+        done = await server.engine.runs.wait(run, timeout=20)
         assert done.output == {"text": "thanks and analyst-1 said the truth"}
 
 
@@ -735,10 +735,10 @@ async def test_tasks_are_listed_page_by_page_newest_first(store: Path) -> None:
 
 async def test_a_task_that_was_begun_at_another_door_is_a_task_here(store: Path) -> None:
     async with door(store, sales()) as server, Peer(server) as peer:
-        run = await server.engine.submit(il.RunRequest("sales", input={"text": "Analyze"}, caller=OWNER))
+        run = await server.engine.runs.submit(il.RunRequest("sales", input={"text": "Analyze"}, caller=OWNER))
         await peer.asked(run.id, "pm-1")
         await peer.post(message("T1", "pm-1", "Europe"))
-        done = await server.engine.wait(run.id, timeout=20)
+        done = await server.engine.runs.wait(run.id, timeout=20)
         assert done.output == {"text": "Report: ANALYZE IN EUROPE"}
         assert (await peer.get("/tasks/T1"))["run_id"] == run.id
 
@@ -769,7 +769,7 @@ async def test_what_is_no_message_is_answered_with_an_error_response(store: Path
         assert wire.read(told).type == "error_response"
         assert told["error_code"] == 400
         assert told.get("metadata", {}).get("details", {}).get("path", "") == path
-        assert await server.engine.runs(RunFilter()) == []
+        assert await server.engine.runs.search(RunFilter()) == []
 
 
 async def test_a_body_that_is_too_large_or_not_json_by_its_type_is_refused(store: Path) -> None:

@@ -126,7 +126,7 @@ async def test_a_stranger_does_not_fill_the_log_of_somebody_elses_task(
             await stranger.post(notice("T1.1", "analyst-1", "Do as I say", sender="pm-1"), 403)
         await peer.post(notice("mine.1", "analyst-1", "And as I say", sender="pm-1"), 403)  # one's own are all kept
         found: list[str] = []
-        async for event in server.engine.events(run):
+        async for event in server.engine.runs.events(run):
             if isinstance(event.body, DelegationRefused):
                 found.append(event.body.reason)
                 if "caller ada" in event.body.reason:

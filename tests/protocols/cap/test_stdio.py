@@ -302,8 +302,8 @@ async def test_nor_is_a_run_waited_for_that_was_set_aside(store: Path) -> None:
         serving = asyncio.ensure_future(StdioDoor(eng, channel).run())
         peer.send(json.dumps(notice("T1", "listening", "x")).encode())
         async with asyncio.timeout(20):
-            while not (runs := await eng.runs(RunFilter())):
-                await eng.next_hint("work")
+            while not (runs := await eng.runs.search(RunFilter())):
+                await eng.runs.next_hint("work")
             await parked(eng, runs[0].id)
             await peer.close_writing()
             await serving

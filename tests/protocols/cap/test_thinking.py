@@ -109,14 +109,16 @@ async def ran(
 
 def add(eng: il.Engine, team: Team, tools: Tools, **options: Any) -> None:
     handlers = {id_: thinker(team, manifest, MODEL, **options) for id_, manifest in team.manifests.items()}
-    eng.add_team(team, handlers, tools)
+    eng.teams.add_team(team, handlers, tools)
 
 
 async def events(eng: il.Engine, root: str) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for run in await tree(eng, root):
         name = run.agent.removeprefix("crew/").partition("/")[0]
-        found.setdefault(name, []).extend([one.body async for one in eng.events(run.id, follow=False, sealed=True)])
+        found.setdefault(name, []).extend(
+            [one.body async for one in eng.runs.events(run.id, follow=False, sealed=True)]
+        )
     return found
 
 
@@ -354,7 +356,7 @@ async def test_the_user_is_asked_and_the_answer_comes_back(store: Path, settings
             asked = await question(eng, run.id)
             assert asked.prompt == "Which region?"
             await eng.questions.answer(asked.id, {"text": "Europe"})
-            done = await eng.wait(run.id, timeout=20)
+            done = await eng.runs.wait(run.id, timeout=20)
             assert done.output == {"text": "for Europe"}, done.error
             said = of((await events(eng, run.id))["crew"], Said)
     (told,) = [one for one in said if one.recipient == "user"]
@@ -422,7 +424,7 @@ async def test_a_question_of_one_ends_the_wait_for_all_of_the_same_turn(store: P
             asked = await question(eng, run.id)
             assert await asyncio.to_thread(turned.wait, 20)
             await eng.questions.answer(asked.id, {"text": "yes"})
-            done = await eng.wait(run.id, timeout=20)
+            done = await eng.runs.wait(run.id, timeout=20)
     assert done.output == {"text": "done done"}, done.error
 
 
@@ -445,9 +447,9 @@ async def test_a_message_of_the_user_is_put_in_front_of_the_next_request(store: 
             add(eng, team, Tools())
             run = await submit(eng, "crew", {"text": "the task"})
             await asyncio.to_thread(thinking.wait, 20)
-            await eng.tell("T1", "lead", "Use Q3, please.")
+            await eng.teams.tell("T1", "lead", "Use Q3, please.")
             told.set()
-            done = await eng.wait(run.id, timeout=20)
+            done = await eng.runs.wait(run.id, timeout=20)
             assert done.output == {"text": "Q3 it is"}, done.error
 
 
@@ -468,9 +470,9 @@ async def test_an_answer_is_not_handed_over_before_messages_that_came_meanwhile_
             add(eng, team, Tools())
             run = await submit(eng, "crew", {"text": "the task"})
             await asyncio.to_thread(thinking.wait, 20)
-            await eng.tell("T1", "lead", "Q3!")
+            await eng.teams.tell("T1", "lead", "Q3!")
             told.set()
-            done = await eng.wait(run.id, timeout=20)
+            done = await eng.runs.wait(run.id, timeout=20)
             assert done.output == {"text": "for Q3"}, done.error
 
 
@@ -757,14 +759,14 @@ REQUESTS = 10
 
 
 async def done_once(eng: il.Engine, model: StandIn, root: str, deaths: int) -> None:
-    run = await eng.wait(root, timeout=60)
+    run = await eng.runs.wait(root, timeout=60)
     assert run.output == {"text": "the report"}, run.error
     asked = Counter((one.agent, one.turns, one.everything) for one in model.requests)
     assert len(asked) == REQUESTS, [key[:2] for key in asked]
     # Only what was under way when the process died was asked again: at most two of the agents work at a time.
     assert asked.total() <= REQUESTS + 2 * deaths
     for one in await tree(eng, root):
-        bodies = [event.body async for event in eng.events(one.id, follow=False, sealed=True)]
+        bodies = [event.body async for event in eng.runs.events(one.id, follow=False, sealed=True)]
         keys = [record.key for record in of(bodies, Recorded) if record.key.startswith("step:")]
         assert len(keys) == len(set(keys))
         assert not of(bodies, RunRestarted)
@@ -806,9 +808,9 @@ async def work(store: Path) -> None:
     """What the process does that is killed in the test below."""
     async with engine(store, settings=PATIENT) as eng:
         add(eng, EXAMPLE, Tools())
-        run = await eng.submit(il.RunRequest("crew", input={"text": "the task"}, key="the one"))
+        run = await eng.runs.submit(il.RunRequest("crew", input={"text": "the task"}, key="the one"))
         print(run.id, flush=True)
-        await eng.wait(run.id)
+        await eng.runs.wait(run.id)
 
 
 async def test_a_process_that_is_killed_again_and_again_gets_there_as_if_it_had_not_been(store: Path) -> None:
@@ -869,7 +871,7 @@ def test_a_model_is_named_with_its_provider(name: str) -> None:
 async def test_a_model_that_nobody_knows_is_told_of(store: Path) -> None:
     async with engine(store, settings=PATIENT) as eng:
         team = crew(member("lead"))
-        eng.add_team(team, {"lead": thinker(team, team.manifests["lead"], "nobody:knows")}, Tools())
+        eng.teams.add_team(team, {"lead": thinker(team, team.manifests["lead"], "nobody:knows")}, Tools())
         run = await finish(eng, "crew", {"text": "the task"})
     assert run.error is not None
     assert "nobody:knows" in run.error.message

@@ -19,7 +19,7 @@ from .test_thinking import EXAMPLE, REQUESTS, Tools, done_once, example
 
 def add(eng: il.Engine, tools: Tools) -> None:
     handlers = {id_: thinker(EXAMPLE, manifest, RESPONSES) for id_, manifest in EXAMPLE.manifests.items()}
-    eng.add_team(EXAMPLE, handlers, tools)
+    eng.teams.add_team(EXAMPLE, handlers, tools)
 
 
 @pytest.mark.parametrize("at", [3, 8, REQUESTS])

@@ -22,8 +22,8 @@ from .test_stdio import start  # noqa: F401 - a fixture
 
 
 async def only_run(eng: il.Engine) -> il.Run:
-    (run,) = await eng.runs(RunFilter())
-    return await eng.run(run.id)
+    (run,) = await eng.runs.search(RunFilter())
+    return await eng.runs.get(run.id)
 
 
 @pytest.mark.parametrize("place", ["headers", "metadata"])

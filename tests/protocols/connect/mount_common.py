@@ -125,7 +125,7 @@ async def shown(eng: il.Engine, run: str, text: str) -> None:
     """Wait until the local log holds this much of the output."""
     seen = ""
     async with asyncio.timeout(20):
-        async for event in eng.events(run):
+        async for event in eng.runs.events(run):
             if isinstance(event.body, OutputDelta):
                 seen += event.body.delta.get("text", "")
                 if seen == text:
@@ -134,12 +134,12 @@ async def shown(eng: il.Engine, run: str, text: str) -> None:
 
 
 async def remote_runs(server: Server) -> list[il.Run]:
-    return await server.engine.runs(RunFilter())
+    return await server.engine.runs.search(RunFilter())
 
 
 async def question_of_type(eng: il.Engine, run: str, type_: str) -> Any:
     async with asyncio.timeout(20):
-        async for event in eng.events(run):
+        async for event in eng.runs.events(run):
             if event.kind == "asked" and event.body.question.type == type_:
                 return event.body.question
     raise AssertionError(f"the run never asked {type_}")
@@ -148,5 +148,5 @@ async def question_of_type(eng: il.Engine, run: str, type_: str) -> Any:
 async def parked(eng: il.Engine, run: str) -> None:
     """Wait until no process owns the run."""
     async with asyncio.timeout(20):
-        while (row := await eng.store.runs.get(run)) is None or row.worker is not None:
-            await eng.next_hint(run)
+        while (row := await eng.core.store.runs.get(run)) is None or row.worker is not None:
+            await eng.runs.next_hint(run)

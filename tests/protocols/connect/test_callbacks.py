@@ -115,7 +115,7 @@ async def _failed(engine: Engine, run: str) -> CallbackRow:
     """The run's callback, once it was given up."""
     async with asyncio.timeout(20):
         while True:
-            rows = await engine.store.callbacks.search(run=run, state="failed")
+            rows = await engine.core.store.callbacks.search(run=run, state="failed")
             if rows:
                 return rows[0]
             await asyncio.sleep(0.01)
@@ -203,9 +203,9 @@ async def test_nothing_is_polled_while_a_receiver_rests(store: Path, monkeypatch
         async with asyncio.timeout(20):
             while not engine.callbacks.retried:
                 await asyncio.sleep(0.001)
-        rows = await engine.store.callbacks.search(run=run)
+        rows = await engine.core.store.callbacks.search(run=run)
         assert len(rows) == 3
-        assert await engine.store.callbacks.next_due() == rows[0].next_at
+        assert await engine.core.store.callbacks.next_due() == rows[0].next_at
         before = claims
         await asyncio.sleep(0.2)  # what is shown is that nothing happens in it
         assert claims - before <= 1
@@ -221,7 +221,7 @@ async def test_what_was_given_up_is_counted_kept_with_its_error_and_can_be_tried
         assert "interlingua_callbacks_failed_total 1\n" in metrics
         assert "interlingua_callbacks_undelivered 1\n" in metrics
         assert "interlingua_callbacks_pending 0\n" in metrics
-        assert await s.server.engine.store.callbacks.retry(None, 0) == [row.id]
+        assert await s.server.engine.core.store.callbacks.retry(None, 0) == [row.id]
         s.server.engine.callbacks.hint()
         ((headers, body),) = await receiver.until("success")
         assert body["run_id"] == run
@@ -270,16 +270,16 @@ async def test_old_callbacks_are_forgotten_and_undelivered_ones_are_not(store: P
         await receiver.until("interrupted")
         engine = s.server.engine
         async with asyncio.timeout(20):
-            while not await engine.store.callbacks.search(run=run, state="sent"):
+            while not await engine.core.store.callbacks.search(run=run, state="sent"):
                 await asyncio.sleep(0.01)
-        (row,) = await engine.store.callbacks.search(run=run)
-        await engine.store.callbacks.forget(row.time)
-        assert len(await engine.store.callbacks.search(run=run)) == 1
-        await engine.store.callbacks.forget(row.time + 1)
-        assert await engine.store.callbacks.search(run=run) == []
+        (row,) = await engine.core.store.callbacks.search(run=run)
+        await engine.core.store.callbacks.forget(row.time)
+        assert len(await engine.core.store.callbacks.search(run=run)) == 1
+        await engine.core.store.callbacks.forget(row.time + 1)
+        assert await engine.core.store.callbacks.search(run=run) == []
         await engine.callbacks.stop()
         await s.post(f"/runs/{run}", {"approved": True})
         await s.output(run)
-        rows = await engine.store.callbacks.search(run=run, state="due")
-        await engine.store.callbacks.forget(rows[-1].time + 1)
-        assert await engine.store.callbacks.search(run=run) == rows
+        rows = await engine.core.store.callbacks.search(run=run, state="due")
+        await engine.core.store.callbacks.forget(rows[-1].time + 1)
+        assert await engine.core.store.callbacks.search(run=run) == rows

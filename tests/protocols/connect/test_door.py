@@ -583,7 +583,7 @@ async def test_who_does_not_say_how_long_it_would_wait_begins_no_run(store: Path
                 **({} if base == "/runs" else {"if_not_exists": "create"}),
             }
             assert "timeout" in await s.post(f"{base}/wait?timeout={wrong}", body, 422)
-        assert await s.server.engine.runs(RunFilter()) == []
+        assert await s.server.engine.runs.search(RunFilter()) == []
 
 
 async def test_runs_are_searched_by_agent_status_and_metadata_with_paging(store: Path) -> None:
@@ -1037,7 +1037,7 @@ async def test_on_disconnect_cancel_ends_the_run_after_the_grace_and_continue_do
             (found,) = await s.post("/runs/search", {"metadata": {"choice": choice}})
             runs.append(found["run_id"])
         kept, cancelled = runs
-        ended = await s.server.engine.wait(cancelled, timeout=20)
+        ended = await s.server.engine.runs.wait(cancelled, timeout=20)
         assert ended.status is il.Status.CANCELLED
         assert (await s.get(f"/runs/{kept}"))["status"] == "pending"
         gate.go.set()
@@ -1052,7 +1052,7 @@ async def test_a_dropped_wait_cancels_its_run_too(store: Path) -> None:
         await gate.entered.get()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        assert (await s.server.engine.wait(gate.runs[0], timeout=20)).status is il.Status.CANCELLED
+        assert (await s.server.engine.runs.wait(gate.runs[0], timeout=20)).status is il.Status.CANCELLED
 
 
 async def test_a_stream_taken_up_within_the_grace_is_not_cancelled(store: Path) -> None:
@@ -1477,7 +1477,7 @@ async def _keys(store: Path, *names: str, scopes: tuple[str, ...] = ()) -> list[
     secrets = []
     for name in names:
         secret, record = make_key(name, scopes, int(time.time() * 1e6))
-        await StoredKeys(opened).put(record)
+        await StoredKeys(opened.keys).put(record)
         secrets.append(secret)
     await opened.close()
     return secrets

@@ -11,6 +11,7 @@ import pytest
 
 import interlingua as il
 from interlingua.app.targets import Target
+from interlingua.engine.runs.run_handle import RunHandle
 from interlingua.model.errors import InvalidConfig, InvalidRequest, Unavailable
 from interlingua.model.events import OutputDelta, Recorded, RunRestarted, Thought, Warned
 from interlingua.model.run import RunRequest
@@ -55,7 +56,7 @@ async def test_what_the_remote_agent_says_arrives_while_it_runs(tmp_path: Path, 
         run = await submit(eng, "words", {"text": "one two three"})
         await shown(eng, run.id, "one")
         gate.open.set()
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.status is il.Status.SUCCEEDED
         assert ended.output == {"text": "one two three"}
         deltas = await bodies(eng, run.id, OutputDelta)
@@ -79,7 +80,7 @@ async def test_after_a_crash_nothing_is_shown_twice(tmp_path: Path, store: Path)
         await crash(eng)
         gate.open.set()
         async with local(store, server.address + "/connect") as again:
-            assert (await again.wait(run.id, timeout=20)).output == {"text": "so done"}
+            assert (await again.runs.wait(run.id, timeout=20)).output == {"text": "so done"}
             assert [t.text for t in await bodies(again, run.id, Thought)] == ["hm", "aha"]
             assert "".join(d.delta["text"] for d in await bodies(again, run.id, OutputDelta)) == "so done"
             assert await bodies(again, run.id, RunRestarted) == []
@@ -95,7 +96,7 @@ async def test_questions_of_the_remote_agent_are_answered_here(tmp_path: Path, s
         await eng.questions.answer(asked.id, {"approved": True})
         asked = await question_of_type(eng, run.id, "ask_text")
         await eng.questions.answer(asked.id, {"text": "bye"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output == {"text": "hello True bye"}
         deltas = await bodies(eng, run.id, OutputDelta)
         assert "".join(d.delta["text"] for d in deltas) == "hello True bye"
@@ -108,13 +109,13 @@ async def test_an_answer_that_comes_late_is_not_taken_for_another_question(tmp_p
         run = await submit(eng, "curious")
         asked = await question(eng, run.id)
         (remote,) = await remote_runs(server)
-        there = (await server.engine.run(remote.id)).questions[0]
+        there = (await server.engine.runs.get(remote.id)).questions[0]
         await server.engine.questions.answer(there.id, {"text": "theirs"})  # somebody else was first
         await question_other_than(server.engine, remote.id, there.id)
         await eng.questions.answer(asked.id, {"text": "late"}, by=il.Caller("ada"))
         second = await question_other_than(eng, run.id, asked.id)
         await eng.questions.answer(second.id, {"text": "ours"})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "theirs,ours"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "theirs,ours"}
         (late,) = await bodies(eng, run.id, Warned)
         assert late.message == (
             "the answer given here (by ada) came too late: the question had been answered at "
@@ -125,7 +126,7 @@ async def test_an_answer_that_comes_late_is_not_taken_for_another_question(tmp_p
 
 async def question_other_than(eng: il.Engine, run: str, known: str) -> Any:
     async with asyncio.timeout(20):
-        async for event in eng.events(run):
+        async for event in eng.runs.events(run):
             if event.kind == "asked" and event.body.question.id != known:
                 return event.body.question
     raise AssertionError("the run asked nothing else")
@@ -136,11 +137,11 @@ async def test_the_same_question_twice_has_two_answers(tmp_path: Path, store: Pa
         run = await submit(eng, "curious")
         answered: list[str] = []
         async with asyncio.timeout(20):
-            async for event in eng.events(run.id):
+            async for event in eng.runs.events(run.id):
                 if event.kind == "asked":
                     answered.append(event.body.question.id)
                     await eng.questions.answer(event.body.question.id, {"text": str(len(answered))})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output == {"text": "1,2"}
 
 
@@ -149,20 +150,20 @@ async def test_cancelling_here_cancels_there(tmp_path: Path, store: Path) -> Non
     async with door(tmp_path, gate) as server, local(store, server.address + "/connect") as eng:
         run = await submit(eng, "words", {"text": "one two"})
         await shown(eng, run.id, "one")
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
         (remote,) = await remote_runs(server)
-        assert (await server.engine.wait(remote.id, timeout=20)).status is il.Status.CANCELLED
+        assert (await server.engine.runs.wait(remote.id, timeout=20)).status is il.Status.CANCELLED
 
 
 async def test_cancelling_at_a_question_cancels_there(tmp_path: Path, store: Path) -> None:
     async with door(tmp_path) as server, local(store, server.address + "/connect") as eng:
         run = await submit(eng, "careful", {"text": "hello"})
         await question(eng, run.id)
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
         (remote,) = await remote_runs(server)
-        assert (await server.engine.wait(remote.id, timeout=20)).status is il.Status.CANCELLED
+        assert (await server.engine.runs.wait(remote.id, timeout=20)).status is il.Status.CANCELLED
 
 
 async def test_a_local_timeout_cancels_there(tmp_path: Path, store: Path) -> None:
@@ -170,7 +171,7 @@ async def test_a_local_timeout_cancels_there(tmp_path: Path, store: Path) -> Non
         run = await finish(eng, "words", {"text": "one two"}, timeout=0.3)
         assert run.status is il.Status.TIMED_OUT
         (remote,) = await remote_runs(server)
-        assert (await server.engine.wait(remote.id, timeout=20)).status is il.Status.CANCELLED
+        assert (await server.engine.runs.wait(remote.id, timeout=20)).status is il.Status.CANCELLED
 
 
 async def test_stopping_the_local_engine_does_not_cancel_there(tmp_path: Path, store: Path) -> None:
@@ -183,7 +184,7 @@ async def test_stopping_the_local_engine_does_not_cancel_there(tmp_path: Path, s
         assert remote.status is il.Status.RUNNING
         gate.open.set()
         async with local(store, server.address + "/connect") as eng:
-            assert (await eng.wait(run.id, timeout=20)).output == {"text": "one two"}
+            assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "one two"}
         assert len(await remote_runs(server)) == 1
 
 
@@ -192,8 +193,8 @@ async def test_cancelling_there_cancels_the_run_here(tmp_path: Path, store: Path
         run = await submit(eng, "words", {"text": "one two"})
         await shown(eng, run.id, "one")
         (remote,) = await remote_runs(server)
-        await server.engine.cancel(remote.id)
-        ended = await eng.wait(run.id, timeout=20)
+        await server.engine.runs.cancel(remote.id)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert (ended.status, ended.error.code) == (il.Status.CANCELLED, "cancelled")
 
 
@@ -222,7 +223,7 @@ async def test_a_cut_stream_is_taken_up_where_it_was(tmp_path: Path, store: Path
             await shown(eng, run.id, "one")
             proxy.cut()
             gate.open.set()
-            ended = await eng.wait(run.id, timeout=20)
+            ended = await eng.runs.wait(run.id, timeout=20)
             assert ended.output == {"text": "one two three"}
             deltas = await bodies(eng, run.id, OutputDelta)
             assert "".join(d.delta["text"] for d in deltas) == "one two three"
@@ -244,7 +245,7 @@ async def test_after_a_crash_the_run_attaches_to_the_same_remote_run(tmp_path: P
         await crash(eng)
         async with local(store, server.address + "/connect") as again:
             gate.open.set()
-            ended = await again.wait(run.id, timeout=20)
+            ended = await again.runs.wait(run.id, timeout=20)
             assert ended.output == {"text": "one two three"}
             deltas = await bodies(again, run.id, OutputDelta)
             assert "".join(d.delta["text"] for d in deltas) == "one two three"
@@ -266,7 +267,7 @@ async def test_after_a_crash_at_a_question_nothing_is_asked_or_started_again(tmp
             await again.questions.answer(asked.id, {"approved": False})
             more = await question_of_type(again, run.id, "ask_text")
             await again.questions.answer(more.id, {"text": "bye"})
-            ended = await again.wait(run.id, timeout=20)
+            ended = await again.runs.wait(run.id, timeout=20)
             assert ended.output == {"text": "hello False bye"}
             deltas = await bodies(again, run.id, OutputDelta)
             assert "".join(d.delta["text"] for d in deltas) == "hello False bye"
@@ -279,14 +280,14 @@ async def test_a_start_whose_answer_was_lost_makes_no_second_run(tmp_path: Path,
     gate = Gate()
     async with door(tmp_path, gate) as server, Proxy(server.address) as proxy:
         eng = engine(store, *await mounted(proxy.address + "/connect"))
-        submitting, made = server.engine.submit, asyncio.Event()
+        submitting, made = server.engine.runs.submit, asyncio.Event()
 
-        async def noted(request: RunRequest, **more: Any) -> il.Run:
+        async def noted(request: RunRequest, **more: Any) -> RunHandle:
             run = await submitting(request, **more)
             made.set()
             return run
 
-        server.engine.submit = noted  # type: ignore[method-assign]
+        server.engine.runs.submit = noted  # type: ignore[method-assign]
         proxy.mute = True
         await eng.start()
         run = await submit(eng, "words", {"text": "one two"})
@@ -296,7 +297,7 @@ async def test_a_start_whose_answer_was_lost_makes_no_second_run(tmp_path: Path,
         proxy.cut()
         gate.open.set()
         async with local(store, server.address + "/connect") as again:
-            assert (await again.wait(run.id, timeout=20)).output == {"text": "one two"}
+            assert (await again.runs.wait(run.id, timeout=20)).output == {"text": "one two"}
         assert len(await remote_runs(server)) == 1
 
 
@@ -353,8 +354,8 @@ async def test_cancelling_a_parked_run_reaches_the_reference_server(store: Path)
         run = await submit(eng, "approve", {"text": "dear all"})
         await question(eng, run.id)
         await parked(eng, run.id)
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
         assert reference.cancelled.is_set()
 
 
@@ -364,7 +365,7 @@ async def test_values_of_the_reference_server_become_deltas(store: Path) -> None
         run = await submit(eng, "org.example-Echo-Agent", {"text": "one two three"})
         await shown(eng, run.id, "one")
         reference.gate.set()
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output == {"text": "one two three"}
         deltas = await bodies(eng, run.id, OutputDelta)
         assert "".join(d.delta["text"] for d in deltas) == "one two three"
@@ -377,7 +378,7 @@ async def test_an_interrupt_that_only_wait_tells_is_asked(store: Path) -> None:
         asked = await question(eng, run.id)
         assert (asked.type, asked.payload) == ("mail_approval", {"draft": "dear all"})
         await eng.questions.answer(asked.id, {"ok": True})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "dear True"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "dear True"}
         assert reference.requests.count("resume") == 1
 
 
@@ -408,8 +409,8 @@ async def test_cancel_reaches_the_reference_server(store: Path) -> None:
     async with listening(reference) as address, local(store, address) as eng:
         run = await submit(eng, "approve", {"text": "a b"})
         await shown(eng, run.id, "a")
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
         assert reference.cancelled.is_set()
 
 
@@ -420,7 +421,7 @@ async def test_a_cut_stream_of_the_reference_server_is_joined_again(store: Path)
         await shown(eng, run.id, "one")
         proxy.cut()
         reference.gate.set()
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "one two three"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "one two three"}
         deltas = await bodies(eng, run.id, OutputDelta)
         assert "one two three".startswith("".join(d.delta["text"] for d in deltas))
         assert reference.requests.count("create") == 1
@@ -438,7 +439,7 @@ async def test_after_a_crash_a_run_of_the_reference_server_is_found_again(store:
         async with local(store, address) as again:
             asked = await question(again, run.id)
             await again.questions.answer(asked.id, {"ok": False})
-            assert (await again.wait(run.id, timeout=20)).output == {"text": "dear False"}
+            assert (await again.runs.wait(run.id, timeout=20)).output == {"text": "dear False"}
         assert reference.requests.count("create") == 1
 
 
@@ -467,6 +468,6 @@ async def test_a_server_that_dies_fails_the_run_as_transient(store: Path, monkey
             eng = await stack.enter_async_context(local(store, proxy.address))
             run = await submit(eng, "approve", {"text": "a b"})
             await shown(eng, run.id, "a")
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert (ended.status, ended.error.code) == (il.Status.FAILED, "unavailable")
         assert ended.error.transient

@@ -31,7 +31,7 @@ async def key_for(store: Path) -> str:
     opened = open_store(store)
     await opened.open()
     secret, record = make_key("ada", ["*"], 1)
-    await StoredKeys(opened).put(record)
+    await StoredKeys(opened.keys).put(record)
     await opened.close()
     return secret
 
@@ -63,7 +63,7 @@ async def test_a_key_that_is_revoked_fails_the_run_with_a_clear_error(
 ) -> None:
     monkeypatch.setenv("INTERLINGUA_CONNECT_KEY", await key_for(tmp_path / "remote.db"))
     async with door(tmp_path) as server, local(store, server.address + "/connect") as eng:
-        keys = StoredKeys(server.engine.store)
+        keys = StoredKeys(server.engine.keys)
         (record,) = await keys.all()
         await keys.revoke(record.id, 2)
         run = await finish(eng, "words", {"text": "one two"})

@@ -26,16 +26,16 @@ async def asked_and_parked(eng: il.Engine) -> tuple[str, Any]:
 
 async def only_remote_run_is_cancelled(server: Server) -> bool:
     (remote,) = await remote_runs(server)
-    return (await server.engine.wait(remote.id, timeout=20)).status is il.Status.CANCELLED
+    return (await server.engine.runs.wait(remote.id, timeout=20)).status is il.Status.CANCELLED
 
 
 async def test_a_run_that_waits_is_parked_and_goes_on_with_its_answer(tmp_path: Path, store: Path) -> None:
     async with door(tmp_path) as server, local(store, server.address + "/connect") as eng:
         run, asked = await asked_and_parked(eng)
-        assert eng.worker.execution(run) is None
+        assert eng.core.worker.execution(run) is None
         await eng.questions.answer(asked.id, {"approved": True})
         await eng.questions.answer((await question_of_type(eng, run, "ask_text")).id, {"text": "bye"})
-        assert (await eng.wait(run, timeout=20)).output == {"text": "hello True bye"}
+        assert (await eng.runs.wait(run, timeout=20)).output == {"text": "hello True bye"}
         assert await bodies(eng, run, RunRestarted) == []
         assert len(await remote_runs(server)) == 1
 
@@ -43,8 +43,8 @@ async def test_a_run_that_waits_is_parked_and_goes_on_with_its_answer(tmp_path: 
 async def test_cancelling_a_parked_run_cancels_there(tmp_path: Path, store: Path) -> None:
     async with door(tmp_path) as server, local(store, server.address + "/connect") as eng:
         run, _ = await asked_and_parked(eng)
-        await eng.cancel(run)
-        assert (await eng.wait(run, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run)
+        assert (await eng.runs.wait(run, timeout=20)).status is il.Status.CANCELLED
         assert await only_remote_run_is_cancelled(server)
 
 
@@ -54,8 +54,8 @@ async def test_cancelling_a_parked_run_on_a_thread_cancels_there(tmp_path: Path,
         run = await submit(eng, "careful", {"text": "hello"}, thread=thread.id)
         await question(eng, run.id)
         await parked(eng, run.id)
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
         assert await only_remote_run_is_cancelled(server)
 
 
@@ -68,8 +68,8 @@ async def test_cancelling_a_parked_run_tries_again_where_the_connection_is_cut(t
         run, _ = await asked_and_parked(eng)
         proxy.refuse = 2
         proxy.cut()  # what is kept for the next request
-        await eng.cancel(run)
-        assert (await eng.wait(run, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run)
+        assert (await eng.runs.wait(run, timeout=20)).status is il.Status.CANCELLED
         assert proxy.refuse == 0
         assert await only_remote_run_is_cancelled(server)
 
@@ -80,11 +80,11 @@ async def test_cancelling_a_parked_run_that_is_gone_there_is_no_trouble(
     async with door(tmp_path) as server, local(store, server.address + "/connect") as eng:
         run, _ = await asked_and_parked(eng)
         (remote,) = await remote_runs(server)
-        await server.engine.cancel(remote.id)
-        await server.engine.wait(remote.id, timeout=20)
-        await server.engine.delete(remote.id)
-        await eng.cancel(run)
-        assert (await eng.wait(run, timeout=20)).status is il.Status.CANCELLED
+        await server.engine.runs.cancel(remote.id)
+        await server.engine.runs.wait(remote.id, timeout=20)
+        await server.engine.runs.delete(remote.id)
+        await eng.runs.cancel(run)
+        assert (await eng.runs.wait(run, timeout=20)).status is il.Status.CANCELLED
     assert [r.getMessage() for r in caplog.records if "could not be told" in r.getMessage()] == []
 
 
@@ -101,14 +101,14 @@ async def test_a_run_that_is_cancelled_from_outside_after_a_kill_is_cancelled_th
         run, _ = await asked_and_parked(outside)
         await process.kill()
         if when == "while it is down":
-            await outside.cancel(run)
+            await outside.runs.cancel(run)
             await parked(outside, run)
             assert [r.status for r in await remote_runs(server)] == [il.Status.WAITING]
             await process.start()
         else:
             await process.start()
-            await outside.cancel(run)
-        assert (await outside.wait(run, timeout=20)).status is il.Status.CANCELLED
+            await outside.runs.cancel(run)
+        assert (await outside.runs.wait(run, timeout=20)).status is il.Status.CANCELLED
         assert await only_remote_run_is_cancelled(server)
 
 
@@ -122,7 +122,7 @@ async def test_a_run_that_waits_survives_a_kill_and_its_answer_reaches_the_remot
             await outside.questions.answer(asked.id, {"approved": True})
             await process.start()
             await outside.questions.answer((await question_of_type(outside, run, "ask_text")).id, {"text": "bye"})
-            assert (await outside.wait(run, timeout=20)).output == {"text": "hello True bye"}
+            assert (await outside.runs.wait(run, timeout=20)).output == {"text": "hello True bye"}
             deltas = await bodies(outside, run, OutputDelta)
             assert "".join(d.delta["text"] for d in deltas) == "hello True bye"
             assert await bodies(outside, run, RunRestarted) == []
@@ -140,7 +140,7 @@ async def test_a_run_in_the_middle_of_its_stream_survives_a_kill_and_shows_nothi
             await process.kill()
             gate.open.set()
             await process.start()
-            assert (await outside.wait(run.id, timeout=20)).output == {"text": "so done"}
+            assert (await outside.runs.wait(run.id, timeout=20)).output == {"text": "so done"}
             assert [t.text for t in await bodies(outside, run.id, Thought)] == ["hm", "aha"]
             assert "".join(d.delta["text"] for d in await bodies(outside, run.id, OutputDelta)) == "so done"
             assert await bodies(outside, run.id, RunRestarted) == []

@@ -159,7 +159,7 @@ async def test_the_document_is_served_without_credentials_and_names_the_schemes(
     stored = open_store(store)
     await stored.open()
     _, record = make_key("ada", (), 1)
-    await StoredKeys(stored).put(record)
+    await StoredKeys(stored.keys).put(record)
     await stored.close()
     async with (
         serving(store, [echo], ServeSettings(port=0, engine=QUICK)) as server,

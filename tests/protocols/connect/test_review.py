@@ -124,7 +124,7 @@ async def test_a_run_whose_stream_was_cut_and_that_asks_nothing_is_cancelled(sto
             run = (await anext(updates))[1]["run_id"]
         await until(lambda: looks.due)
         await looks.happen()
-        assert (await s.server.engine.wait(run, timeout=20)).status is il.Status.CANCELLED
+        assert (await s.server.engine.runs.wait(run, timeout=20)).status is il.Status.CANCELLED
 
 
 async def test_each_drop_has_a_grace_of_its_own(store: Path) -> None:
@@ -153,7 +153,7 @@ async def test_a_client_that_leaves_before_its_stream_begins_has_left(store: Pat
             raw.writer.write(raw.head("/runs/stream", len(body)) + body)
             await raw.leave(rudely=False)
             await asyncio.wait_for(gate.entered.get(), 20)
-            ended = await s.server.engine.wait(gate.runs[-1], timeout=20)
+            ended = await s.server.engine.runs.wait(gate.runs[-1], timeout=20)
             assert ended.status is il.Status.CANCELLED
 
 
@@ -294,7 +294,7 @@ async def test_nobody_can_make_the_thread_of_somebody_elses_run_first(store: Pat
     async with up(store, chat) as s:
         body = {"agent_id": "chat", "input": {"message": "secret"}, "on_completion": "keep"}
         first = await s.post("/runs/wait", body, headers={"x-api-key": victim, "idempotency-key": "one"})
-        who = (await s.server.engine.run(first["run"]["run_id"])).caller
+        who = (await s.server.engine.runs.get(first["run"]["run_id"])).caller
         guess = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{who} two"))
         await s.post("/threads", {"thread_id": guess}, **key(attacker))
         headers = {"x-api-key": victim, "idempotency-key": "two"}
@@ -366,14 +366,14 @@ async def test_a_search_passes_over_runs_that_are_deleted_meanwhile(store: Path)
         body = {"agent_id": "echo", "input": {"text": "a"}}
         runs = [(await s.post("/runs/wait", body))["run"]["run_id"] for _ in range(2)]
         there = [(await s.post(f"/threads/{thread}/runs/wait", body))["run"]["run_id"] for _ in range(2)]
-        find = engine.runs
+        find = engine.runs.search
 
         async def find_and_lose(where: Any) -> list[il.Run]:
             found = await find(where)
-            await engine.delete(found[0].id)
+            await engine.runs.delete(found[0].id)
             return found
 
-        engine.runs = find_and_lose  # type: ignore[method-assign]
+        engine.runs.search = find_and_lose  # type: ignore[method-assign]
         assert [r["run_id"] for r in await s.post("/runs/search", {})] == runs[:1]
         assert [r["run_id"] for r in await s.get(f"/threads/{thread}/runs")] == there[:1]
 
@@ -486,7 +486,7 @@ async def test_a_mounted_run_does_not_wait_for_ever_for_a_server_that_tells_noth
     through(way, monkeypatch)
     async with door(tmp_path) as server, local(store, server.address + "/connect") as eng:
         run = await submit(eng, "words", {"text": "one two"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.status is il.Status.FAILED
         assert ended.error is not None
         expected = {401: "denied", 403: "denied", 410: "remote_failed"}
@@ -506,5 +506,5 @@ async def test_an_answer_is_not_lost_where_the_server_tells_nothing_for_a_moment
         await eng.questions.answer(asked.id, {"approved": True})
         async with asyncio.timeout(20):
             while (later := await question_of(eng, run.id)).id == asked.id:
-                await eng.next_hint(run.id)
+                await eng.runs.next_hint(run.id)
         assert later.type == "ask_text"

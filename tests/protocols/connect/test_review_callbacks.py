@@ -51,7 +51,7 @@ async def dead() -> AsyncIterator[str]:
 
 async def _put(s: Up, url: str, many: int, time: int) -> None:
     """Callbacks of as many runs, written while nobody sends."""
-    store: Any = s.server.engine.store
+    store: Any = s.server.engine.core.store
     await store.database.write(
         lambda conn: [
             put_callback(conn, PutCallback(f"run{n}", url, "connect", Status.SUCCEEDED), time) for n in range(many)
@@ -62,7 +62,7 @@ async def _put(s: Up, url: str, many: int, time: int) -> None:
 async def _failing(s: Up) -> list[CallbackRow]:
     """Those that were tried and not taken, once there are any."""
     async with asyncio.timeout(20):
-        while not (rows := await s.server.engine.store.callbacks.search(failing=True)):
+        while not (rows := await s.server.engine.core.store.callbacks.search(failing=True)):
             await asyncio.sleep(0.005)
     return rows
 
@@ -83,7 +83,7 @@ async def test_a_run_that_is_forgotten_still_tells_how_it_ended(store: Path, how
             assert told["run_id"] == run
             assert told["creation"]["metadata"] == {"a": 1}
         async with asyncio.timeout(20):
-            while await s.server.engine.store.callbacks.search(run=run, state="due"):
+            while await s.server.engine.core.store.callbacks.search(run=run, state="due"):
                 await asyncio.sleep(0.005)
     assert sql(store, "SELECT kept FROM callbacks") == [(None,)] * 3, "nothing of it stays"
 
@@ -128,16 +128,16 @@ async def test_a_silent_receiver_rests_however_much_waits_for_it(store: Path) ->
         await _put(s, url, 20, now())
         for run in [await s.run("echo", {"text": "a"}, webhook=url) for _ in range(5)]:
             await s.output(run)
-        await engine.store.database.write(  # type: ignore[attr-defined]
+        await engine.core.store.database.write(  # type: ignore[attr-defined]
             lambda conn: conn.execute("UPDATE callbacks SET next_at=1 WHERE run LIKE 'run%'")
         )  # the others first: these runs do not exist
         engine.callbacks.start()
         tried = await _failing(s)
         assert len(tried) == 1
-        due = await engine.store.callbacks.next_due()
+        due = await engine.core.store.callbacks.next_due()
         assert due is not None
         assert due >= tried[0].next_at, "nobody is sent anything for a second"
-        assert len(await engine.store.callbacks.search(state="due")) == 25
+        assert len(await engine.core.store.callbacks.search(state="due")) == 25
 
 
 async def test_a_callback_that_is_refused_does_not_hold_up_the_next_run(store: Path) -> None:
@@ -149,7 +149,7 @@ async def test_a_callback_that_is_refused_does_not_hold_up_the_next_run(store: P
         await receiver.got.get()
         ((_, told),) = await receiver.until("success")
         assert told["run_id"] == second
-        assert [row.state for row in await engine.store.callbacks.search(run=first)] == ["due"]
+        assert [row.state for row in await engine.core.store.callbacks.search(run=first)] == ["due"]
 
 
 async def test_what_waits_for_a_receiver_that_is_silent_too_long_is_given_up_together(store: Path) -> None:
@@ -160,7 +160,7 @@ async def test_what_waits_for_a_receiver_that_is_silent_too_long_is_given_up_tog
         run = await s.run("echo", {"text": "a"}, webhook=url)
         await s.output(run)
         await _put(s, url, 1200, now() - 2 * day)
-        await engine.store.database.write(  # type: ignore[attr-defined]
+        await engine.core.store.database.write(  # type: ignore[attr-defined]
             lambda conn: (
                 conn.execute("UPDATE receivers SET standing='failing', failures=60"),
                 conn.execute("UPDATE callbacks SET next_at=1 WHERE run LIKE 'run%'"),  # the real run is tried first
@@ -168,8 +168,8 @@ async def test_what_waits_for_a_receiver_that_is_silent_too_long_is_given_up_tog
         )
         engine.callbacks.start()
         await _until(lambda: engine.callbacks.failed == 1200)
-        assert await engine.store.callbacks.counts() == {"failed": 1200, "due": 1}
-        assert [row.state for row in await engine.store.callbacks.search(run=run)] == ["due"], "it is new"
+        assert await engine.core.store.callbacks.counts() == {"failed": 1200, "due": 1}
+        assert [row.state for row in await engine.core.store.callbacks.search(run=run)] == ["due"], "it is new"
 
 
 async def test_of_a_receivers_answer_only_the_status_is_read(store: Path) -> None:
@@ -218,7 +218,7 @@ async def test_credentials_in_an_unexpected_exception_are_not_shown_to_callers(s
             run = await s.run(agent, input_)
             said = await s.output(run)
             assert "postgres://***@10.0.0.5/db" in said["description"]
-            events = [event async for event in s.server.engine.events(run, follow=False)]
+            events = [event async for event in s.server.engine.runs.events(run, follow=False)]
             assert "hunter2" not in repr(events)
         said = await s.output(await s.run("careless", {"how": "meant"}))
         assert "hunter2" in said["description"], "what an agent says itself is its own business"
@@ -229,7 +229,7 @@ async def test_metrics_and_readiness_need_a_key_where_the_server_has_keys(
 ) -> None:
     async with il.Engine(store) as engine:
         secret, record = make_key("laptop", [], now())
-        await StoredKeys(engine.store).put(record)
+        await StoredKeys(engine.keys).put(record)
     async with up(store) as s, httpx2.AsyncClient(base_url=s.server.address) as http:
         assert (await http.get("/healthz")).text == "ok\n"
         for path in ("/readyz", "/metrics"):
@@ -241,8 +241,8 @@ async def test_metrics_and_readiness_need_a_key_where_the_server_has_keys(
         async def broken() -> Any:
             raise StoreError("/secret/place/store.db: disk I/O error")
 
-        monkeypatch.setattr(s.server.engine.store.callbacks, "next_due", broken)
-        monkeypatch.setattr(s.server.engine.store.callbacks, "counts", broken)
+        monkeypatch.setattr(s.server.engine.core.store.callbacks, "next_due", broken)
+        monkeypatch.setattr(s.server.engine.core.store.callbacks, "counts", broken)
         mine = {"authorization": f"Bearer {secret}"}
         answer = await http.get("/readyz", headers=mine)
         assert (answer.status_code, answer.text) == (503, "the store does not answer\n")
@@ -257,7 +257,7 @@ async def test_a_server_without_keys_closes_itself_with_its_first_key(store: Pat
         run = await s.run("echo", {"text": "a"})
         async with il.Engine(store) as other:  # as another process would
             secret, record = make_key("laptop", [], now())
-            await StoredKeys(other.store).put(record)
+            await StoredKeys(other.keys).put(record)
         async with asyncio.timeout(5):
             while (await s.http.get(f"/runs/{run}")).status_code != 401:
                 await asyncio.sleep(0.01)
@@ -279,7 +279,7 @@ async def test_a_time_that_is_too_far_away_is_refused_with_the_limit(store: Path
         assert "9999999999" in said
         assert "after_seconds" in said
         with pytest.raises(InvalidRequest, match=r"from 0 to 9,999,999,999"):
-            await s.server.engine.submit(il.RunRequest("echo", input={"text": "a"}, delay=1e10))
+            await s.server.engine.runs.submit(il.RunRequest("echo", input={"text": "a"}, delay=1e10))
 
 
 async def test_a_server_behind_a_proxy_sends_no_callbacks_to_its_own_machine(store: Path) -> None:
@@ -295,5 +295,5 @@ async def test_runs_whose_time_has_not_come_do_not_fill_the_queue(store: Path) -
     async with up(store, engine=settings) as s:
         for _ in range(5):
             await s.run("echo", {"text": "a"}, after_seconds=3600)
-            s.server.engine._counted_at = -1.0
+            s.server.engine.core.admission._counted_at = -1.0
         await s.output(await s.run("echo", {"text": "now"}, on_completion="keep"))

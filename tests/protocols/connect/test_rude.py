@@ -352,7 +352,7 @@ async def test_a_client_may_leave_at_any_point_and_every_run_ends(store: Path, p
         begun |= {r["run_id"] for r in await s.get(f"/threads/{thread}/runs")}
         assert len(begun) == 1 or point == "after the body", "what was not asked for in full is not done"
         for run in begun:
-            assert (await engine.wait(run, timeout=20)).status.final
+            assert (await engine.runs.wait(run, timeout=20)).status.final
         assert (await s.get(f"/threads/{thread}"))["status"] in ("idle", "error")
         told = await s.post(f"/threads/{thread}/runs/wait", {"agent_id": "echo", "input": {"text": "a"}})
         assert told["run"]["status"] == "success"
@@ -369,7 +369,7 @@ async def test_a_client_that_leaves_while_it_waits_frees_the_thread(store: Path,
         await raw.send(raw.head(f"/threads/{thread}/runs/{kind}", len(body)) + body)
         await gate.entered.get()
         await raw.leave(rudely=True)
-        ended = await s.server.engine.wait(gate.runs[0], timeout=20)
+        ended = await s.server.engine.runs.wait(gate.runs[0], timeout=20)
         assert ended.status is il.Status.CANCELLED
         assert (await s.get(f"/threads/{thread}"))["status"] in ("idle", "error")
         gate.go.set()
@@ -389,7 +389,7 @@ async def test_a_server_that_stops_cancels_nobodys_run(store: Path) -> None:
         await asyncio.gather(waiting, return_exceptions=True)
     gate.go.set()
     async with up(store, gate.agent) as s:
-        ended = await s.server.engine.wait(gate.runs[0], timeout=20)
+        ended = await s.server.engine.runs.wait(gate.runs[0], timeout=20)
         assert ended.status is il.Status.SUCCEEDED, "the server left, not its client"
 
 

@@ -20,7 +20,7 @@ async def run_at(server: Server, headers: dict[str, str] | list[tuple[str, str]]
         body = {"agent_id": "words", "input": {"text": "hi"}}
         made = await http.post("/runs/wait", json=body, headers=headers)
         assert made.status_code == 200, made.text
-    return await server.engine.run(made.json()["run"]["run_id"])
+    return await server.engine.runs.get(made.json()["run"]["run_id"])
 
 
 async def test_the_headers_of_a_request_are_the_trace_of_its_run(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ async def gone(pid: int, within: float = 60.0) -> bool:
 async def seen(eng: il.Engine, run: str, kind: str) -> il.Event:
     """Wait for an event of a run."""
     async with asyncio.timeout(60):
-        async for event in eng.events(run):
+        async for event in eng.runs.events(run):
             if event.kind == kind:
                 return event
     raise AssertionError(f"the run ended without {kind}")

@@ -52,5 +52,5 @@ async def test_members_of_meta_that_are_nobodys_are_metadata_of_the_run(store: P
         meta |= {"interlingua/unknown": 1, METADATA: {"traceparent": "mine"}}
         prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "go"}], "_meta": meta}
         ended = await client.ask("session/prompt", prompt)
-        run = await engine.run(ended["_meta"]["interlingua"]["run"])
+        run = await engine.runs.get(ended["_meta"]["interlingua"]["run"])
         assert run.metadata == {"com.example/ticket": 7, "traceparent": "mine"}

@@ -145,7 +145,7 @@ async def test_a_permission_with_the_schema_of_its_answer_asks_for_that_and_pass
         ]  # fmt: skip
         assert (asked.prompt, asked.answer_schema) == ("Ship it?", VERDICT)
         await eng.questions.answer(asked.id, answer)
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == sent
 
@@ -158,7 +158,7 @@ async def test_an_answer_that_begins_with_no_option_is_refused(store: Path) -> N
         with pytest.raises(il.InterlinguaError, match="burn"):
             await eng.questions.answer(asked.id, {"pick": "burn", "why": WHY})
         await eng.questions.answer(asked.id, {"pick": "hold", "why": WHY})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == chose("hold", {"pick": "hold", "why": WHY})
 
@@ -169,7 +169,7 @@ async def test_options_that_are_not_of_their_schema_are_asked_for_alone(store: P
         run = await submit(eng, AGENT, script(asks(schema)))
         asked = await question(eng, run.id)
         await eng.questions.answer(asked.id, {"choice": "hold"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == chose("hold")
 
@@ -177,6 +177,6 @@ async def test_options_that_are_not_of_their_schema_are_asked_for_alone(store: P
 async def test_nobody_answering_in_time_rejects_and_says_no_more(store: Path) -> None:
     async with mounted(store, answer_within=0.05) as (eng, _):
         run = await submit(eng, AGENT, script(asks(VERDICT)))
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == chose("hold")

@@ -71,11 +71,11 @@ async def everything(store: Path, path: Path) -> list[bytes]:
         )  # fmt: skip
         asking = await submit(eng, AGENT, script(PERMISSION))
         await eng.questions.answer((await question(eng, asking.id)).id, {"choice": "no"})
-        await eng.wait(asking.id, timeout=20)
+        await eng.runs.wait(asking.id, timeout=20)
         stopped = await submit(eng, AGENT, script("say begun", "wait"))
         await seen(eng, stopped.id, "delta")
-        await eng.cancel(stopped.id)
-        await eng.wait(stopped.id, timeout=20)
+        await eng.runs.cancel(stopped.id)
+        await eng.runs.wait(stopped.id, timeout=20)
         await finish(eng, AGENT, script("die"), thread="t")
         await finish(eng, AGENT, script("say again"), thread="t")
     data = path.read_bytes()
@@ -216,7 +216,7 @@ async def test_what_the_examples_of_the_specification_write_is_understood(store:
         asked = await question(eng, run.id)
         assert asked.payload.get("content") == "the plan"
         await eng.questions.answer(asked.id, {"choice": "no"})
-        await eng.wait(run.id, timeout=20)
+        await eng.runs.wait(run.id, timeout=20)
         again = await finish(eng, AGENT, script("seen"), thread="t", config={"mode": "ask"})
         assert again.output is not None
         sets = [params["modeId"] for method, params in json.loads(again.output["text"]) if method == "session/set_mode"]

@@ -126,9 +126,9 @@ async def test_closing_a_session_cancels_what_it_does_before_it_is_answered(stor
         back = place_of(client, lambda m: m.get("method") == "$/cancel_request")
         assert client.messages[back]["params"] == {"requestId": asked["id"]}
         assert back < client.messages.index(closed)
-        (run,) = await engine.runs(RunFilter(thread=session))
+        (run,) = await engine.runs.search(RunFilter(thread=session))
         assert run.status is il.Status.CANCELLED
-        assert session not in engine.editors
+        assert engine.workspaces.find(session) is None
 
 
 async def test_a_client_that_hangs_up_leaves_the_permission_to_others(store: Path) -> None:
@@ -139,8 +139,8 @@ async def test_a_client_that_hangs_up_leaves_the_permission_to_others(store: Pat
             await client.request("session/request_permission")
         (question,) = await engine.questions.open()
         await engine.questions.answer(question.id, {"approved": False})
-        (run,) = await engine.runs(RunFilter(thread=session))
-        assert (await engine.wait(run.id, timeout=20)).output == {"text": "left alone"}, "it was never approved"
+        (run,) = await engine.runs.search(RunFilter(thread=session))
+        assert (await engine.runs.wait(run.id, timeout=20)).output == {"text": "left alone"}, "it was never approved"
 
 
 # -- the order of things --------------------------------------------------------------------------------------
@@ -212,14 +212,14 @@ async def test_load_replays_everything_before_its_answer_and_resume_nothing(stor
 async def test_additional_directories_are_those_of_the_last_opening_and_never_restored(store: Path) -> None:
     async with Engine(store, agents=[agents.echo]) as engine, client_of(engine) as (client, _):
         session = await opened(client, additionalDirectories=["/a", "/b"])
-        assert engine.editors[session].directories == ["/a", "/b"]
+        assert engine.workspaces.find(session).directories == ["/a", "/b"]
         (listed,) = (await client.ask("session/list"))["sessions"]
         assert listed["additionalDirectories"] == ["/a", "/b"]
         where = {"sessionId": session, "cwd": "/tmp", "mcpServers": []}
         await client.ask("session/load", {**where, "additionalDirectories": ["/b"]})
-        assert engine.editors[session].directories == ["/b"], "not added to those of before"
+        assert engine.workspaces.find(session).directories == ["/b"], "not added to those of before"
         await client.ask("session/resume", where)
-        assert engine.editors[session].directories == []
+        assert engine.workspaces.find(session).directories == []
         (listed,) = (await client.ask("session/list"))["sessions"]
         assert "additionalDirectories" not in listed
 
@@ -231,9 +231,9 @@ async def test_tool_servers_belong_to_one_session_and_are_told_anew(store: Path)
         first = await opened(client, mcpServers=one)
         second = await client.new_session(mcpServers=two)
         third = await client.new_session()
-        assert [engine.editors[s].mcp_servers for s in (first, second, third)] == [one, two, []]
+        assert [engine.workspaces.find(s).mcp_servers for s in (first, second, third)] == [one, two, []]
         await client.ask("session/load", {"sessionId": first, "cwd": "/tmp", "mcpServers": []})
-        assert engine.editors[first].mcp_servers == []
+        assert engine.workspaces.find(first).mcp_servers == []
 
 
 @pytest.mark.parametrize("server", [{"env": {"KEY": "v"}}, {"headers": {"Authorization": "v"}}])
@@ -255,7 +255,7 @@ async def test_a_tool_server_of_a_kind_to_come_is_not_refused(store: Path) -> No
     server = {"type": "acp", "name": "later", "serverId": "x"}
     async with Engine(store, agents=[agents.echo]) as engine, client_of(engine) as (client, _):
         session = await opened(client, mcpServers=[server])
-        assert engine.editors[session].mcp_servers == [server]
+        assert engine.workspaces.find(session).mcp_servers == [server]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -377,10 +377,10 @@ async def test_an_agent_that_starts_over_replaces_what_it_said(store: Path, vers
         said = await client.update("agent_message_chunk")
         asked = await client.request("session/request_permission")
         (question,) = await engine.questions.open()
-        while (await engine.run(question.run)).status is not il.Status.WAITING:
+        while (await engine.runs.get(question.run)).status is not il.Status.WAITING:
             await asyncio.sleep(0.01)
         await client.respond(asked, selected("yes"))
-        await engine.wait(question.run, timeout=20)
+        await engine.runs.wait(question.run, timeout=20)
         assert await bodies(engine, question.run, RunRestarted), "the agent has started over"
         if version == 2:
             await client.update("state_update", lambda u: u["state"] == "idle")
@@ -399,7 +399,7 @@ async def test_an_agent_that_starts_over_replaces_what_it_said(store: Path, vers
             ]  # fmt: skip
             assert len({u["messageId"] for u in fresh}) == 1
             text = "".join(u["content"]["text"] for u in fresh)
-        assert text == (await engine.run(question.run)).output["text"]
+        assert text == (await engine.runs.get(question.run)).output["text"]
 
 
 def _blocks(update: Message) -> list[Message]:

@@ -198,10 +198,10 @@ async def test_a_transport_of_ones_own_keeps_the_lifecycle(store: Path) -> None:
             assert "error" in await ours.next(), "a prompt needs a session"
             ours.say(new)
             session = (await ours.next())["result"]["sessionId"]
-            assert session in engine.editors
+            assert engine.workspaces.find(session) is not None
             await ours.close()
         assert connection.rpc.lost, "a client that has gone ends its connection"
-        assert session not in engine.editors
+        assert engine.workspaces.find(session) is None
         assert (await engine.threads.get(session)).id == session, "and its session stays"
 
 

@@ -296,7 +296,7 @@ async def test_the_trace_context_of_a_prompt_is_kept_on_the_run(tmp_path: Path) 
             "session/prompt",
             {"sessionId": session, "prompt": [{"type": "text", "text": "x"}], "_meta": {"traceparent": trace}},
         )
-        run = await engine.run(told["_meta"]["interlingua"]["run"])
+        run = await engine.runs.get(told["_meta"]["interlingua"]["run"])
         assert run.request is not None
         assert run.request.trace == {"traceparent": trace}
 
@@ -347,8 +347,8 @@ async def test_a_prompt_that_is_taken_back_right_behind_itself_does_not_run_on(t
             await client.raw(b"".join(json.dumps(m).encode() + b"\n" for m in (prompt, back)))
             answer = await client.answer(prompt["id"])
             assert version == 2 or answer["result"]["stopReason"] == "cancelled"
-            (run, *_) = await engine.runs(RunFilter(thread=session))
-            assert (await engine.wait(run.id, timeout=15)).status is Status.CANCELLED
+            (run, *_) = await engine.runs.search(RunFilter(thread=session))
+            assert (await engine.runs.wait(run.id, timeout=15)).status is Status.CANCELLED
 
 
 async def test_cancelling_settles_an_open_permission_and_never_counts_as_one(tmp_path: Path) -> None:
@@ -693,7 +693,7 @@ async def test_a_turn_goes_on_without_its_client_and_is_seen_by_the_next(tmp_pat
         await engine.questions.answer(question.id, {"approved": True})
         run = (await engine.threads.get(session)).active
         if run is not None:
-            await engine.wait(run)
+            await engine.runs.wait(run)
         async with client_of(engine) as (client, _):
             await client.initialize()
             await client.ask("session/load", {"sessionId": session, "cwd": "/tmp", "mcpServers": []})
@@ -704,8 +704,8 @@ async def test_a_session_goes_on_at_another_door_and_comes_back(tmp_path: Path) 
     async with Engine(tmp_path / "s.db", agents=[agents.remember]) as engine, client_of(engine) as (client, _):
         session = await opened(client)
         await client.prompt(session, "here")
-        run = await engine.submit(RunRequest("remember", input={"text": "there"}, thread=session))
-        assert (await engine.wait(run.id)).output == {"text": "2 in a dry tone"}
+        run = await engine.runs.submit(RunRequest("remember", input={"text": "there"}, thread=session))
+        assert (await engine.runs.wait(run.id)).output == {"text": "2 in a dry tone"}
         await client.prompt(session, "here again")
         assert client.text(session).endswith("3 in a dry tone")
         before = len(client.messages)
@@ -796,8 +796,8 @@ async def test_tool_servers_of_every_kind_are_taken(tmp_path: Path) -> None:
     async with Engine(tmp_path / "s.db", agents=[agents.files]) as engine, client_of(engine) as (client, _):
         await client.initialize()
         session = await client.new_session(mcpServers=servers, additionalDirectories=["/more"])
-        assert engine.editors[session].mcp_servers == servers
-        assert engine.editors[session].directories == ["/more"]
+        assert engine.workspaces.find(session).mcp_servers == servers
+        assert engine.workspaces.find(session).directories == ["/more"]
         assert "secret" not in str((await engine.threads.get(session)).metadata)
 
 
@@ -836,8 +836,8 @@ async def test_without_the_capability_the_agent_knows_before_it_tries(tmp_path: 
             session = await opened(client)
             await client.prompt(session, "go")
             assert client.text(session) == "cannot read"
-        run = await engine.submit(RunRequest("files", input={"text": "x"}, thread=session))
-        assert (await engine.wait(run.id)).output == {"text": "no editor"}  # the editor has gone
+        run = await engine.runs.submit(RunRequest("files", input={"text": "x"}, thread=session))
+        assert (await engine.runs.wait(run.id)).output == {"text": "no editor"}  # the editor has gone
 
 
 # -- two clients ----------------------------------------------------------------------------------------------

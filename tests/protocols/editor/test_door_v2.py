@@ -166,8 +166,8 @@ async def test_content_of_a_type_to_come_is_kept(tmp_path: Path) -> None:
     async with Engine(tmp_path / "s.db", agents=[agents.parts]) as engine, client_of(engine) as (client, _):
         session = await opened(client)
         await turn(client, session, "look", {"type": "hologram", "depth": 3})
-        (run,) = await engine.runs(RunFilter())
-        output = (await engine.run(run.id)).output
+        (run,) = await engine.runs.search(RunFilter())
+        output = (await engine.runs.get(run.id)).output
         assert output["parts"][1]["data"] == {"type": "hologram", "depth": 3}
 
 

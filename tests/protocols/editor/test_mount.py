@@ -231,7 +231,7 @@ async def test_everything_that_it_says_becomes_events(store: Path) -> None:
 
 async def test_updates_before_the_session_is_known_and_behind_the_answer_are_taken(store: Path) -> None:
     async with mounted(store, {"early": [{"name": "early", "description": "bird"}]}) as (eng, _):
-        assert [skill.id for skill in (await eng.card(AGENT)).skills] == ["early"]
+        assert [skill.id for skill in (await eng.agents.card(AGENT)).skills] == ["early"]
         run = await finish(eng, AGENT, script("say on time", "late , and late"))
         assert run.output == {"text": "on time, and late"}
 
@@ -241,7 +241,7 @@ async def test_text_that_comes_a_moment_after_the_answer_is_output(store: Path, 
     async with mounted(store, silence_after_answer=2.0) as (eng, _):
         run = await submit(eng, AGENT, script("say on time", f"later {pipe}"))
         await asyncio.to_thread(pipe.write_text, ", and later")  # waits until the agent reads, after its answer
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "on time, and later"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "on time, and later"}
 
 
 @pytest.mark.parametrize("thread", ["t", None])
@@ -377,7 +377,7 @@ async def test_a_permission_is_a_question_and_its_answer_the_chosen_option(store
         with pytest.raises(il.InterlinguaError):
             await eng.questions.answer(asked.id, {"choice": "maybe"})
         await eng.questions.answer(asked.id, {"choice": "yes"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"outcome": {"outcome": "selected", "optionId": "yes"}}
         assert [call.title for call in await bodies(eng, run.id, ToolCall)] == ["Remove the file"]
@@ -389,11 +389,11 @@ async def test_the_same_permission_asked_twice_is_two_questions(store: Path) -> 
         first = await question(eng, run.id)
         await eng.questions.answer(first.id, {"choice": "yes"})
         async with asyncio.timeout(20):
-            async for event in eng.events(run.id):
+            async for event in eng.runs.events(run.id):
                 if event.kind == "asked" and event.body.question.id != first.id:
                     await eng.questions.answer(event.body.question.id, {"choice": "no"})
                     break
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert ended.output["text"].count('"yes"') == 1
         assert ended.output["text"].count('"no"') == 1
@@ -428,7 +428,7 @@ async def test_a_permission_knows_what_was_told_of_its_tool_call_before(store: P
             "title": "Write /a", "input": {"b": 2}, "diffs": [{"path": "/a", "old": "x", "new": "y"}],
         }  # fmt: skip
         await eng.questions.answer(asked.id, {"choice": "no"})
-        await eng.wait(run.id, timeout=20)
+        await eng.runs.wait(run.id, timeout=20)
 
 
 async def test_a_form_is_a_question_with_its_schema(store: Path) -> None:
@@ -446,7 +446,7 @@ async def test_a_form_is_a_question_with_its_schema(store: Path) -> None:
         with pytest.raises(il.InterlinguaError):
             await eng.questions.answer(asked.id, {"name": "x"})
         await eng.questions.answer(asked.id, {"name": "Ada"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"action": "accept", "content": {"name": "Ada"}}
 
@@ -483,7 +483,7 @@ async def test_a_form_that_has_the_schema_of_the_answer_asks_for_that(
         with pytest.raises(il.InterlinguaError):
             await eng.questions.answer(asked.id, {"city": 1})
         await eng.questions.answer(asked.id, answer)
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"action": "accept", "content": content}
 
@@ -495,7 +495,7 @@ async def test_a_schema_that_its_form_does_not_show_is_not_asked_for(store: Path
         asked = await question(eng, run.id)
         assert list(asked.answer_schema["properties"]) == ["city"]
         await eng.questions.answer(asked.id, {"city": "Brno"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"action": "accept", "content": {"city": "Brno"}}
 
@@ -507,7 +507,7 @@ async def test_an_address_to_visit_is_shown_and_accepted_or_declined(store: Path
         asked = await question(eng, run.id)
         assert asked.payload == {"message": "Log in", "url": "https://x.test/"}
         await eng.questions.answer(asked.id, {"choice": "decline"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output == {"text": '{"action": "decline"}'}
 
 
@@ -523,19 +523,19 @@ async def test_what_the_agent_takes_back_is_withdrawn(store: Path) -> None:
         form = act("call", "elicitation/create", mode="url", message="Wait", url="https://x.test/")
         run = await submit(eng, AGENT, script(f"raw {raw}", form), thread="t")
         async with asyncio.timeout(20):
-            async for event in eng.events(run.id):
+            async for event in eng.runs.events(run.id):
                 if event.kind == "asked" and event.body.question.type == "visit":
                     visit = event.body.question
                     break
-        assert {q.type for q in (await eng.run(run.id)).questions} == {"permission", "visit"}
+        assert {q.type for q in (await eng.runs.get(run.id)).questions} == {"permission", "visit"}
         await eng.questions.answer(visit.id, {"choice": "accept"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.status is il.Status.SUCCEEDED
         second = await submit(eng, AGENT, script(f"raw {raw}", "raw " + cancel, form), thread="t")
         event = await seen(eng, second.id, "withdrawn")
         assert event.body == QuestionWithdrawn(event.body.question, "the agent no longer asks", event.body.still_open)
-        await eng.cancel(second.id)
-        await eng.wait(second.id, timeout=20)
+        await eng.runs.cancel(second.id)
+        await eng.runs.wait(second.id, timeout=20)
 
 
 # -- cancelling -----------------------------------------------------------------------------------------------
@@ -545,8 +545,8 @@ async def test_cancelling_stops_the_turn_there_and_hears_its_last_words(store: P
     async with mounted(store) as (eng, _):
         run = await submit(eng, AGENT, script("say working", "wait"))
         await seen(eng, run.id, "delta")
-        await eng.cancel(run.id)
-        ended = await eng.wait(run.id, timeout=20)
+        await eng.runs.cancel(run.id)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.status is il.Status.CANCELLED
         texts = "".join(d.delta["text"] for d in await bodies(eng, run.id, OutputDelta))
         assert texts == "workinglast words"
@@ -556,8 +556,8 @@ async def test_cancelling_settles_what_is_asked_as_cancelled(store: Path) -> Non
     async with mounted(store) as (eng, _):
         run = await submit(eng, AGENT, script(PERMISSION))
         asked = await question(eng, run.id)
-        await eng.cancel(run.id)
-        ended = await eng.wait(run.id, timeout=20)
+        await eng.runs.cancel(run.id)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.status is il.Status.CANCELLED
         assert (await eng.questions.get(asked.id)).state == "withdrawn"
         (said,) = await bodies(eng, run.id, OutputDelta)

@@ -155,7 +155,7 @@ async def test_writing_is_asked_for_with_a_diff_and_done_when_allowed(store: Pat
         assert [o.kind for o in asked.options] == ["allow_once", "allow_always", "reject_once"]
         assert (home / "a.txt").read_text() == "one\ntwo\nthree\n"
         await eng.questions.answer(asked.id, {"choice": "allow"})
-        assert (await eng.wait(run.id, timeout=20)).output == {"text": "{}"}
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "{}"}
         assert (home / "a.txt").read_text() == "one\n2\nthree\n"
 
 
@@ -163,7 +163,7 @@ async def test_what_is_rejected_or_not_answered_is_not_written(store: Path, home
     async with mounted(store, directory=str(home), answer_within=0.3) as (eng, _):
         run = await submit(eng, AGENT, script(write(home / "b", "x")))
         await eng.questions.answer((await question(eng, run.id)).id, {"choice": "reject"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert "not allowed" in ended.output["text"]
         (told,) = await answers(eng, write(home / "b", "x"))
@@ -177,13 +177,13 @@ async def test_always_is_for_the_rest_of_the_session_and_only_for_its_kind(store
         run = await submit(eng, AGENT, script(*lines))
         await eng.questions.answer((await question(eng, run.id)).id, {"choice": "always"})
         async with asyncio.timeout(20):
-            async for event in eng.events(run.id):
+            async for event in eng.runs.events(run.id):
                 if event.kind == "asked" and event.body.question.type != "write_permission":
                     break
         assert event.body.question.type == "terminal_permission"
         assert (home / "y").read_text() == "2"
-        await eng.cancel(run.id)
-        await eng.wait(run.id, timeout=20)
+        await eng.runs.cancel(run.id)
+        await eng.runs.wait(run.id, timeout=20)
 
 
 async def test_a_policy_of_deny_is_not_even_offered(store: Path, home: Path) -> None:
@@ -270,7 +270,7 @@ async def test_a_command_is_asked_for_and_its_directory_must_be_inside(store: Pa
         asked = await question(eng, run.id)
         assert (asked.type, asked.payload) == ("terminal_permission", {"command": "rm -r x", "cwd": str(home)})
         await eng.questions.answer(asked.id, {"choice": "reject"})
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
 
 
 # -- through the editor that the run comes from ---------------------------------------------------------------
@@ -310,7 +310,7 @@ async def test_a_run_from_an_editor_has_its_files_terminals_and_tool_servers(sto
     given = {"able": {"sessionCapabilities": {"additionalDirectories": {}}}}
     async with mounted(store, given, directory="/") as (eng, _):
         editor = FakeEditor(str(home))
-        eng.editors["t"] = editor
+        eng.workspaces.attach("t", editor)
         lines = [
             read("/x", line=3), write("/y", "z"), act("call", "terminal/create", command="make"),
             act("call", "terminal/output", terminalId="there"), "say |", "seen",

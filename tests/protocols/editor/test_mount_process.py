@@ -38,7 +38,7 @@ def pids_of(path: Path) -> list[int]:
 async def test_one_process_serves_many_runs_at_once(store: Path) -> None:
     async with mounted(store) as (eng, made):
         runs = [await submit(eng, AGENT, script(f"say {n} ", "pid")) for n in range(5)]
-        outputs = [(await eng.wait(run.id, timeout=20)).output for run in runs]
+        outputs = [(await eng.runs.wait(run.id, timeout=20)).output for run in runs]
         words = [output["text"].split() for output in outputs if output is not None]
         assert [number for number, _ in words] == ["0", "1", "2", "3", "4"]
         assert len({pid for _, pid in words}) == 1
@@ -237,9 +237,9 @@ async def test_a_turn_that_is_under_way_does_not_count_as_idle(store: Path) -> N
         await seen(eng, run.id, "delta")
         starts = made.host.starts
         await asyncio.sleep(0.3)  # longer than it may be idle: nothing may happen
-        assert not (await eng.run(run.id)).status.final
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        assert not (await eng.runs.get(run.id)).status.final
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
         assert made.host.starts == starts
 
 

@@ -73,14 +73,14 @@ async def test_an_agent_at_an_address_is_an_agent_here(
             asked = await question(eng, run.id)
             assert asked.prompt == "Say hello?"
             await eng.questions.answer(asked.id, {"approved": True})
-            ended = await eng.wait(run.id, timeout=20)
+            ended = await eng.runs.wait(run.id, timeout=20)
             assert ended.output == {"text": "so hello"}, ended.error
             assert [t.text for t in await bodies(eng, run.id, Thought)] == ["hm"]
             cancelled = await submit(eng, "careful", {"text": "bye"}, thread="t")
             await question(eng, cancelled.id)
-            await eng.cancel(cancelled.id)
-            assert (await eng.wait(cancelled.id, timeout=20)).status is il.Status.CANCELLED
-            statuses = {run.status for run in await server.engine.runs(RunFilter())}
+            await eng.runs.cancel(cancelled.id)
+            assert (await eng.runs.wait(cancelled.id, timeout=20)).status is il.Status.CANCELLED
+            statuses = {run.status for run in await server.engine.runs.search(RunFilter())}
             assert statuses == {il.Status.SUCCEEDED, il.Status.CANCELLED}
 
 
@@ -103,14 +103,14 @@ async def test_after_our_crash_a_turn_at_an_address_goes_on(tmp_path: Path, stor
         await first.close()
         second = mount_of(server, "ws", version=version, quiet_after=0.5)
         async with engine(store, await second.agent(), settings=SETTINGS) as again:
-            assert [q.id for q in (await again.run(run.id)).questions] == [asked.id]
+            assert [q.id for q in (await again.runs.get(run.id)).questions] == [asked.id]
             await again.questions.answer(asked.id, {"approved": True})
-            ended = await again.wait(run.id, timeout=20)
+            ended = await again.runs.wait(run.id, timeout=20)
             assert ended.output == {"text": "so hello"}, ended.error
             assert "".join(d.delta["text"] for d in await bodies(again, run.id, OutputDelta)) == "so hello"
             assert await bodies(again, run.id, RunRestarted) == []
         await second.close()
-        (there_,) = await server.engine.runs(RunFilter())
+        (there_,) = await server.engine.runs.search(RunFilter())
         assert there_.status is il.Status.SUCCEEDED
 
 
@@ -124,12 +124,12 @@ async def test_a_run_cancelled_while_we_were_down_is_cancelled_at_its_address(tm
         await crash(eng)
         await first.close()
         async with engine(store, settings=SETTINGS) as other:
-            await other.cancel(run.id)
+            await other.runs.cancel(run.id)
         second = mount_of(server, "ws")
         async with engine(store, await second.agent(), settings=SETTINGS) as again:
-            assert (await again.wait(run.id, timeout=20)).status is il.Status.CANCELLED
-            (remote,) = await server.engine.runs(RunFilter())
-            ended = await server.engine.wait(remote.id, timeout=20)
+            assert (await again.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+            (remote,) = await server.engine.runs.search(RunFilter())
+            ended = await server.engine.runs.wait(remote.id, timeout=20)
             assert ended.status is il.Status.CANCELLED
         await second.close()
 
@@ -331,11 +331,11 @@ async def test_a_thread_stays_with_its_session_though_nobody_answers(store: Path
         peer = await mount.host.peer()
         peer.able.load = True
         await eng.threads.create("t")
-        await eng.store.documents.link("editor:far", "t", "other")
+        await eng.core.store.documents.link("editor:far", "t", "other")
         ended = await finish(eng, "far", {"text": "hi"}, thread="t")
         assert ended.error is not None
         assert (ended.error.code, ended.error.transient) == ("unavailable", True)
-        assert await eng.store.documents.linked("editor:far", "t") == "other"
+        assert await eng.core.store.documents.linked("editor:far", "t") == "other"
 
 
 async def test_what_a_server_refuses_is_not_tried_again(store: Path) -> None:

@@ -41,7 +41,7 @@ def kill_agent(eng: il.Engine, made: Any) -> None:
 async def asked_next(eng: il.Engine, run: str, before: AskedQuestion) -> AskedQuestion:
     """Wait for the question that a run asks after another."""
     async with asyncio.timeout(20):
-        async for event in eng.events(run):
+        async for event in eng.runs.events(run):
             if event.kind == "asked" and event.body.question.id != before.id:
                 return event.body.question
     raise AssertionError("the run ended, and asked nothing else")
@@ -62,7 +62,7 @@ async def test_a_permission_of_an_agent_that_is_killed_is_withdrawn_at_once_and_
         second = await asked_next(eng, run.id, asked)
         assert second.payload == asked.payload
         await eng.questions.answer(second.id, {"choice": "yes"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.status is il.Status.SUCCEEDED, ended.error
         assert ended.output is not None
         assert ended.output["text"].startswith("before ")
@@ -77,7 +77,7 @@ async def test_version_2_tells_the_end_of_a_turn_that_was_taken_up_again(store: 
         kill_agent(eng, made)
         second = await asked_next(eng, run.id, asked)
         await eng.questions.answer(second.id, {"choice": "no"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.status is il.Status.SUCCEEDED, ended.error
         assert ended.output is not None
         assert '"optionId": "no"' in ended.output["text"]
@@ -88,7 +88,7 @@ async def test_an_agent_that_does_not_ask_again_fails_the_run_as_transient(store
         run = await submit(eng, AGENT, script(PERMISSION))
         asked = await question(eng, run.id)
         kill_agent(eng, made)
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.status is il.Status.FAILED
         assert ended.error is not None
         assert (ended.error.code, ended.error.transient) == ("run_lost", True)
@@ -104,9 +104,9 @@ async def test_nobody_can_answer_while_the_agent_that_asked_is_started_again(sto
         await seen(eng, run.id, "withdrawn")
         with pytest.raises(AlreadyAnswered, match=DIED):
             await eng.questions.answer(asked.id, {"choice": "yes"})
-        assert not (await eng.run(run.id)).status.final, "the agent has not taken up its session yet"
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        assert not (await eng.runs.get(run.id)).status.final, "the agent has not taken up its session yet"
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
 
 
 async def test_a_session_that_is_gone_after_a_crash_is_told_with_the_agents_reason(store: Path) -> None:
@@ -115,7 +115,7 @@ async def test_a_session_that_is_gone_after_a_crash_is_told_with_the_agents_reas
         run = await submit(eng, AGENT, script(PERMISSION))
         await question(eng, run.id)
         kill_agent(eng, made)
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.error is not None
         assert ended.error.code == "run_lost"
         assert DIED in ended.error.message
@@ -133,7 +133,7 @@ async def test_something_else_than_was_asked_is_another_question(store: Path) ->
         assert second.payload["input"] == {"path": "/b"}
         assert (await eng.questions.get(asked.id)).state == "withdrawn"
         await eng.questions.answer(second.id, {"choice": "no"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert '"optionId": "no"' in ended.output["text"]
 
@@ -158,7 +158,7 @@ async def test_what_is_asked_again_over_the_same_connection_is_one_question(
         await seen(eng, run.id, "delta")
         asked = await question(eng, run.id)
         await eng.questions.answer(asked.id, answer)
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None, ended.error
         assert next(iter(answer.values())) in ended.output["text"], "the newest request has the answer"
         assert len(await bodies(eng, run.id, QuestionAsked)) == 1
@@ -170,11 +170,11 @@ async def test_what_was_answered_and_is_asked_again_for_the_same_tool_call_is_an
         first = await question(eng, run.id)
         await eng.questions.answer(first.id, {"choice": "yes"})
         async with asyncio.timeout(20):
-            async for event in eng.events(run.id):
+            async for event in eng.runs.events(run.id):
                 if event.kind == "asked" and event.body.question.id != first.id:
                     await eng.questions.answer(event.body.question.id, {"choice": "no"})
                     break
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert re.findall(r'"optionId": "(\w+)"', ended.output["text"]) == ["yes", "no"]
 
@@ -197,7 +197,7 @@ async def test_after_our_own_crash_an_open_permission_is_withdrawn_and_asked_ane
         record = await again.questions.get(asked.id)
         assert (record.state, record.reason) == ("withdrawn", "this process ended while the agent worked")
         await again.questions.answer(second.id, {"choice": "yes"})
-        ended = await again.wait(run.id, timeout=20)
+        ended = await again.runs.wait(run.id, timeout=20)
         assert ended.status is il.Status.SUCCEEDED, ended.error
         assert ended.output is not None
         assert ended.output["text"].startswith("before ")
@@ -216,7 +216,7 @@ async def test_an_answer_that_came_while_nobody_was_there_is_still_heard(store: 
     async with engine(store, settings=SETTINGS) as other:  # a process without the agent
         await other.questions.answer(asked.id, {"choice": "never"})
     async with mounted(store, AGAIN, quiet_after=0.3) as (again, _):
-        ended = await again.wait(run.id, timeout=20)
+        ended = await again.runs.wait(run.id, timeout=20)
         assert ended.output is not None, ended.error
         assert '"optionId": "never"' in ended.output["text"]
 
@@ -231,7 +231,7 @@ async def test_an_answer_that_was_heard_is_not_used_again(store: Path) -> None:
     await crash(eng)
     await made.close()
     async with mounted(store, AGAIN, quiet_after=0.3) as (again, _):
-        ended = await again.wait(run.id, timeout=20)
+        ended = await again.runs.wait(run.id, timeout=20)
         assert ended.status is il.Status.FAILED
         assert ended.error is not None
         assert (ended.error.code, ended.error.transient) == ("run_lost", True)
@@ -245,7 +245,7 @@ async def test_after_our_own_crash_a_prompt_is_not_sent_again(tmp_path: Path, st
     await crash(eng)
     await made.close()
     async with mounted(store, given) as (again, _):
-        ended = await again.wait(run.id, timeout=20)
+        ended = await again.runs.wait(run.id, timeout=20)
         assert ended.status is il.Status.FAILED
         assert ended.error is not None
         assert (ended.error.code, ended.error.transient) == ("run_lost", True)
@@ -261,9 +261,9 @@ async def test_a_run_cancelled_while_we_were_down_ends_and_starts_nothing(tmp_pa
     await crash(eng)
     await made.close()
     async with engine(store, settings=SETTINGS) as other:
-        await other.cancel(run.id)
+        await other.runs.cancel(run.id)
     async with mounted(store, {"state": str(state)}) as (again, _):
-        ended = await again.wait(run.id, timeout=20)
+        ended = await again.runs.wait(run.id, timeout=20)
         assert ended.status is il.Status.CANCELLED
         told = await finish(again, AGENT, script("seen"))
         assert told.output is not None

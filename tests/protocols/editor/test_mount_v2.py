@@ -40,7 +40,7 @@ async def test_version_1_is_asked_for_unless_somebody_wants_2(store: Path) -> No
         assert told["info"]["name"] == "interlingua"
         assert told["capabilities"]["elicitation"] == {"form": {}, "url": {}}
         assert (await made.host.peer()).version == 2
-        assert (await eng.card(AGENT)).metadata["protocol_version"] == 2
+        assert (await eng.agents.card(AGENT)).metadata["protocol_version"] == 2
 
 
 async def test_an_agent_of_version_1_that_is_asked_for_2_still_sees_what_we_offer(store: Path) -> None:
@@ -176,7 +176,7 @@ async def test_a_permission_has_its_own_title_and_subject(store: Path) -> None:
         assert asked.payload == {"title": "May I?", "description": "It is safe", "command": "rm x", "cwd": "/w"}
         assert [(o.id, o.kind) for o in asked.options] == [("y", "allow_once"), ("n", None)]
         await eng.questions.answer(asked.id, {"choice": "n"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"])["outcome"]["optionId"] == "n"
 
@@ -193,15 +193,15 @@ async def test_a_permission_shows_the_patch_that_it_is_about(store: Path) -> Non
         asked = await question(eng, run.id)
         assert asked.payload == {"title": "Change it", "diff": "-x\n+y"}
         await eng.questions.answer(asked.id, {"choice": "n"})
-        await eng.wait(run.id, timeout=20)
+        await eng.runs.wait(run.id, timeout=20)
 
 
 async def test_cancelling_waits_for_idle(store: Path) -> None:
     async with mounted(store, V2, version=2) as (eng, _):
         run = await submit(eng, AGENT, script("say working ", "wait"))
         await seen(eng, run.id, "delta")
-        await eng.cancel(run.id)
-        ended = await eng.wait(run.id, timeout=20)
+        await eng.runs.cancel(run.id)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.status is il.Status.CANCELLED
         texts = "".join(d.delta["text"] for d in await bodies(eng, run.id, OutputDelta))
         assert texts == "working last words"

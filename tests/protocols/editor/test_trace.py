@@ -28,7 +28,7 @@ async def test_the_trace_in_meta_of_a_prompt_is_that_of_the_run(
         session = await client.new_session()
         prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "x"}], "_meta": meta}
         told = await client.ask("session/prompt", prompt)
-        run = await engine.run(told["_meta"]["interlingua"]["run"])
+        run = await engine.runs.get(told["_meta"]["interlingua"]["run"])
         assert run.request is not None
         assert run.request.trace == expected
 

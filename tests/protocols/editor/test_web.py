@@ -205,7 +205,7 @@ def text(messages: list[dict[str, Any]]) -> str:
 
 async def run_of(server: Server, session: str) -> str:
     async with asyncio.timeout(WAIT):
-        while not (runs := await server.engine.runs(RunFilter(thread=session))):
+        while not (runs := await server.engine.runs.search(RunFilter(thread=session))):
             await asyncio.sleep(0)
     return runs[0].id
 
@@ -344,7 +344,7 @@ async def test_messages_wait_until_their_stream_is_opened(store: Path) -> None:
     async with up(store) as (server, _), clients(server) as client:
         session = await client.session(await client.begin())
         id_ = await client.prompt(session, "you")
-        await server.engine.wait(await run_of(server, session))
+        await server.engine.runs.wait(await run_of(server, session))
         own = await client.listen(session)
         _, before = await own.until(id_)
         assert text(before) == "grüße you"
@@ -396,7 +396,7 @@ async def test_a_session_that_nobody_reads_holds_up_no_other(store: Path) -> Non
         whole = await client.begin()
         silent, lively = await client.session(whole), await client.session(whole)
         id_ = await client.prompt(silent, "flood")
-        done = await server.engine.wait(await run_of(server, silent))  # the run itself goes on
+        done = await server.engine.runs.wait(await run_of(server, silent))  # the run itself goes on
         assert done.status is Status.SUCCEEDED
         own = await client.listen(lively)
         _, before = await own.until(await client.prompt(lively, "you"))
@@ -415,7 +415,7 @@ async def keys(store: Path, *names: str) -> list[str]:
     secrets = []
     for name in names:
         secret, record = make_key(name, ["*"], 0)
-        await StoredKeys(kept).put(record)
+        await StoredKeys(kept.keys).put(record)
         secrets.append(secret)
     await kept.close()
     return secrets
@@ -461,7 +461,7 @@ async def test_delete_ends_the_streams_but_not_the_runs(store: Path) -> None:
             await own.ended.wait()
         assert not web.connections
         assert (await client.http.delete(client.url, headers=headers)).status_code == 404
-        (run,) = await server.engine.runs(RunFilter(thread=session))
+        (run,) = await server.engine.runs.search(RunFilter(thread=session))
         assert run.status is Status.RUNNING
 
 
@@ -472,14 +472,14 @@ async def test_a_client_that_vanishes_is_forgotten_and_its_run_goes_on(store: Pa
         await client.prompt(session, "ask")
         (connection,) = web.connections.values()
         async with asyncio.timeout(WAIT):
-            while not server.engine.editors:
+            while not server.engine.workspaces:
                 await asyncio.sleep(0)
             assert web.connections  # its stream is open
             await whole.leave()
-            while not connection.editor.rpc.lost or server.engine.editors:
+            while not connection.editor.rpc.lost or server.engine.workspaces:
                 await asyncio.sleep(0.01)
         assert not web.connections
-        (run,) = await server.engine.runs(RunFilter(thread=session))
+        (run,) = await server.engine.runs.search(RunFilter(thread=session))
         assert not run.status.final
 
 
@@ -619,9 +619,9 @@ async def test_a_client_that_leaves_its_websocket_is_forgotten(store: Path) -> N
             params = {"cwd": "/tmp", "mcpServers": []}
             await ws.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "session/new", "params": params}))
             await ws.recv()
-            assert len(server.engine.editors) == 1
+            assert len(server.engine.workspaces) == 1
         async with asyncio.timeout(WAIT):
-            while server.engine.editors or web._sockets:
+            while server.engine.workspaces or web._sockets:
                 await asyncio.sleep(0)
 
 

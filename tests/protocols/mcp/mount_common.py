@@ -70,7 +70,7 @@ async def sent(log: Path, method: str) -> dict[str, Any]:
 async def seen(eng: il.Engine, run: str, kind: str) -> il.Event:
     """Wait for an event of a run."""
     async with asyncio.timeout(20):
-        async for event in eng.events(run):
+        async for event in eng.runs.events(run):
             if event.kind == kind:
                 return event
     raise AssertionError(f"the run ended without {kind}")

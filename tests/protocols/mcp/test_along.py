@@ -69,7 +69,7 @@ async def test_members_of_meta_that_are_nobodys_are_metadata_of_the_run(store: P
         meta = {"com.example/ticket": 7, "progressToken": "t", "traceparent": "nonsense", "interlingua/unknown": 1}
         result = await client.whole_run("porter", {"text": "x"}, **meta, **{METADATA: {"progressToken": "mine"}})
         assert came(result["output"])["metadata"] == {"com.example/ticket": 7, "progressToken": "mine"}
-        run = await engine.run(result["_meta"]["interlingua/run"])
+        run = await engine.runs.get(result["_meta"]["interlingua/run"])
         assert run.metadata == {"com.example/ticket": 7, "progressToken": "mine"}
 
 

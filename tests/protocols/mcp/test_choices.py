@@ -170,7 +170,7 @@ async def test_choices_with_the_schema_of_their_answers_ask_for_that_and_pass_on
         ]  # fmt: skip
         assert (asked.prompt, asked.answer_schema) == ("Ship it?", VERDICT)
         await eng.questions.answer(asked.id, answer)
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         told = json.loads(ended.output["text"])
         assert (told if how == "elicit" else told["q"]) == sent
@@ -184,7 +184,7 @@ async def test_an_answer_that_begins_with_no_choice_is_refused(store: Path) -> N
         with pytest.raises(il.InterlinguaError, match="burn"):
             await eng.questions.answer(asked.id, {"pick": "burn", "why": WHY})
         await eng.questions.answer(asked.id, {"pick": "hold", "why": WHY})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == chose("hold", whole={"pick": "hold", "why": WHY})
 
@@ -207,7 +207,7 @@ async def test_choices_that_are_not_of_their_schema_are_asked_for_alone(store: P
         asked = await question(eng, run.id)
         assert [option.id for option in asked.options] == ["ship", "hold"]
         await eng.questions.answer(asked.id, {"choice": "hold"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == chose("hold")
 
@@ -215,6 +215,6 @@ async def test_choices_that_are_not_of_their_schema_are_asked_for_alone(store: P
 async def test_nobody_answering_in_time_declines_and_says_no_more(store: Path) -> None:
     async with mounted(store, answer_within=0.05) as (eng, _):
         run = await submit(eng, "script", script(act("elicit", asks())))
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"action": "decline"}

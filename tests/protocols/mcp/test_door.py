@@ -72,11 +72,11 @@ async def flood(count: int):
 
 
 async def ended(engine: il.Engine, run: str) -> il.Run:
-    return await engine.wait(run, timeout=PATIENCE)
+    return await engine.runs.wait(run, timeout=PATIENCE)
 
 
 async def only_run(engine: il.Engine) -> il.Run:
-    [run] = await engine.runs(RunFilter())
+    [run] = await engine.runs.search(RunFilter())
     return run
 
 
@@ -251,7 +251,7 @@ async def test_a_run_gives_its_output_and_its_id(store: Path) -> None:
         await client.initialize()
         result = await client.whole_run("adder", {"numbers": [1, 2]})
         assert result["output"] == {"total": 3, "seen": [1, 2], "note": "done"}
-        run = await engine.run(result["_meta"][RUN])
+        run = await engine.runs.get(result["_meta"][RUN])
         assert (run.agent, run.output) == ("adder", result["output"])
 
 
@@ -278,7 +278,7 @@ async def test_bad_params_are_named_and_change_nothing(store: Path, params: Any,
         error = (await client.call("agents/run", params))["error"]
         assert error["code"] == INVALID_PARAMS
         assert told in json.dumps(error)
-        assert await engine.runs(RunFilter()) == []
+        assert await engine.runs.search(RunFilter()) == []
 
 
 async def test_the_path_of_a_bad_input_is_in_the_data(store: Path) -> None:
@@ -331,7 +331,7 @@ async def test_a_trace_context_in_meta_reaches_the_run(store: Path) -> None:
     async with in_process(store, echo) as (client, engine):
         await client.initialize()
         result = await client.whole_run("echo", {"text": "x"}, traceparent=parent)
-        run = await engine.run(result["_meta"][RUN])
+        run = await engine.runs.get(result["_meta"][RUN])
         assert run.request is not None
         assert run.request.trace == {"traceparent": parent}
 
@@ -432,7 +432,7 @@ async def test_a_client_that_reads_nothing_gets_composed_deltas_and_loses_none(t
         watcher = il.Engine(tmp_path / "store.db", settings=QUICK)
         async with watcher:
             run = await only_run_when_there(watcher)
-            assert (await watcher.wait(run, timeout=PATIENCE * 4)).status is il.Status.SUCCEEDED
+            assert (await watcher.runs.wait(run, timeout=PATIENCE * 4)).status is il.Status.SUCCEEDED
         client.read_on()  # only now, when the agent has long ended
         answer = await client.answer(id_, timeout=PATIENCE * 4)
         expected = {"text": "".join(f"{n} " for n in range(count))}
@@ -477,7 +477,7 @@ async def test_what_a_client_does_not_read_is_not_even_sent(store: Path) -> None
 
 async def only_run_when_there(engine: il.Engine) -> str:
     async with asyncio.timeout(PATIENCE):
-        while not (runs := await engine.runs(RunFilter())):
+        while not (runs := await engine.runs.search(RunFilter())):
             await asyncio.sleep(0.05)
     return runs[0].id
 
@@ -526,7 +526,7 @@ async def test_a_run_that_is_cancelled_elsewhere_is_an_error(store: Path) -> Non
         await client.initialize()
         id_ = await client.start_run("slow", {"text": ""}, token="t")
         await client.notice(DELTA)
-        await engine.cancel((await only_run(engine)).id)
+        await engine.runs.cancel((await only_run(engine)).id)
         error = (await client.answer(id_))["error"]
         assert (error["code"], error["data"]["code"]) == (INTERNAL_ERROR, "cancelled")
 
@@ -592,7 +592,7 @@ async def test_cancelling_says_nothing_and_the_run_keeps_waiting(store: Path, ag
         await client.initialize(elicits=True)
         error = await client.failed_run(agent, {"text": "it"})
         assert error["code"] == QUESTION_OPEN
-        assert (await engine.run(error["data"]["run"])).status is il.Status.WAITING
+        assert (await engine.runs.get(error["data"]["run"])).status is il.Status.WAITING
 
 
 async def test_a_form_that_is_declined_says_nothing_where_the_question_has_no_no(store: Path) -> None:
@@ -601,7 +601,7 @@ async def test_a_form_that_is_declined_says_nothing_where_the_question_has_no_no
         await client.initialize(elicits=True)
         error = await client.failed_run("shipper", {"text": "it"})
         assert error["data"]["question"]["type"] == "where_to"
-        assert (await engine.run(error["data"]["run"])).status is il.Status.WAITING
+        assert (await engine.runs.get(error["data"]["run"])).status is il.Status.WAITING
 
 
 async def test_a_question_with_a_flat_answer_is_a_form(store: Path) -> None:
@@ -735,7 +735,7 @@ async def test_after_three_bad_answers_the_request_fails_and_the_run_keeps_waiti
         error = await client.failed_run("shipper", {"text": "it"})
         assert error["code"] == QUESTION_OPEN
         assert len(client.notices("elicitation/create")) == 3
-        assert (await engine.run(error["data"]["run"])).status is il.Status.WAITING
+        assert (await engine.runs.get(error["data"]["run"])).status is il.Status.WAITING
 
 
 async def test_a_client_that_answers_an_elicitation_with_an_error_gets_the_question_as_one(store: Path) -> None:
@@ -913,14 +913,14 @@ async def test_bad_params_of_templates_are_named_and_change_nothing(
         error = (await client.call(method, params))["error"]
         assert error["code"] == INVALID_PARAMS
         assert told in json.dumps(error)
-        assert await engine.store.instances.list() == []
+        assert await engine.core.store.instances.list() == []
 
 
 async def test_an_agent_that_was_created_elsewhere_under_a_name_that_is_taken_has_another(store: Path) -> None:
     async with in_process(store, styled) as (client, engine):
         await client.initialize()
         for label in ("styled", "mine", "mine"):
-            await engine.configure("styled", {"tone": label}, label=label)
+            await engine.instances.create("styled", {"tone": label}, label=label)
         names = [a["name"] for a in (await client.ask("agents/list"))["agents"]]
         assert len(set(names)) == 4
         assert {"styled", "mine"} < set(names)
@@ -969,7 +969,7 @@ async def test_blank_lines_unknown_notifications_and_responses_get_silence(store
     async with in_process(store, echo) as (client, engine):
         await client.initialize()
         assert await answers_to(client, line) == []
-        assert await engine.runs(RunFilter()) == []
+        assert await engine.runs.search(RunFilter()) == []
 
 
 async def test_a_batch_gets_one_array_of_answers(store: Path) -> None:

@@ -223,7 +223,7 @@ def test_no_changed_state_answers_a_question(store: Path) -> None:
 
             asked = runner.run(ask(run()))
             fuzz(150, _change, lambda change: runner.run(refused(client, asked, change)))
-            assert len(runner.run(server.engine.runs(RunFilter(limit=100)))) == 1
+            assert len(runner.run(server.engine.runs.search(RunFilter(limit=100)))) == 1
             [question] = asked["inputRequests"]
             done = runner.run(ask(run(asked["requestState"], inputResponses={question: YES})))
             assert done["output"] == {"text": "done"}

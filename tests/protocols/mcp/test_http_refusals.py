@@ -77,7 +77,7 @@ async def test_a_refusal_for_want_of_room_has_the_id(store: Path) -> None:
 async def test_a_refusal_of_who_shows_no_key_has_the_id(store: Path) -> None:
     kept = open_store(store)
     await kept.open()
-    await StoredKeys(kept).put(make_key("ann", ["*"], 0)[1])
+    await StoredKeys(kept.keys).put(make_key("ann", ["*"], 0)[1])
     await kept.close()
     async with up(store) as (server, _), clients(server) as client:
         answer = await client.post(LISTING)
@@ -168,7 +168,7 @@ async def test_who_cannot_be_asked_is_told_which_capability_is_missing(store: Pa
             assert told["error"]["code"] == wire.MISSING_CAPABILITY
             assert told["error"]["data"]["requiredCapabilities"] == {"elicitation": {"form": {}}}
             runs.add(told["error"]["data"]["run"])
-        assert len(runs) == len(await server.engine.runs(RunFilter())) == 1
+        assert len(runs) == len(await server.engine.runs.search(RunFilter())) == 1
 
 
 async def test_a_changed_state_is_a_bad_request(store: Path) -> None:

@@ -71,7 +71,7 @@ async def test_a_request_needs_nothing_before_it(store: Path) -> None:
         assert result["output"] == client.joined(0) == {"total": 3, "seen": [1, 2], "note": "done"}
         assert result["resultType"] == "complete"
         assert result["_meta"][IO + "serverInfo"]["name"] == "interlingua"
-        assert (await engine.run(result["_meta"][RUN])).agent == "adder"
+        assert (await engine.runs.get(result["_meta"][RUN])).agent == "adder"
         assert max(client.place(notice) for notice in client.notices(DELTA)) < client.place(answer)
 
 
@@ -129,8 +129,8 @@ async def test_a_cancelled_request_gets_no_answer_and_its_run_is_cancelled(store
         id_ = await client.send("agents/run", {"name": "slow", "input": {"text": ""}, "_meta": meta})
         await client.notice(DELTA)
         await client.notify("notifications/cancelled", {"requestId": id_})
-        [view] = await engine.runs(RunFilter())
-        assert (await engine.wait(view.id, timeout=20)).status is il.Status.CANCELLED
+        [view] = await engine.runs.search(RunFilter())
+        assert (await engine.runs.wait(view.id, timeout=20)).status is il.Status.CANCELLED
         await client.modern("server/discover")
         assert all(message.get("id") != id_ for message in client.messages)
 
@@ -154,7 +154,7 @@ async def test_a_question_is_returned_and_the_request_comes_again_with_the_answe
         result = (await run(client, "careful", {"text": "it"}, elicits=True, token="two", **answered))["result"]
         assert result["output"] == {"text": f"asking. {said}"} == client.joined("two")
         assert result["resultType"] == "complete"
-        assert len(await engine.runs(RunFilter())) == 1, "it is the same run"
+        assert len(await engine.runs.search(RunFilter())) == 1, "it is the same run"
         assert not client.notices("elicitation/create")
 
 
@@ -212,7 +212,7 @@ async def test_an_answer_that_is_none_is_a_bad_request_and_answers_nothing(store
         asked = (await run(client, "careful", {"text": "it"}, elicits=True))["result"]
         answer = await run(client, "careful", {"text": "it"}, elicits=True, **retry(asked, {"action": 5}))
         assert answer["error"]["code"] == INVALID_PARAMS
-        [view] = await engine.runs(RunFilter())
+        [view] = await engine.runs.search(RunFilter())
         assert view.status is il.Status.WAITING
 
 
@@ -221,13 +221,13 @@ async def test_cancelling_says_nothing_and_the_run_keeps_waiting(store: Path) ->
         asked = (await run(client, "careful", {"text": "it"}, elicits=True))["result"]
         answer = await run(client, "careful", {"text": "it"}, elicits=True, **retry(asked, {"action": "cancel"}))
         assert answer["error"]["code"] == QUESTION_OPEN
-        assert (await engine.run(answer["error"]["data"]["run"])).status is il.Status.WAITING
+        assert (await engine.runs.get(answer["error"]["data"]["run"])).status is il.Status.WAITING
 
 
 async def test_a_question_that_was_answered_elsewhere_needs_no_answer(store: Path) -> None:
     async with in_process(store, careful) as (client, engine):
         asked = (await run(client, "careful", {"text": "it"}, elicits=True))["result"]
-        [view] = await engine.runs(RunFilter())
+        [view] = await engine.runs.search(RunFilter())
         await engine.questions.answer((await question(engine, view.id)).id, {"approved": True})
         late = retry(asked, {"action": "accept", "content": {"choice": "no"}})
         result = (await run(client, "careful", {"text": "it"}, elicits=True, **late))["result"]
@@ -313,7 +313,7 @@ async def test_a_changed_state_is_refused_and_answers_nothing(store: Path) -> No
         params = {"name": "careful", "arguments": {"text": "it"}, "requestState": members["state"]}
         called = await client.modern("tools/call", {**params, "inputResponses": members["responses"]}, elicits=True)
         assert called["error"]["code"] == INVALID_PARAMS
-        [view] = await engine.runs(RunFilter())
+        [view] = await engine.runs.search(RunFilter())
         assert view.status is il.Status.WAITING
         result = (await run(client, "careful", {"text": "it"}, elicits=True, **members))["result"]
         assert result["output"] == {"text": "asking. done"}
@@ -367,13 +367,13 @@ async def test_who_cannot_be_asked_and_tries_again_leaves_one_run_waiting(store:
         code = QUESTION_OPEN if "legacy" in kind else MISSING_CAPABILITY
         assert {error["code"] for error in errors} == {code}
         [id_] = {error["data"]["run"] for error in errors}
-        assert len(await engine.runs(RunFilter(agent=agent))) == 1
+        assert len(await engine.runs.search(RunFilter(agent=agent))) == 1
         await engine.questions.answer((await question(engine, id_)).id, {"approved": True})
         result = (await again())["result"]
         assert "asking. done" in str(result)
         assert result["_meta"][RUN] == id_
         assert "error" in await again(), "the end was told, so this is another run"
-        assert len(await engine.runs(RunFilter(agent=agent))) == 2
+        assert len(await engine.runs.search(RunFilter(agent=agent))) == 2
 
 
 async def test_another_request_of_who_cannot_be_asked_is_another_run(store: Path) -> None:
@@ -382,10 +382,10 @@ async def test_another_request_of_who_cannot_be_asked_is_another_run(store: Path
             for text in ("one", "two"):
                 key = {name: value + text for name, value in members.items()}
                 assert (await run(client, "careful", {"text": text}, **key))["error"]["code"] == MISSING_CAPABILITY
-        assert len(await engine.runs(RunFilter(limit=100))) == 6
+        assert len(await engine.runs.search(RunFilter(limit=100))) == 6
         [first] = {(await run(client, "careful", {"text": "one"}))["error"]["data"]["run"] for _ in range(2)}
-        await engine.cancel(first)
-        await engine.wait(first, timeout=20)
+        await engine.runs.cancel(first)
+        await engine.runs.wait(first, timeout=20)
         assert "data" in (await run(client, "careful", {"text": "one"}))["error"], "the end of the first is told"
         assert (await run(client, "careful", {"text": "one"}))["error"]["data"]["run"] != first
 
@@ -404,9 +404,9 @@ async def test_a_run_whose_end_was_got_by_its_id_is_not_waited_for(store: Path, 
 async def test_a_run_that_was_deleted_is_not_waited_for(store: Path) -> None:
     async with in_process(store, careful) as (client, engine):
         first = (await run(client, "careful", {"text": "it"}))["error"]["data"]["run"]
-        await engine.cancel(first)
-        await engine.wait(first, timeout=20)
-        await engine.delete(first)
+        await engine.runs.cancel(first)
+        await engine.runs.wait(first, timeout=20)
+        await engine.runs.delete(first)
         second = (await run(client, "careful", {"text": "it"}))["error"]
         assert (second["code"], second["data"]["run"] != first) == (MISSING_CAPABILITY, True)
 
@@ -416,7 +416,7 @@ async def test_a_state_that_is_none_of_ours_is_a_bad_request(store: Path, state:
     async with in_process(store, careful) as (client, engine):
         answer = await run(client, "careful", {"text": "it"}, elicits=True, state=state, responses={})
         assert answer["error"]["code"] == INVALID_PARAMS
-        assert await engine.runs(RunFilter()) == []
+        assert await engine.runs.search(RunFilter()) == []
 
 
 async def test_it_is_spoken_over_stdio(tmp_path: Path) -> None:

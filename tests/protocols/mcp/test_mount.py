@@ -59,7 +59,7 @@ async def test_input_is_sent_also_where_there_is_none(tmp_path: Path, store: Pat
     async with mounted(store, {"log": str(log)}) as (eng, _):
         run = await submit(eng, "script", {})
         assert (await sent(log, "agents/run"))["params"]["input"] == {}
-        await eng.cancel(run.id)
+        await eng.runs.cancel(run.id)
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
@@ -165,7 +165,7 @@ async def test_a_command_that_cannot_be_started_or_ends_at_once_says_so() -> Non
 async def test_twenty_thousand_deltas_as_fast_as_they_come_join_to_the_result(store: Path) -> None:
     async with mounted(store) as (eng, _):
         run = await submit(eng, "script", script(act("flood", 20_000)))
-        run = await eng.wait(run.id, timeout=60)
+        run = await eng.runs.wait(run.id, timeout=60)
         joined = Joiner()
         for body in await bodies(eng, run.id, OutputDelta):
             joined.add(body.delta)
@@ -262,8 +262,8 @@ async def test_cancelling_takes_the_request_back_and_an_answer_after_it_is_nothi
         error = {"code": 0, "message": "Request cancelled"}
         run = await submit(eng, "script", script(act("delta", {"text": "a"}), act("until_cancelled", error)))
         await seen(eng, run.id, "delta")
-        await eng.cancel(run.id)
-        ended = await eng.wait(run.id, timeout=20)
+        await eng.runs.cancel(run.id)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.status is il.Status.CANCELLED
         running = await sent(log, "agents/run")
         assert (await sent(log, "notifications/cancelled"))["params"]["requestId"] == running["id"]
@@ -307,7 +307,7 @@ async def test_a_run_over_pipes_is_not_repeated_after_a_crash_and_fails_as_trans
     await crash(eng)
     await made.close()
     async with mounted(store, {"log": str(log)}) as (again, _):
-        ended = await again.wait(run.id, timeout=20)
+        ended = await again.runs.wait(run.id, timeout=20)
         assert ended.error is not None
         assert (ended.error.code, ended.error.transient) == ("run_lost", True)
     assert len([m for m in wire(log) if m.get("method") == "agents/run"]) == 1
@@ -355,7 +355,7 @@ async def test_an_elicitation_is_a_question_of_the_run_and_its_answer_accepts(st
         asked = await question(eng, run.id)
         assert (asked.prompt, asked.answer_schema) == ("Where to?", FORM)
         await eng.questions.answer(asked.id, {"city": "Brno"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"action": "accept", "content": {"city": "Brno"}}
 
@@ -393,7 +393,7 @@ async def test_an_elicitation_that_has_the_schema_of_the_answer_asks_for_that(
         with pytest.raises(il.InterlinguaError):
             await eng.questions.answer(asked.id, {"city": 1})
         await eng.questions.answer(asked.id, answer)
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         told = json.loads(ended.output["text"])
         assert (told if how == "elicit" else told["q"]) == {"action": "accept", "content": content}
@@ -406,7 +406,7 @@ async def test_a_schema_that_its_form_does_not_show_is_not_asked_for(store: Path
         asked = await question(eng, run.id)
         assert asked.answer_schema == FORM
         await eng.questions.answer(asked.id, {"city": "Brno"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"action": "accept", "content": {"city": "Brno"}}
 
@@ -421,7 +421,7 @@ async def test_a_form_that_only_lets_choose_is_a_choice(store: Path) -> None:
             ("yes", "Do it", "allow_once"), ("no", "Leave it", "reject_once"),
         ]  # fmt: skip
         await eng.questions.answer(asked.id, {"choice": "no"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"action": "accept", "content": {"choice": "no"}}
 
@@ -441,7 +441,7 @@ async def test_an_address_to_visit_can_be_accepted_and_declined(store: Path) -> 
             asked = await question(eng, run.id)
             assert asked.payload["url"] == "https://login.example"
             await eng.questions.answer(asked.id, {"choice": choice})
-            ended = await eng.wait(run.id, timeout=20)
+            ended = await eng.runs.wait(run.id, timeout=20)
             assert ended.output is not None
             assert json.loads(ended.output["text"]) == {"action": choice}
 
@@ -453,8 +453,8 @@ async def test_a_question_goes_to_the_run_that_the_server_names(store: Path) -> 
         run = await submit(eng, "script", script(act("elicit", {**ASKS, "names_run": True})))
         asked = await question(eng, run.id)
         await eng.questions.answer(asked.id, {"city": "Brno"})
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
-        await eng.cancel(other.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+        await eng.runs.cancel(other.id)
 
 
 async def test_a_question_for_nobody_knows_which_run_is_asked_of_none(store: Path) -> None:
@@ -466,7 +466,7 @@ async def test_a_question_for_nobody_knows_which_run_is_asked_of_none(store: Pat
         assert run.output is not None
         assert json.loads(run.output["text"]) == {"action": "cancel"}
         assert any("for which of several runs" in message for message in await warnings(eng, other.id))
-        await eng.cancel(other.id)
+        await eng.runs.cancel(other.id)
 
 
 async def test_a_question_of_the_revision_without_requests_is_answered_by_asking_again(
@@ -478,7 +478,7 @@ async def test_a_question_of_the_revision_without_requests_is_answered_by_asking
         run = await submit(eng, "script", script(act("input", ASKS)))
         asked = await question(eng, run.id)
         await eng.questions.answer(asked.id, {"city": "Brno"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"q": {"action": "accept", "content": {"city": "Brno"}}}
     assert len([m for m in wire(log) if m.get("method") == "agents/run"]) == 2
@@ -489,8 +489,8 @@ async def test_cancelling_a_run_that_asks_answers_the_server_that_nobody_will(tm
     async with mounted(store, {"log": str(log)}) as (eng, _):
         run = await submit(eng, "script", script(act("elicit", ASKS)))
         await question(eng, run.id)
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
         await sent(log, "notifications/cancelled")
         async with asyncio.timeout(20):
             while not any(m.get("id") == "ask-1" for m in wire(log)):

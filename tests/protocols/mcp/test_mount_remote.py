@@ -60,7 +60,7 @@ async def test_a_run_at_an_address_of_any_kind(store: Path, kind: Kind) -> None:
 async def test_a_flood_over_http_joins_to_the_result(store: Path, kind: Kind) -> None:
     async with served(kind) as web, mounted(store, web.address) as (eng, _):
         run = await submit(eng, "script", script(act("flood", 20_000)))
-        run = await eng.wait(run.id, timeout=60)
+        run = await eng.runs.wait(run.id, timeout=60)
         assert await joined_of(eng, run.id) == run.output == {"text": "".join(f"{n}," for n in range(20_000))}
         assert await bodies(eng, run.id, Warned) == []
 
@@ -135,7 +135,7 @@ async def test_a_question_over_http_is_one_of_the_run(store: Path, kind: Kind) -
         run = await submit(eng, "script", script(act("elicit", ASKS)))
         asked = await question(eng, run.id)
         await eng.questions.answer(asked.id, {"city": "Brno"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output is not None
         assert json.loads(ended.output["text"]) == {"action": "accept", "content": {"city": "Brno"}}
 
@@ -147,8 +147,8 @@ async def test_over_http_the_stream_tells_which_run_asks(store: Path) -> None:
         run = await submit(eng, "script", script(act("elicit", ASKS)))
         asked = await question(eng, run.id)
         await eng.questions.answer(asked.id, {"city": "Brno"})
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
-        await eng.cancel(other.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.SUCCEEDED
+        await eng.runs.cancel(other.id)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -157,8 +157,8 @@ async def test_cancelling_over_http_reaches_the_server(tmp_path: Path, store: Pa
     async with served(kind, log=str(log)) as web, mounted(store, web.address) as (eng, _):
         run = await submit(eng, "script", script(act("until_cancelled", {"code": 0, "message": "Request cancelled"})))
         running = await sent(log, "agents/run")
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
         assert (await sent(log, "notifications/cancelled"))["params"]["requestId"] == running["id"]
 
 
@@ -221,10 +221,10 @@ async def test_our_own_door_is_a_mount_like_any_other(tmp_path: Path, store: Pat
             assert [option.id for option in asked.options] == ["yes", "no"]
             await eng.questions.answer(asked.id, {"approved": False})
             async with asyncio.timeout(20):
-                while not (view := await eng.run(run.id)).questions or view.questions[0].id == asked.id:
+                while not (view := await eng.runs.get(run.id)).questions or view.questions[0].id == asked.id:
                     await asyncio.sleep(0.01)
             await eng.questions.answer(view.questions[0].id, {"text": "all"})
-            ended = await eng.wait(run.id, timeout=20)
+            ended = await eng.runs.wait(run.id, timeout=20)
             assert ended.output == {"text": "hm False all"}
             assert await bodies(eng, run.id, Warned) == []
 
@@ -257,13 +257,13 @@ async def test_a_run_at_our_own_server_survives_a_crash_here_and_is_not_started_
         await crash(eng)
         async with mounted(store, f"{server.address}/mcp") as (again, _):
             gate.open.set()
-            ended = await again.wait(run.id, timeout=20)
+            ended = await again.runs.wait(run.id, timeout=20)
             assert ended.output == {"text": "one two three"}, ended.error
             assert await joined_of(again, run.id) == {"text": "one two three"}
             assert await bodies(again, run.id, Warned) == []
             assert await bodies(again, run.id, RunRestarted) == []
         assert gate.entered == 1
-        assert len(await server.engine.runs(RunFilter())) == 1
+        assert len(await server.engine.runs.search(RunFilter())) == 1
         await made.close()
 
 
@@ -277,11 +277,11 @@ async def test_a_run_survives_a_restart_of_our_own_server(tmp_path: Path, store:
             await seen(eng, run.id, "delta")
         gate.open.set()
         async with there(tmp_path, gate, int(server.address.rpartition(":")[2])) as server:
-            ended = await eng.wait(run.id, timeout=30)
+            ended = await eng.runs.wait(run.id, timeout=30)
             assert ended.output == {"text": "one two three"}, ended.error
             assert await joined_of(eng, run.id) == {"text": "one two three"}
             assert await bodies(eng, run.id, Warned) == []
-            assert len(await server.engine.runs(RunFilter())) == 1
+            assert len(await server.engine.runs.search(RunFilter())) == 1
 
 
 async def test_a_server_of_ours_that_does_not_come_back_fails_the_run_as_transient(tmp_path: Path, store: Path) -> None:
@@ -290,7 +290,7 @@ async def test_a_server_of_ours_that_does_not_come_back_fails_the_run_as_transie
             eng, _ = await stack.enter_async_context(mounted(store, f"{server.address}/mcp", patience=0.5))
             run = await submit(eng, "words", {"text": "one two three"})
             await seen(eng, run.id, "delta")
-        ended = await eng.wait(run.id, timeout=30)
+        ended = await eng.runs.wait(run.id, timeout=30)
         assert ended.error is not None
         assert (ended.error.code, ended.error.transient) == ("run_lost", True)
 
@@ -306,12 +306,12 @@ async def test_a_run_that_only_moves_to_another_process_goes_on_there(tmp_path: 
             assert same.id == asked.id
             await eng.questions.answer(asked.id, {"approved": True})
             async with asyncio.timeout(20):
-                while not (view := await eng.run(run.id)).questions or view.questions[0].id == asked.id:
+                while not (view := await eng.runs.get(run.id)).questions or view.questions[0].id == asked.id:
                     await asyncio.sleep(0.01)
             await eng.questions.answer(view.questions[0].id, {"text": "all"})
-            ended = await eng.wait(run.id, timeout=20)
+            ended = await eng.runs.wait(run.id, timeout=20)
             assert ended.output == {"text": "hm True all"}, ended.error
-        assert len(await server.engine.runs(RunFilter())) == 1
+        assert len(await server.engine.runs.search(RunFilter())) == 1
 
 
 async def test_a_run_cancelled_after_a_crash_is_cancelled_at_our_own_server(tmp_path: Path, store: Path) -> None:
@@ -324,11 +324,11 @@ async def test_a_run_cancelled_after_a_crash_is_cancelled_at_our_own_server(tmp_
         await seen(eng, run.id, "delta")
         await crash(eng)
         async with engine(store, settings=SETTINGS) as other:  # without the agent's code
-            await other.cancel(run.id)
+            await other.runs.cancel(run.id)
         async with mounted(store, f"{server.address}/mcp") as (again, _):
-            assert (await again.wait(run.id, timeout=20)).status is il.Status.CANCELLED
-            (remote,) = await server.engine.runs(RunFilter())
-            ended = await server.engine.wait(remote.id, timeout=20)
+            assert (await again.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+            (remote,) = await server.engine.runs.search(RunFilter())
+            ended = await server.engine.runs.wait(remote.id, timeout=20)
             assert ended.status is il.Status.CANCELLED
         assert gate.entered == 1
         await made.close()

@@ -29,7 +29,7 @@ DONE = act("output", {"text": "done"})
 
 
 async def run(eng: il.Engine, name: str, input_: Any, config: Any = None) -> il.Run:
-    return await eng.wait((await submit(eng, name, input_, config=config)).id, timeout=20)
+    return await eng.runs.wait((await submit(eng, name, input_, config=config)).id, timeout=20)
 
 
 async def test_a_template_is_an_agent_that_takes_a_config(store: Path, tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ async def test_what_was_made_for_a_run_ends_with_it_however_it_ends(store: Path,
         lines = [act("delta", {"text": "a"}), act("until_cancelled", {"code": 0, "message": "cancelled"})]
         left = await submit(eng, "styled", script(*lines), config={"tone": "dry"})
         await seen(eng, left.id, "delta")
-        await eng.cancel(left.id)
-        assert (await eng.wait(left.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(left.id)
+        assert (await eng.runs.wait(left.id, timeout=20)).status is il.Status.CANCELLED
         methods = [one.get("method") for one in wire(log)]
         assert methods[-2:] == ["notifications/cancelled", "agents/destroy"]
 
@@ -111,7 +111,7 @@ async def test_an_agent_of_our_own_server_gets_its_config(store: Path, tmp_path:
             assert (await run(eng, "styled", {"text": "hi"})).output == {"text": "hi in a dry tone"}
             warm = await run(eng, "styled", {"text": "hi"}, {"tone": "warm"})
             assert warm.output == {"text": "hi in a warm tone"}, warm.error
-        assert await server.engine.store.instances.list(caller=None, limit=10, offset=0) == []
+        assert await server.engine.core.store.instances.list(caller=None, limit=10, offset=0) == []
 
 
 async def test_a_run_with_a_config_is_found_again_after_a_crash_here(store: Path, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ async def test_a_run_with_a_config_is_found_again_after_a_crash_here(store: Path
         await crash(eng)
         async with mounted(store, f"{server.address}/mcp") as (again, _):
             opened.set()
-            ended = await again.wait(begun.id, timeout=20)
+            ended = await again.runs.wait(begun.id, timeout=20)
             assert ended.output == {"text": "warm hi"}, ended.error
         await made.close()
-        assert len(await server.engine.runs(RunFilter())) == 1
+        assert len(await server.engine.runs.search(RunFilter())) == 1

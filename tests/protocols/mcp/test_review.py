@@ -73,7 +73,7 @@ async def test_who_may_not_cancel_cancels_no_run_of_another_by_leaving_it(store:
                 while connection.rpc.rpc.open_calls:
                     await asyncio.sleep(0)
             await engine.questions.answer((await question(engine, run)).id, {"approved": True})
-            assert (await engine.wait(run, timeout=WAIT)).status is Status.SUCCEEDED
+            assert (await engine.runs.wait(run, timeout=WAIT)).status is Status.SUCCEEDED
 
 
 async def test_the_run_of_another_is_followed_only_by_who_may_read(store: Path) -> None:
@@ -96,7 +96,7 @@ async def test_who_may_not_answer_is_not_asked_and_is_told_of_the_question(store
         client.on("elicitation/create", lambda _: {"action": "accept", "content": {"choice": "yes"}})
         error = await client.failed_run("careful", {"text": "it"})
         assert (error["code"], error["data"]["question"]["type"]) == (QUESTION_OPEN, "confirm")
-        assert (await engine.run(error["data"]["run"])).status is Status.WAITING
+        assert (await engine.runs.get(error["data"]["run"])).status is Status.WAITING
 
 
 async def test_a_key_names_one_run_of_one_caller(store: Path) -> None:
@@ -204,7 +204,7 @@ async def test_an_elicitation_of_a_run_that_ends_is_taken_back_on_the_stream_on_
         stream = await client.run("ask")
         asked = await stream.next()
         assert asked["method"] == "elicitation/create"
-        await server.engine.cancel(await only_run(server))
+        await server.engine.runs.cancel(await only_run(server))
         *before, answer = await stream.rest()
         assert [(m["method"], m["params"]["requestId"]) for m in before] == [("notifications/cancelled", asked["id"])]
         assert answer["error"]["data"]["code"] == "cancelled"

@@ -125,8 +125,8 @@ async def test_an_answer_that_is_none_fails_the_run(store: Path, odd: Callable[[
         return JSONResponse(told)
 
     async with rude(answers) as server, mounted(store, server.address) as (engine, _):
-        run = await engine.submit(il.RunRequest("script", input=script()))
-        ended = await engine.wait(run.id, timeout=10)
+        run = await engine.runs.submit(il.RunRequest("script", input=script()))
+        ended = await engine.runs.wait(run.id, timeout=10)
         assert ended.status is Status.FAILED
 
 
@@ -140,12 +140,12 @@ async def test_a_session_that_a_server_has_forgotten_is_begun_again_and_the_run_
 
     async with rude(answers) as server:
         async with mounted(store, server.address) as (engine, mount):
-            run = await engine.submit(il.RunRequest("script", input=script()))
-            assert (await engine.wait(run.id, timeout=10)).status is Status.SUCCEEDED
+            run = await engine.runs.submit(il.RunRequest("script", input=script()))
+            assert (await engine.runs.wait(run.id, timeout=10)).status is Status.SUCCEEDED
             server.forgets = True
             (await mount.host.peer()).changed = lists  # so that the next run lists, or runs at once
-            run = await engine.submit(il.RunRequest("script", input=script()))
-            ended = await engine.wait(run.id, timeout=10)
+            run = await engine.runs.submit(il.RunRequest("script", input=script()))
+            ended = await engine.runs.wait(run.id, timeout=10)
             assert (ended.status, ended.error) == (Status.SUCCEEDED, None)
         assert server.sessions == 2
 
@@ -168,8 +168,8 @@ async def test_an_endless_answer_is_given_up(store: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("interlingua.protocols.mcp.exchange._MAX_EVENT", 4 * 1024 * 1024)
     async with rude(answers) as server, mounted(store, server.address) as (engine, _):
-        run = await engine.submit(il.RunRequest("script", input=script()))
-        ended = await engine.wait(run.id, timeout=10)
+        run = await engine.runs.submit(il.RunRequest("script", input=script()))
+        ended = await engine.runs.wait(run.id, timeout=10)
         assert ended.status is Status.FAILED
         assert sent < 64 * 1024 * 1024
 
@@ -187,8 +187,8 @@ async def test_an_endless_event_is_given_up(store: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("interlingua.protocols.mcp.exchange._MAX_EVENT", 4 * 1024 * 1024)
     async with rude(answers) as server, mounted(store, server.address) as (engine, _):
-        run = await engine.submit(il.RunRequest("script", input=script()))
-        assert (await engine.wait(run.id, timeout=10)).status is Status.FAILED
+        run = await engine.runs.submit(il.RunRequest("script", input=script()))
+        assert (await engine.runs.wait(run.id, timeout=10)).status is Status.FAILED
 
 
 async def test_a_server_that_often_ends_its_stream_is_still_listened_to(store: Path) -> None:
@@ -231,9 +231,9 @@ async def test_deltas_that_are_told_again_with_the_answer_are_shown_once(store: 
     given = {"version": "2026-07-28", "refuses": {"code": -32601, "message": "no initialize"}}
     async with mounted(store, given) as (engine, _):
         lines = [act("delta", {"text": "one "}), act("delta", {"text": "two "}), act("input", asks)]
-        run = await engine.submit(il.RunRequest("script", input=script(*lines)))
+        run = await engine.runs.submit(il.RunRequest("script", input=script(*lines)))
         await engine.questions.answer((await question(engine, run.id)).id, {"go": True})
-        assert (await engine.wait(run.id, timeout=20)).status is Status.SUCCEEDED
+        assert (await engine.runs.wait(run.id, timeout=20)).status is Status.SUCCEEDED
         shown = [body.delta["text"] for body in await bodies(engine, run.id, OutputDelta)]
         assert "".join(shown).startswith("one two ")
         assert "".join(shown).count("one ") == 1
@@ -244,12 +244,12 @@ async def test_deltas_that_are_told_again_with_the_answer_are_shown_once(store: 
 
 async def test_an_answer_that_is_longer_than_a_message_may_be_fails_the_run_and_not_the_next(store: Path) -> None:
     async with mounted(store) as (engine, _):
-        run = await engine.submit(il.RunRequest("script", input=script(act("long", 65 * 1024 * 1024))))
-        ended = await engine.wait(run.id, timeout=30)
+        run = await engine.runs.submit(il.RunRequest("script", input=script(act("long", 65 * 1024 * 1024))))
+        ended = await engine.runs.wait(run.id, timeout=30)
         assert ended.error is not None
         assert ended.error.message == "the answer cannot be read: line longer than 64 MiB"
-        run = await engine.submit(il.RunRequest("script", input=script(act("output", {"text": "a"}))))
-        assert (await engine.wait(run.id, timeout=30)).output == {"text": "a"}
+        run = await engine.runs.submit(il.RunRequest("script", input=script(act("output", {"text": "a"}))))
+        assert (await engine.runs.wait(run.id, timeout=30)).output == {"text": "a"}
 
 
 async def test_a_server_that_is_slow_to_take_a_cancellation_holds_up_no_other_run(store: Path) -> None:
@@ -268,12 +268,12 @@ async def test_a_server_that_is_slow_to_take_a_cancellation_holds_up_no_other_ru
         return None
 
     async with rude(answers) as server, mounted(store, server.address) as (engine, _):
-        first = await engine.submit(il.RunRequest("script", input={"text": "wait"}))
+        first = await engine.runs.submit(il.RunRequest("script", input={"text": "wait"}))
         await asyncio.wait_for(begun.wait(), 10)
-        await engine.cancel(first.id)
-        assert (await engine.wait(first.id, timeout=10)).status is Status.CANCELLED
-        run = await engine.submit(il.RunRequest("script", input={"text": ""}))
-        assert (await engine.wait(run.id, timeout=10)).status is Status.SUCCEEDED
+        await engine.runs.cancel(first.id)
+        assert (await engine.runs.wait(first.id, timeout=10)).status is Status.CANCELLED
+        run = await engine.runs.submit(il.RunRequest("script", input={"text": ""}))
+        assert (await engine.runs.wait(run.id, timeout=10)).status is Status.SUCCEEDED
         never.set()
 
 
@@ -295,9 +295,9 @@ async def test_a_run_that_is_cancelled_leaves_no_stream_open(store: Path) -> Non
         return None
 
     async with rude(answers) as server, mounted(store, server.address) as (engine, _):
-        run = await engine.submit(il.RunRequest("script", input={"text": "wait"}))
+        run = await engine.runs.submit(il.RunRequest("script", input={"text": "wait"}))
         await asyncio.wait_for(begun.wait(), 10)
-        await engine.cancel(run.id)
+        await engine.runs.cancel(run.id)
         await asyncio.wait_for(left.wait(), 10)
         assert "notifications/cancelled" in server.seen
 
@@ -312,8 +312,8 @@ async def test_events_of_other_kinds_are_no_messages(store: Path, ping: bytes) -
 
     async with rude(answers) as server:
         async with mounted(store, server.address) as (engine, _):
-            run = await engine.submit(il.RunRequest("script", input=script()))
-            assert (await engine.wait(run.id, timeout=10)).output == {"text": "a"}
+            run = await engine.runs.submit(il.RunRequest("script", input=script()))
+            assert (await engine.runs.wait(run.id, timeout=10)).output == {"text": "a"}
         assert server.seen == ["initialize", "notifications/initialized", "agents/list", "agents/run"]
 
 
@@ -321,8 +321,8 @@ async def test_a_server_that_wants_input_and_never_says_which_fails_the_run(stor
     given = {"version": "2026-07-28", "refuses": {"code": -32601, "message": "no initialize"}}
     async with mounted(store, given) as (engine, _):
         wants = act("result", {"resultType": "input_required", "requestState": "again"})
-        run = await engine.submit(il.RunRequest("script", input=script(wants)))
-        ended = await engine.wait(run.id, timeout=20)
+        run = await engine.runs.submit(il.RunRequest("script", input=script(wants)))
+        ended = await engine.runs.wait(run.id, timeout=20)
         assert ended.status is Status.FAILED
         assert ended.error is not None
         assert "input" in ended.error.message

@@ -88,7 +88,7 @@ async def test_an_output_that_is_only_text_is_plain_text(store: Path) -> None:
         result = await client.tool("silent", {"text": "hi"})
         assert result["content"] == [{"type": "text", "text": "HI"}]
         assert result["structuredContent"] == {"text": "HI"}
-        assert (await engine.run(result["_meta"][RUN])).output == {"text": "HI"}
+        assert (await engine.runs.get(result["_meta"][RUN])).output == {"text": "HI"}
 
 
 @pytest.mark.parametrize("token", ["t", 0, ""], ids=repr)
@@ -169,7 +169,7 @@ async def test_arguments_that_do_not_fit_are_a_result_for_the_model_in_the_newes
         result = await client.tool("adder", {"numbers": ["x"]})
         assert result["isError"] is True
         assert "/numbers/0" in result["content"][0]["text"]
-        assert await engine.runs(RunFilter()) == []
+        assert await engine.runs.search(RunFilter()) == []
 
 
 @pytest.mark.parametrize("version", LEGACY[:-1])
@@ -206,8 +206,8 @@ async def test_a_cancelled_call_gets_no_answer_and_its_run_is_cancelled(store: P
         id_ = await client.start_tool("slow", {"text": ""}, token="t")
         await client.notice(PROGRESS)
         await client.notify("notifications/cancelled", {"requestId": id_})
-        [run] = await engine.runs(RunFilter())
-        assert (await engine.wait(run.id, timeout=PATIENCE)).status is il.Status.CANCELLED
+        [run] = await engine.runs.search(RunFilter())
+        assert (await engine.runs.wait(run.id, timeout=PATIENCE)).status is il.Status.CANCELLED
         await client.ask("ping")
         assert all(message.get("id") != id_ for message in client.messages)
 

@@ -27,7 +27,7 @@ async def test_the_trace_in_meta_is_that_of_the_run(store: Path, modern: bool) -
             else:
                 await client.initialize()
                 told = await client.whole_run("echo", {"text": "x"}, **meta)
-            run = await engine.run(told["_meta"][RUN])
+            run = await engine.runs.get(told["_meta"][RUN])
             assert run.request is not None
             assert run.request.trace == expected
 
@@ -36,8 +36,8 @@ async def test_the_trace_of_a_tool_call_is_that_of_the_run(store: Path) -> None:
     async with in_process(store, echo) as (client, engine):
         await client.initialize()
         await client.tool("echo", {"text": "x"}, **TRACE)
-        (run,) = await engine.runs(RunFilter())
-        found = await engine.run(run.id)
+        (run,) = await engine.runs.search(RunFilter())
+        found = await engine.runs.get(run.id)
         assert found.request is not None
         assert found.request.trace == TRACE
 

@@ -101,7 +101,7 @@ async def test_a_run_that_is_found_again_shows_each_warning_once(store: Path, tm
         await crash(eng)
         async with mounted(store, f"{server.address}/mcp") as (again, _):
             gate.set()
-            ended = await again.wait(run.id, timeout=20)
+            ended = await again.runs.wait(run.id, timeout=20)
             assert ended.output == {"text": "done"}
             told = [body.message for body in await bodies(again, run.id, Warned)]
             assert told == ["Something is odd.", "Something else is odd."]
@@ -132,7 +132,7 @@ async def test_why_a_run_is_blocked_is_told_by_agents_run(store: Path) -> None:
         call = await client.start_run("payer", {"text": "10"}, token="t")
         progress = await client.notice(PROGRESS)
         assert "the code calls another step" in progress["params"]["message"]
-        [run] = await eng.runs(RunFilter(blocked=True))
+        [run] = await eng.runs.search(RunFilter(blocked=True))
         assert await bodies(eng, run.id, RunBlocked)
-        await eng.retry(run.id)
+        await eng.runs.retry(run.id)
         assert json.dumps((await client.answer(call))["result"]["output"]) == '{"text": "paid 10"}'

@@ -94,7 +94,7 @@ async def test_errors_of_methods_are_answers(store: Path) -> None:
 async def test_a_session_is_not_there_for_others(store: Path) -> None:
     kept = open_store(store)
     await kept.open()
-    keys = StoredKeys(kept)
+    keys = StoredKeys(kept.keys)
     secrets = []
     for name in ("ann", "bob"):
         secret, record = make_key(name, ["*"], 0)
@@ -247,7 +247,7 @@ async def test_who_does_not_read_slows_only_its_own_run(store: Path) -> None:
         await client.begin()
         slow = await client.run("flood")
         run = await only_run(server)
-        assert (await server.engine.wait(run, timeout=WAIT)).status is Status.SUCCEEDED
+        assert (await server.engine.runs.wait(run, timeout=WAIT)).status is Status.SUCCEEDED
         quick = await client.run("you")
         assert (await quick.rest())[-1]["result"]["output"] == {"text": "grüße you"}
         (session,) = web.sessions.values()
@@ -341,15 +341,15 @@ async def test_a_client_that_vanishes_is_forgotten_and_its_runs_go_on(store: Pat
         answer = await client.run("wait")
         await answer.next()
         run = await only_run(server)
-        assert (await server.engine.run(run)).status is Status.RUNNING
+        assert (await server.engine.runs.get(run)).status is Status.RUNNING
         await answer.leave()
         (session,) = web.sessions.values()
         async with asyncio.timeout(WAIT):
             while web.sessions or session.mcp.rpc.rpc.open_calls:
                 await asyncio.sleep(0)
         assert (await client.ask("ping")).status == 404
-        assert (await server.engine.run(run)).status is Status.RUNNING
-        await server.engine.cancel(run)
+        assert (await server.engine.runs.get(run)).status is Status.RUNNING
+        await server.engine.runs.cancel(run)
         assert await ended(server) is Status.CANCELLED
 
 
@@ -400,7 +400,7 @@ async def test_a_server_that_stops_ends_streams_and_no_runs(store: Path) -> None
         await answer.next()
         await web.close()
         assert await answer.rest() == await modern.rest() == []
-        runs = await server.engine.runs(RunFilter())
+        runs = await server.engine.runs.search(RunFilter())
         assert [run.status for run in runs] == [Status.RUNNING] * 2
         assert (
             await client.post({"jsonrpc": "2.0", "id": 0, "method": "initialize"}, mcp_session_id=None)

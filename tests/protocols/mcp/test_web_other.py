@@ -86,7 +86,7 @@ async def test_notifications_without_a_session_are_accepted_and_do_nothing(store
         cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": client.id}}
         assert (await client.post(cancel, mcp_protocol_version=wire.MODERN)).status == 202
         assert (await client.post(cancel, mcp_protocol_version="2099-01-01")).status == 400
-        assert (await server.engine.run(await only_run(server))).status is Status.RUNNING
+        assert (await server.engine.runs.get(await only_run(server))).status is Status.RUNNING
 
 
 @pytest.mark.parametrize("text", ["wait", "nothing"])
@@ -113,7 +113,7 @@ async def pair(client: Client, server: Server) -> tuple[Answer, str]:
     path, _, session = first.data.partition("?session_id=")
     assert path == "/mcp/messages/"
     replica, _, secret = session.partition(".")
-    assert replica == server.engine.replicas.id
+    assert replica == server.engine.cluster.membership.id
     assert len(secret) == 32
     assert int(secret, 16)
     return stream, server.address + first.data
@@ -143,7 +143,8 @@ async def test_the_older_transport_answers_on_its_one_stream(store: Path) -> Non
         await stream.next()
         await send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}})
         statuses = {
-            (await server.engine.wait(r.id, timeout=WAIT)).status for r in await server.engine.runs(RunFilter())
+            (await server.engine.runs.wait(r.id, timeout=WAIT)).status
+            for r in await server.engine.runs.search(RunFilter())
         }
         assert statuses == {Status.SUCCEEDED, Status.CANCELLED}
         await web.close()

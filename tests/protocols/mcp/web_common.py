@@ -190,10 +190,10 @@ def joined(messages: list[Message]) -> Any:
 
 async def only_run(server: Server) -> str:
     async with asyncio.timeout(WAIT):
-        while not (runs := await server.engine.runs(RunFilter())):
+        while not (runs := await server.engine.runs.search(RunFilter())):
             await asyncio.sleep(0)
     return runs[0].id
 
 
 async def ended(server: Server) -> Status:
-    return (await server.engine.wait(await only_run(server), timeout=WAIT)).status
+    return (await server.engine.runs.wait(await only_run(server), timeout=WAIT)).status

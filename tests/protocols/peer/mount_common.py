@@ -148,7 +148,7 @@ async def shown(eng: il.Engine, run: str, text: str) -> None:
     """Wait until the log holds this much of the output."""
     seen = ""
     async with asyncio.timeout(20):
-        async for event in eng.events(run):
+        async for event in eng.runs.events(run):
             if isinstance(event.body, OutputDelta):
                 seen += event.body.delta.get("text", "")
                 if seen == text:
@@ -159,7 +159,7 @@ async def shown(eng: il.Engine, run: str, text: str) -> None:
 async def seen(eng: il.Engine, run: str, kind: str) -> il.Event:
     """Wait for an event of a run."""
     async with asyncio.timeout(20):
-        async for event in eng.events(run):
+        async for event in eng.runs.events(run):
             if event.kind == kind:
                 return event
     raise AssertionError(f"the run ended without {kind}")
@@ -167,21 +167,21 @@ async def seen(eng: il.Engine, run: str, kind: str) -> il.Event:
 
 async def asked(eng: il.Engine, run: str, type_: str) -> Any:
     async with asyncio.timeout(20):
-        async for event in eng.events(run):
+        async for event in eng.runs.events(run):
             if event.kind == "asked" and event.body.question.type == type_:
                 return event.body.question
     raise AssertionError(f"the run never asked {type_}")
 
 
 async def output(eng: il.Engine, run: str) -> dict[str, Any]:
-    view = await eng.wait(run, timeout=20)
+    view = await eng.runs.wait(run, timeout=20)
     assert view.status is il.Status.SUCCEEDED, (view.status, view.error)
     assert isinstance(view.output, dict)
     return view.output
 
 
 async def runs_of(node: Node) -> list[il.Run]:
-    return await node.engine.runs(RunFilter())
+    return await node.engine.runs.search(RunFilter())
 
 
 # -- nodes ----------------------------------------------------------------------------------------------------

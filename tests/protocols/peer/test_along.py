@@ -17,8 +17,8 @@ GIVEN = {"ticket": "T-7", "deep": {"er": [1, None]}}
 
 
 async def only_run(eng: il.Engine) -> il.Run:
-    (run,) = await eng.runs(RunFilter())
-    return await eng.run(run.id)
+    (run,) = await eng.runs.search(RunFilter())
+    return await eng.runs.get(run.id)
 
 
 @pytest.mark.parametrize("path", ["/message:send", "/tasks"])

@@ -65,7 +65,7 @@ async def test_an_answer_that_crosses_with_the_next_question_does_not_answer_tha
         await there.engine.questions.answer(paint.id, {"approved": False})  # somebody there is first
         burn = await asked_again(eng, run.id, here.id)
         held.arrive()
-        async for event in eng.events(run.id):
+        async for event in eng.runs.events(run.id):
             if isinstance(event.body, Warned):
                 break
         late = event.body

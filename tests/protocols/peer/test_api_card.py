@@ -269,9 +269,7 @@ async def test_a_node_offers_what_mounts_of_its_process_have_no_address_for() ->
         return text
 
     async with at_door(says) as (node, http):
-        offer = node.node.engine.offer
-        assert offer is not None
-        address, kept = offer(b"\x00\xff", "image/png", "a.png")
+        address, kept = node.node.engine.files.publish(b"\x00\xff", "image/png", "a.png")
         await kept
         answer = await http.get(address)
         assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, b"\x00\xff", "image/png")

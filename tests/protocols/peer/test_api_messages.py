@@ -544,7 +544,7 @@ async def test_a_message_can_make_a_task_and_the_same_one_when_it_is_sent_again(
 async def test_a_message_that_comes_while_old_ones_are_forgotten_is_the_same_when_it_is_sent_again() -> None:
     """A message can come between two reads of the upkeep, which begins with the node."""
     async with at_door(echo) as (node, http):
-        store, box = node.node.engine.store, node.node.journal.box_asked
+        store, box = node.node.engine.core.store, node.node.journal.box_asked
         loop, read = asyncio.get_running_loop(), store.database.read  # type: ignore[attr-defined]
         body = {"role": "user", "text": "hi", "create_task": True, "message_id": "msg_1", "sync": True}
         firsts: list[Any] = []
@@ -636,7 +636,7 @@ async def test_what_is_handed_over_while_another_reads_the_shelf_is_not_handed_o
         await here.connect(there)
         await here.post("/message:send", {"role": "user", "text": "x"})
         await there.message()
-        node, store = there.node, there.node.engine.store
+        node, store = there.node, there.node.engine.core.store
         (first,), _, settle = await node.sending.receive(node.journal.box_in, None, 1)
         letters, has_read, may_go_on = store.documents.letters, asyncio.Event(), asyncio.Event()
 

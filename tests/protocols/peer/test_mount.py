@@ -325,20 +325,20 @@ async def test_a_run_that_is_cancelled_here_is_cancelled_there(store: Path, kind
     async with remote(kind) as there, mounted(store, there.link) as (eng, _):
         run = await submit(eng, "stuck", {"text": "x"})
         await shown(eng, run.id, "wait ")
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
         (theirs,) = await runs_of(there.node)
-        assert (await there.engine.wait(theirs.id, timeout=20)).status is il.Status.CANCELLED
+        assert (await there.engine.runs.wait(theirs.id, timeout=20)).status is il.Status.CANCELLED
 
 
 async def test_a_run_that_waits_for_an_answer_can_be_cancelled(store: Path) -> None:
     async with remote() as there, mounted(store, there.link) as (eng, _):
         run = await submit(eng, "careful", {"text": "x"})
         await question(eng, run.id)
-        await eng.cancel(run.id)
-        assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+        await eng.runs.cancel(run.id)
+        assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
         (theirs,) = await runs_of(there.node)
-        assert (await there.engine.wait(theirs.id, timeout=20)).status is il.Status.CANCELLED
+        assert (await there.engine.runs.wait(theirs.id, timeout=20)).status is il.Status.CANCELLED
 
 
 @pytest.mark.parametrize("kind", ["acp", "http"])
@@ -347,8 +347,8 @@ async def test_a_run_that_is_cancelled_there_is_cancelled_here_and_says_so(store
         run = await submit(eng, "stuck", {"text": "x"})
         await shown(eng, run.id, "wait ")
         (theirs,) = await runs_of(there.node)
-        await there.engine.cancel(theirs.id)
-        ended = await eng.wait(run.id, timeout=20)
+        await there.engine.runs.cancel(theirs.id)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.error is not None
         assert (ended.status, ended.error.code) == (il.Status.CANCELLED, "cancelled")
 
@@ -365,8 +365,8 @@ async def test_cancel_is_sent_once_and_never_where_cancelling_was_seen(store: Pa
                 await there.post(f"/tasks/{task}:update", {"status": "cancelling"})
                 await there.post("/message:send", {"role": "agent", "text": "stopping", "task_id": task})
                 await seen(eng, run.id, "message")  # which came after that
-            await eng.cancel(run.id)
-            assert (await eng.wait(run.id, timeout=20)).status is il.Status.CANCELLED
+            await eng.runs.cancel(run.id)
+            assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
             sent += not seen_before
             assert len(wire.of("sent", "task.cancel")) == sent
 
@@ -405,6 +405,6 @@ async def test_a_task_that_the_owner_fails_fails_the_run(store: Path) -> None:
         task = (await there.until(lambda event: event.get("state") == "submitted"))["task_id"]
         await there.post(f"/tasks/{task}:update", {"status": "working"})
         await there.post(f"/tasks/{task}:update", {"status": "failed", "error": "sold out"})
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.error is not None
         assert (ended.error.code, ended.error.message) == ("remote_failed", "sold out")

@@ -154,7 +154,7 @@ async def test_what_was_said_while_we_were_away_is_shown_before_the_end(store: P
         await made.close()
         gate.open.set()
         (theirs,) = await runs_of(there.node)
-        await there.engine.wait(theirs.id, timeout=20)
+        await there.engine.runs.wait(theirs.id, timeout=20)
         async with mounted(store, there.link) as (after, _):
             assert await output(after, run) == {"text": "so far"}
             assert [body.message.text for body in await bodies(after, run, MessageSent)].count("nearly there") == 1

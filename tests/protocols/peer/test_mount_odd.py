@@ -109,7 +109,7 @@ async def test_a_node_that_tells_no_limit_is_taken_to_have_the_usual_one(store: 
 
 
 async def asked_again(eng: il.Engine, run: str, first: str) -> Any:
-    async for event in eng.events(run):
+    async for event in eng.runs.events(run):
         if isinstance(event.body, QuestionAsked) and event.body.question.id != first:
             return event.body.question
     raise AssertionError("it was asked once")
@@ -124,7 +124,7 @@ async def test_another_question_takes_the_place_of_the_one_before(store: Path) -
         await there.tell(task, "input_required", question={**asks, "id": "q2", "type": "shade"})
         second = await asked_again(eng, run, first.id)
         assert second.type == "shade"
-        assert [one.id for one in (await eng.run(run)).questions] == [second.id]
+        assert [one.id for one in (await eng.runs.get(run)).questions] == [second.id]
 
 
 async def test_a_schema_for_an_answer_that_cannot_be_used_lets_any_answer_through(store: Path) -> None:
@@ -189,7 +189,7 @@ async def test_artifacts_without_names_or_with_odd_parts_lose_nothing(store: Pat
 async def test_a_failure_without_details_is_told_as_far_as_it_is_known(store: Path, info: Any) -> None:
     async with puppet(store) as (there, eng, run, task):
         await there.tell(task, "failed", error="no luck", error_info=info)
-        ended = await eng.wait(run, timeout=20)
+        ended = await eng.runs.wait(run, timeout=20)
         assert ended.error is not None
         assert (ended.error.code, ended.error.message, ended.error.transient) == ("remote_failed", "no luck", False)
 
@@ -198,7 +198,7 @@ async def test_a_delegation_that_the_node_refuses_fails_the_run(store: Path) -> 
     async with puppet(store) as (there, eng, run, _):
         id_ = (await there.came("task.delegate"))["message_id"]
         await there.raw({"type": "error", "code": "bad_signature", "message": "who are you?", "message_id": id_})
-        ended = await eng.wait(run, timeout=20)
+        ended = await eng.runs.wait(run, timeout=20)
         assert ended.error is not None
         assert ended.error.code == "bad_signature"
         assert "who are you?" in ended.error.message
@@ -222,7 +222,7 @@ async def test_a_task_that_is_delegated_to_the_mount_is_refused(store: Path) -> 
     async with puppet(store) as (there, eng, run, _):
         task = await there.delegate({"role": "user", "text": "do this"})
         await there.until(lambda: there.tasks[task]["status"] == "failed")
-        assert not (await eng.run(run)).status.final
+        assert not (await eng.runs.get(run)).status.final
 
 
 async def test_a_run_that_is_shown_nothing_goes_on_over_the_next_connection_with_the_same_ids(store: Path) -> None:

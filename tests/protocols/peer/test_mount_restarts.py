@@ -95,7 +95,7 @@ async def test_what_was_missed_while_the_connection_was_broken_is_shown_at_the_e
         await cut(again.there)
         gate.open.set()
         (theirs,) = await runs_of(again.there.node)
-        await again.there.engine.wait(theirs.id, timeout=20)
+        await again.there.engine.runs.wait(theirs.id, timeout=20)
         await again.stop()
         await again.start()
         assert await output(eng, run.id) == {"text": "so far"}
@@ -142,7 +142,7 @@ async def test_a_node_that_does_not_come_back_fails_the_run_as_transient(
         run = await submit(eng, "words", {"text": "one two"})
         await shown(eng, run.id, "one")
         await again.stop()
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.status is il.Status.FAILED
         assert ended.error is not None
         assert (ended.error.code, ended.error.transient) == ("unavailable", True)
@@ -161,10 +161,10 @@ async def test_a_node_that_has_forgotten_everything_fails_the_run_as_transient_a
         again.forget()
         # The same link leads to a node that has never heard of us.
         async with il.Engine(tmp_path / "fresh.db", settings=SETTINGS) as fresh:
-            await fresh.store.documents.write([Put("peer:Remote/facts", "token", token.encode())])
+            await fresh.core.store.documents.write([Put("peer:Remote/facts", "token", token.encode())])
         there = await again.start()
         assert there.node.token == token
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.error is not None
         assert ended.error.transient
         assert "no longer knows us" in ended.error.message
@@ -182,7 +182,7 @@ async def test_a_node_behind_an_address_that_lost_the_task_does_not_begin_it_aga
         await again.stop()
         again.forget()
         there = await again.start()
-        ended = await eng.wait(run.id, timeout=20)
+        ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.error is not None
         assert ended.error.transient
         assert "no longer has the task" in ended.error.message
@@ -213,7 +213,7 @@ async def test_a_run_whose_task_ended_while_we_were_away_ends_with_its_result(st
         run = await crashed(store, there, "words", "one two three", "one")
         gate.open.set()
         (theirs,) = await runs_of(there.node)
-        await there.engine.wait(theirs.id, timeout=20)
+        await there.engine.runs.wait(theirs.id, timeout=20)
         async with entered(store, there.link) as eng:
             assert await output(eng, run) == {"text": "one two three"}
             assert await joined(eng, run) == {"text": "one two three"}
@@ -280,11 +280,11 @@ async def test_a_run_that_is_cancelled_after_a_crash_is_cancelled_there(store: P
     async with remote(kind) as there:
         run = await crashed(store, there, "stuck", "x", "wait ")
         async with engine(store) as outside:  # a process without the mount: what the command line is
-            await outside.cancel(run)
+            await outside.runs.cancel(run)
             async with entered(store, there.link):
-                assert (await outside.wait(run, timeout=20)).status is il.Status.CANCELLED
+                assert (await outside.runs.wait(run, timeout=20)).status is il.Status.CANCELLED
                 (theirs,) = await runs_of(there.node)
-                assert (await there.engine.wait(theirs.id, timeout=20)).status is il.Status.CANCELLED
+                assert (await there.engine.runs.wait(theirs.id, timeout=20)).status is il.Status.CANCELLED
 
 
 async def test_a_thread_is_the_same_conversation_after_a_restart_here(store: Path) -> None:
@@ -321,6 +321,6 @@ async def test_what_we_are_known_by_is_not_readable_in_the_log(store: Path) -> N
         await output(eng, run.id)
         token = (await made.own(eng)).token
         assert token
-        written = "".join(str(event.body) for event in [e async for e in eng.events(run.id, follow=False)])
+        written = "".join(str(event.body) for event in [e async for e in eng.runs.events(run.id, follow=False)])
         assert "known_by" in written
         assert token not in written

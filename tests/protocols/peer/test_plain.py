@@ -138,7 +138,7 @@ async def test_texts_of_one_peer_that_nobody_reads_wait_with_it_once_there_is_no
         for n in range(30):
             await ann.send(written(message_id=f"msg_{n}").decode())
         await host.until(lambda event: event.get("event") == "inbox_full")
-        store, journal = host.node.engine.store, host.node.journal
+        store, journal = host.node.engine.core.store, host.node.journal
         assert await store.documents.count_letters(journal.box_in, states=["new"]) == 10
         assert [id_ for _, id_, _ in await read(host, 30)] == [f"msg_{n}" for n in range(30)]
 
@@ -150,7 +150,7 @@ async def test_what_many_send_at_once_arrives_in_the_order_of_its_numbers_and_is
         assert [one["server_seq"] for one in sent] == list(range(1, 501))
         found = await read(host, 500)
         assert [(id_, said) for _, id_, said in found] == [(one["message_id"], str(n)) for n, one in enumerate(sent)]
-        store, journal = node.node.engine.store, node.node.journal
+        store, journal = node.node.engine.core.store, node.node.journal
         async with asyncio.timeout(15):  # the confirmation of the last one is on its way, and then to the disk
             while await store.documents.count_letters(journal.box_out, states=["delivered"]) < 500:
                 await asyncio.sleep(0)

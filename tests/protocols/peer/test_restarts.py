@@ -244,6 +244,6 @@ async def test_a_task_that_was_written_down_and_not_begun_is_begun_by_the_next_p
         assert found is not None
         ended, _ = await node.tasking.wait(found, 10.0)
         assert (ended.status, ended.artifact) == ("completed", {"artifact_id": "output", "parts": text("hello")})
-        waiting = await engine.store.documents.letters(node.journal.box_out, topic=peer.id, limit=10)
+        waiting = await engine.core.store.documents.letters(node.journal.box_out, topic=peer.id, limit=10)
         assert [json.loads(letter.body)["status"] for letter in waiting] == ["working", "completed"]
         await node.stop()

@@ -245,7 +245,7 @@ async def test_an_answer_that_was_taken_just_before_a_crash_is_given_after_it(tm
         frame = said("Ann", "a1", "red", task_id="t1")
         box = agents.node.journal.box_in
         letter = Post(box, "peer_001|a1", json.dumps(frame).encode(), 1, "", "accepted", "peer_001")
-        await agents.node.engine.store.documents.write([letter])
+        await agents.node.engine.core.store.documents.write([letter])
     async with running_node("Agents", agents=[painter], store=store) as agents:
         await agents.state("t1", "completed")
         assert (await agents.get("/tasks/t1"))["artifact"]["parts"] == text("a door in red")
@@ -278,7 +278,7 @@ async def test_a_subscriber_that_missed_the_end_sees_it_though_the_events_are_go
         checked(await http.get(f"/tasks/{task}:wait"), 200)
         journal = node.node.journal
         first = json.loads((await journal.feed().stored(0, task))[0].data)["seq"]
-        await node.node.engine.store.documents.trim_feed(journal.name, 0)
+        await node.node.engine.core.store.documents.trim_feed(journal.name, 0)
         journal._own._ring.clear()
         async with events(http, f"/tasks/{task}:subscribe", since=first) as stream:
             assert [event["state"] for event in await stream.rest()] == ["completed"]
@@ -410,7 +410,7 @@ async def test_a_link_with_a_host_that_cannot_be_written_is_tried_again_and_says
 
 async def test_a_peer_that_only_types_is_read_no_faster_than_that_is_written_down() -> None:
     async with running_node("Host") as host, raw(host, typing_indicator=True) as rude:
-        store: Any = host.node.engine.store
+        store: Any = host.node.engine.core.store
         most, keep = 0, store.documents.write
 
         def watched(changes: Any, heed: Any = None) -> Any:
@@ -457,7 +457,7 @@ async def test_what_never_left_this_machine_does_not_count_as_delivered_when_the
         async with asyncio.timeout(WAIT):
             while peer.outbox._settling is not None:
                 await asyncio.sleep(0)
-        delivered = await host.node.engine.store.documents.count_letters(
+        delivered = await host.node.engine.core.store.documents.count_letters(
             host.node.journal.box_out, states=["delivered"]
         )
         assert unsent > size
@@ -583,7 +583,7 @@ async def test_cancelling_what_has_ended_is_confirmed_however_often() -> None:
 
 async def test_a_store_that_fails_once_does_not_keep_the_end_of_a_task_from_its_subscribers() -> None:
     async with at_door(shout) as (node, http):
-        failed = keeps_not_once(node.node.engine.store, lambda one: isinstance(one, Follow) and one.ended)
+        failed = keeps_not_once(node.node.engine.core.store, lambda one: isinstance(one, Follow) and one.ended)
         task = checked(await http.post("/tasks", json={"role": "user", "text": "hi"}), 201)["task"]["id"]
         async with events(http, f"/tasks/{task}:subscribe") as stream:
             assert [event["state"] for event in await stream.rest() if "state" in event][-1] == "completed"

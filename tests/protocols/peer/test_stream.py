@@ -272,7 +272,7 @@ async def test_how_a_task_ended_is_told_even_where_its_events_are_gone() -> None
     async with at_door(echo) as (node, http):
         task = await _task(http)
         await http.get(f"/tasks/{task}:wait")
-        await node.node.engine.store.documents.trim_feed(node.node.journal.name, 0)
+        await node.node.engine.core.store.documents.trim_feed(node.node.journal.name, 0)
         node.node.journal.feed()._ring.clear()
         async with events(http, f"/tasks/{task}:subscribe") as stream:
             (last,) = await stream.rest()

@@ -28,8 +28,8 @@ taken = pytest.mark.parametrize(
 
 
 async def only_run(eng: il.Engine) -> il.RunRequest:
-    (run,) = await eng.runs(RunFilter())
-    request = (await eng.run(run.id)).request
+    (run,) = await eng.runs.search(RunFilter())
+    request = (await eng.runs.get(run.id)).request
     assert request is not None
     return request
 
@@ -121,7 +121,7 @@ async def test_over_http_a_task_has_the_trace_in_its_headers(store: Path) -> Non
             (headers,) = [headers for what, headers in requests(proxy.heads) if what == "POST /peer/tasks"]
             check_sent_on(headers)
         (theirs,) = await runs_of(there.node)
-        request = (await there.engine.run(theirs.id)).request
+        request = (await there.engine.runs.get(theirs.id)).request
         assert request is not None
         assert request.trace == {name: headers[name] for name in TRACE}
         assert request.metadata == {}

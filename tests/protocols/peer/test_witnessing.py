@@ -37,7 +37,7 @@ class Transactions:
     def __init__(self, node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[tuple[list[str], bool]] = []
         self.kept: list[Sequence[Any]] = []
-        store: Any = node.engine.store
+        store: Any = node.engine.core.store
         write, keep = store.database.writer._transaction, store.documents.write
 
         def noted(sealed: Any, calls: Any, results: Any) -> None:
@@ -85,7 +85,7 @@ async def test_what_was_told_while_it_was_written_is_not_told_again_after_a_rest
         told = await node.node.journal.feed().stored(0)
     async with running_node("Agents", agents=[shout], store=store) as again:
         engine = again.node.engine
-        assert await engine.store.documents.followed(f"{again.node.journal.name}/work") == []
+        assert await engine.core.store.documents.followed(f"{again.node.journal.name}/work") == []
         after = await again.node.journal.feed().stored(0)
         assert [(event.seq, event.body) for event in after] == [(event.seq, event.body) for event in told]
 
@@ -106,9 +106,9 @@ class _Refused:
     """The store, which refuses once what is kept of a run."""
 
     def __init__(self, node: Any, how: Any, wanted: Any = lambda follow: follow.hash is not None) -> None:
-        self._keep = node.engine.store.documents.write
+        self._keep = node.engine.core.store.documents.write
         self._how, self._wanted, self.refused = how, wanted, 0
-        node.engine.store.documents.write = self.keep
+        node.engine.core.store.documents.write = self.keep
 
     def keep(self, changes: Sequence[Any], heed: Any = None) -> Any:
         follows = [change for change in changes if isinstance(change, Follow)]
@@ -166,7 +166,7 @@ async def test_what_the_store_refuses_of_a_run_is_not_told(monkeypatch: pytest.M
         return text.upper()
 
     async with at_door(noting) as (node, http):
-        store: Any = node.node.engine.store
+        store: Any = node.node.engine.core.store
         write, refused = store.database.writer._transaction, []
 
         def refuses(sealed: Any, calls: Any, results: Any) -> None:
@@ -195,13 +195,13 @@ async def test_a_run_that_starts_elsewhere_is_told_of_when_it_is_read(tmp_path: 
             await gate.wait()
             return "free"
 
-        engine.add(holds)
-        held = await engine.submit(RunRequest("holds"))  # takes the one slot
+        engine.teams.add(holds)
+        held = await engine.runs.submit(RunRequest("holds"))  # takes the one slot
         task = checked(await http.post("/tasks", json={"role": "user", "text": "hi"}), 201)["task"]["id"]
         assert not node.node.working.witnessed
         gate.set()
         await node.state(task, "completed")
-        await engine.wait(held.id)
+        await engine.runs.wait(held.id)
         async with events(http, f"/tasks/{task}:subscribe") as stream:
             states = [event["state"] for event in await stream.rest() if "state" in event]
         assert states == ["submitted", "working", "completed"]

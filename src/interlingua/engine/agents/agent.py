@@ -24,7 +24,6 @@ from ...model.run_identity import Origin, check_project, module_source, queue
 from ...model.schemas import Validator
 from .code_digest import code_digest
 from .codec import Codec, Params
-from .left_run import OnCancel
 from .logins import Login
 from .question_types import QuestionCodec
 
@@ -59,7 +58,7 @@ class Agent(Generic[P, R]):
         timeout: float | None = None,
         process: bool = False,
         parkable: bool = True,
-        on_cancel: OnCancel | None = None,
+        on_cancel: Callable[[Any], Awaitable[None]] | None = None,
         max_running: int | None = None,
         source: str = "",
     ) -> None:

@@ -24,6 +24,13 @@ VIA = "via"
 """The member of a mounted card's metadata with the mount path: the agent's own server first, the mounted server last.
 Servers that send no path are not counted."""
 
+MEMBER_OF = "member_of"
+"""The member of a card's metadata that says whose member an agent is. Such cards are kept for the engine alone."""
+
+MOUNTED_FROM = "mounted_from"
+"""The member of a card's metadata that says where a mounted agent comes from. Every mount sets it: a process without
+the agent's code leaves such a run to one that has it, and can tell the remote side."""
+
 _SPACE, _ID = "server", "id"
 _LONGEST = 64  # characters of an id
 _MAX_IDS = 1000  # beyond any real path

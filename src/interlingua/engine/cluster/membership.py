@@ -21,7 +21,7 @@ from ...model.errors import InterlinguaError
 from ...runtime.job_group import JobGroup
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ..assembly import Core
 
 log = logging.getLogger("interlingua.replicas")
 
@@ -40,7 +40,7 @@ class Replica(msgspec.Struct, frozen=True):
 class Replicas:
     """This process among them. Alone until it has entered."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Core) -> None:
         self.id = secrets.token_hex(4)
         self.passed_on = 0  # requests, to others
         self.taken_over = 0  # of what others had

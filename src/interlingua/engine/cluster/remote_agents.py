@@ -18,15 +18,14 @@ import msgspec
 from ...model.card import AgentCard
 from ...model.documents import Drop, Put
 from ...model.errors import InterlinguaError, Unavailable
-from ...model.run_identity import Origin, is_mount, split_queue
-from ...runtime.clock import Clock
+from ...model.run_identity import is_mount, split_queue
 from ...runtime.job_group import JobGroup
-from ...store.rows import StoredCard
 from ..agents.agent import Agent
-from ..teams.members import MEMBER_OF
+from ..agents.mount_path import MEMBER_OF
+from ..agents.remote_agent import AgentElsewhere as AgentElsewhere
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ..assembly import Core
 
 log = logging.getLogger("interlingua.elsewhere")
 
@@ -36,26 +35,6 @@ _REST = 0.2  # seconds between two looks: others may write all the time
 FORGET_AFTER = 3600.0  # seconds for which an agent is shown that nobody has any more
 
 _queues = msgspec.json.Decoder(list[str])
-
-
-class AgentElsewhere(Agent[..., Any]):
-    """An agent of which only the card is here. It cannot be entered."""
-
-    here = False
-
-    def __init__(self, stored: StoredCard, workers: int, clock: Clock) -> None:
-        async def nothing() -> None:
-            raise AssertionError("the code of this agent is elsewhere")
-
-        super().__init__(stored.card, nothing, shape="async", source=Origin.parse(stored.origin).source)
-        self.stored = stored
-        self.workers = workers  # that have it and are there
-        self.since = clock.now()  # when it became available, or ceased to be
-        self.gone_at = clock.monotonic()  # where it has
-
-    @property
-    def available(self) -> bool:
-        return self.workers > 0
 
 
 def unavailable(card: AgentCard) -> Unavailable:
@@ -68,7 +47,7 @@ def unavailable(card: AgentCard) -> Unavailable:
 class Elsewhere:
     """What this process offers to the others of its store, and what it offers of theirs."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Core) -> None:
         self.looks = False  # the agents of others are offered here
         self._engine = engine
         self._known: dict[str, AgentElsewhere] = {}  # by name and version
@@ -134,7 +113,7 @@ class Elsewhere:
         mine = self._mine()
         told = offered.pop(me, None)
         if told is None or told[1] != mine:  # also where others took this process for dead meanwhile
-            await self._engine._publish_cards()
+            await self._engine.agents.publish_cards()
             await store.documents.write([Put(_SPACE, me, msgspec.json.encode(mine))])
         if self.looks:
             await self._take(offered)

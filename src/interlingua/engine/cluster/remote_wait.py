@@ -15,10 +15,10 @@ from ...model.status import Status
 from .remote_log import RemoteLog
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ..runs.queries import RunQueries
 
 
-async def wait_elsewhere(engine: Engine, run: str, remote: RemoteLog, *, settled: bool, sealed: bool) -> Run | None:
+async def wait_elsewhere(engine: RunQueries, run: str, remote: RemoteLog, *, settled: bool, sealed: bool) -> Run | None:
     """The run when it has ended (`settled`: or waits for an answer); None where it comes to be here. Leaves the log."""
     looked = remote.looks if remote.submitted is not None else -1
     seen = 0
@@ -47,7 +47,7 @@ async def wait_elsewhere(engine: Engine, run: str, remote: RemoteLog, *, settled
     return None
 
 
-def _ended(engine: Engine, remote: RemoteLog, last: Event, *, sealed: bool) -> Run | None:
+def _ended(engine: RunQueries, remote: RemoteLog, last: Event, *, sealed: bool) -> Run | None:
     """The run, where it was submitted here and what was told last is its end. One that was cancelled may have been
     forgotten with that: the store knows."""
     end = last.body
@@ -70,12 +70,12 @@ def _says_too_little(remote: RemoteLog, last: Event, seen: int, *, settled: bool
     return settled and any(type(event.body) is QuestionAsked for event in told)
 
 
-async def _look(engine: Engine, run: str, *, settled: bool, sealed: bool) -> Run | None:
+async def _look(engine: RunQueries, run: str, *, settled: bool, sealed: bool) -> Run | None:
     row = await engine.row(run, sealed=sealed)
     if row.status.final:
         return await engine.full_view(row)
     if settled and row.status is Status.WAITING:
-        view = await engine.run(run, sealed=sealed)
+        view = await engine.get(run, sealed=sealed)
         if view.status is Status.WAITING or view.status.final:
             return view
     return None

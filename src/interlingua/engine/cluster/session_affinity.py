@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from ...model.documents import Change, Document, Drop, Put
 from ...model.errors import NotFound
+from ...runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from ..engine import Engine
-    from .membership import Replica
+    from ...store.ports import DocumentStore
+    from .membership import Replica, Replicas
 
 _NAME = re.compile("[0-9a-f]{8}")  # of a replica: nothing is looked for under any other
 
@@ -32,13 +33,21 @@ class Placed:
     """Things of one kind."""
 
     def __init__(
-        self, engine: Engine, kind: str, keep: float, let_go: Callable[[], None], beside: str | None = None
+        self,
+        documents: DocumentStore,
+        clock: Clock,
+        membership: Replicas,
+        kind: str,
+        keep: float,
+        let_go: Callable[[], None],
+        beside: str | None = None,
     ) -> None:
         """`keep`: seconds after which a note is dropped whose process is dead and that nobody asks for. `let_go`: ends
         all that is here, and leaves the notes. `beside`: a space of documents whose topic is the key of a note, dropped
         with it."""
-        self._engine = engine
-        self._replicas = engine.replicas
+        self._documents = documents
+        self._clock = clock
+        self._replicas = membership
         self._space = f"placed:{kind}"
         self._keep = keep
         self._beside = beside
@@ -65,7 +74,7 @@ class Placed:
     def note(self, id_: str, body: bytes, owner: str, times: int = 0) -> Awaitable[object]:
         self._here.add(id_)
         put = Put(self._space, self.key(id_), body, state=self._replicas.id, topic=str(times), owner=owner)
-        return self._engine.store.documents.write([put])
+        return self._documents.write([put])
 
     async def drop(self, id_: str) -> None:
         self._moved.pop(id_, None)
@@ -75,9 +84,9 @@ class Placed:
     async def _drop(self, key: str) -> None:
         changes: list[Change] = [Drop(self._space, key)]
         if self._beside is not None:
-            beside = await self._engine.store.documents.search(self._beside, topic=key, limit=10_000)
+            beside = await self._documents.search(self._beside, topic=key, limit=10_000)
             changes += [Drop(self._beside, document.id) for document in beside]
-        await self._engine.store.documents.write(changes)
+        await self._documents.write(changes)
 
     def foreign(self, id_: str) -> bool:
         """Whether an id that is not here may be somewhere else. Costs nothing."""
@@ -104,7 +113,7 @@ class Placed:
 
     async def _find(self, id_: str, fits: Fits, adopt: Adopt) -> Replica | None:
         for _ in range(3):  # others may take it at the same time: the first one has it
-            note = await self._engine.store.documents.get(self._space, self.key(id_))
+            note = await self._documents.get(self._space, self.key(id_))
             if note is None or not fits(note):
                 return None
             holder = await self._replicas.find(note.state)
@@ -118,7 +127,7 @@ class Placed:
                 self._space, note.id, note.body, state=self._replicas.id, topic=str(times), owner=note.owner,
                 version=note.version,
             )  # fmt: skip
-            if (await self._engine.store.documents.write([mine])).stale is None:
+            if (await self._documents.write([mine])).stale is None:
                 await adopt(note, times)
                 self._here.add(id_)
                 self._replicas.taken_over += 1
@@ -133,14 +142,14 @@ class Placed:
 
     async def _sweep(self) -> None:
         """Forget what dead processes have left and nobody has come back to."""
-        time = self._engine.store.clock.monotonic()
+        time = self._clock.monotonic()
         if time - self._swept < min(60.0, self._keep):
             return
         self._swept = time
         orphans: dict[str, float] = {}
         after: str | None = None
         with contextlib.suppress(NotFound):  # another one sweeps, too: the rest is for the next time
-            while page := await self._engine.store.documents.search(self._space, after=after, limit=500):
+            while page := await self._documents.search(self._space, after=after, limit=500):
                 after = page[-1].id
                 for note in page:
                     if self._replicas.living(note.state) is None:

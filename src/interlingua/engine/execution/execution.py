@@ -89,7 +89,7 @@ class Execution:
         self.steps = Steps(data, waits, calls, self.output, self.threads)
         self.questions = Questions(data, waits, calls)
         self.mailbox = Mailbox(data, waits, calls)
-        self.children = ChildRuns(data, waits, calls, worker.engine)
+        self.children = ChildRuns(data, waits, calls, worker.engine.runs, worker.engine.agents)
         self.inbox = Inbox(data, waits, self.questions, self.mailbox, self.children)
         self.thread = ThreadState(data)
         self.clock = RunClock(data, waits)
@@ -146,12 +146,12 @@ class Execution:
         if self._member is None:
             self._member = MemberRun(
                 self.data, self.waits, self.calls, self.output, self.steps, self.questions, self.mailbox,
-                self.children, self.thread, self.worker.engine, self.worker,
+                self.children, self.thread, self.worker.engine.gate, self.worker,
             )  # fmt: skip
         return self._member
 
     async def is_member(self, agent: str) -> bool:
-        return self.data.authority is not None or await self.worker.engine.is_member(agent)
+        return self.data.authority is not None or await self.worker.engine.gate.is_member(agent)
 
     @property
     def processes(self) -> ProcessPool:
@@ -159,17 +159,15 @@ class Execution:
 
     @property
     def engine(self) -> Any:
-        return self.worker.engine
+        return self.worker.engine.facade
 
     @property
     def editor(self) -> Editor | None:
-        editors = self.worker.engine.editors
-        found = editors.get(self.thread.id or "")
-        if found is None and (
-            path := self.data.row.path
-        ):  # that of the run that all this began with, where it is here too
+        workspaces, path = self.worker.engine.workspaces, self.data.row.path
+        found = workspaces.find(self.thread.id)
+        if found is None and path:  # that of the run that all this began with, where it is here too
             log = self.worker.log_of(path.split("/")[1])
-            found = editors.get((log.row.thread if log is not None else None) or "")
+            found = workspaces.find(log.row.thread if log is not None else None)
         return found
 
     # -- life ---------------------------------------------------------------------------------------------

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ...model.errors import ErrorInfo
 from ..agents.process_pool import ProcessPool
-from ..handler.workspace import Editor
+from ..handler.child_runs import Cards, Submitter
+from ..handler.workspace import Workspaces
 from ..observe.run_metrics import Meters
 from ..runs.concurrency_limits import AgentLimit
 from ..teams.gate import TeamGate, TeamHost
 from .parking import Listeners
 
 
-class ExecutionEngine(TeamGate, Protocol):
+class ExecutionEngine(Protocol):
+    """The objects of the engine that an execution uses."""
+
     @property
-    def editors(self) -> Mapping[str, Editor]: ...
+    def runs(self) -> Submitter: ...
+    @property
+    def agents(self) -> Cards: ...
+    @property
+    def gate(self) -> TeamGate: ...
+    @property
+    def workspaces(self) -> Workspaces: ...
+    @property
+    def facade(self) -> Any:
+        """The facade of the engine, for mounts."""
+        ...
 
 
 class ExecutionHost(TeamHost, Protocol):

@@ -11,6 +11,7 @@ import msgspec
 
 from ...model import json_values, trace_context
 from ...model.card import AgentCard
+from ...model.content import Message
 from ...model.errors import (
     ChildFailed,
     ErrorInfo,
@@ -28,6 +29,7 @@ from ...model.team import carried_scope
 from ...store.changes import CountDelegation, DropInbox
 from ...store.rows import RunRow
 from ..ids import new_id, now
+from ..log.received_messages import MailKind
 from ..log.record_keys import Arguments, is_named, name_of, show
 from ..log.replay import NEVER_BEGAN
 from ..log.replay_order import AFTER_ALL
@@ -46,9 +48,15 @@ Prepare = Callable[[str], Awaitable[RunRequest]]
 class Submitter(Protocol):
     """Starts runs, as a run needs it that calls others."""
 
+    async def exists(self, run: str) -> bool: ...
+    async def submit(self, request: RunRequest, *, parent: RunRow | None, run: str | None) -> object: ...
+    async def send(self, run: str, message: Message, *, sealed: bool, kind: MailKind) -> None: ...
+
+
+class Cards(Protocol):
+    """Finds the cards of agents."""
+
     async def card(self, name: str, version: str | None = None) -> AgentCard: ...
-    async def has_run(self, run: str) -> bool: ...
-    async def submit_child(self, request: RunRequest, run: str, parent: RunRow) -> None: ...
 
 
 class ChildCall(msgspec.Struct):
@@ -68,14 +76,15 @@ class ChildCall(msgspec.Struct):
 
 
 class ChildRuns:
-    __slots__ = ("_calls", "_data", "_ends", "_keys", "_replay", "_submitter", "_waits")
+    __slots__ = ("_calls", "_cards", "_data", "_ends", "_keys", "_replay", "_submitter", "_waits")
 
-    def __init__(self, data: RunData, waits: Waits, calls: Calls, submitter: Submitter) -> None:
+    def __init__(self, data: RunData, waits: Waits, calls: Calls, submitter: Submitter, cards: Cards) -> None:
         self._data = data
         self._replay = data.replay
         self._waits = waits
         self._calls = calls
         self._submitter = submitter
+        self._cards = cards
         self._ends: dict[str, asyncio.Future[ChildEnded]] = {}  # by run
         self._keys: dict[str, str] = {}  # of those that have not ended, by run
 
@@ -116,7 +125,7 @@ class ChildRuns:
         name = agent if isinstance(agent, str) else agent.card.name
         version = version if isinstance(agent, str) else agent.card.version
         if isinstance(input_, str):
-            input_ = as_text(name, (await self._submitter.card(name, version)).input_text, input_)
+            input_ = as_text(name, (await self._cards.card(name, version)).input_text, input_)
         payload = {**(input_ or {}), **json_values.to_plain(inputs)}
         payload = json_values.clean(payload, InvalidInput, what="input")
         digest = json_values.digest([name, version, payload, config])
@@ -134,6 +143,10 @@ class ChildRuns:
         if past:
             return self._calls.recalled(f"the result of agent {name}", lambda: child_result(agent, ended))
         return child_result(agent, ended)
+
+    async def pass_on(self, child: str, message: Message) -> None:
+        """Pass a message of this run's mailbox on to a child."""
+        await self._submitter.send(child, message, sealed=True, kind="passed")
 
     def request(self, name: str, version: str | None, payload: Any, config: Any, **more: Any) -> RunRequest:
         """The request of a child of this run."""
@@ -196,7 +209,7 @@ class ChildRuns:
             await log.flush()
             self._keys[child] = place
             future = self._ends.setdefault(child, waits.loop.create_future())
-            if new or not await self._submitter.has_run(child):
+            if new or not await self._submitter.exists(child):
                 await self._submit(call, child)
             elif call.is_told is not None and not call.is_told():
                 await call.prepare(child)  # it was written, and what was said of it was not
@@ -206,7 +219,7 @@ class ChildRuns:
 
     async def _submit(self, call: ChildCall, child: str) -> None:
         try:
-            await self._submitter.submit_child(await call.prepare(child), child, self._data.row)
+            await self._submitter.submit(await call.prepare(child), parent=self._data.row, run=child)
         except Exception as error:
             self._keys.pop(child, None)
             if call.notice is not None and isinstance(error, Invalid):

@@ -67,3 +67,26 @@ class Editor(Protocol):
         env: dict[str, str] | None = None,
         output_limit: int | None = None,
     ) -> Terminal: ...
+
+
+class Workspaces:
+    """The workspaces that callers offer at the moment, by thread."""
+
+    def __init__(self) -> None:
+        self._attached: dict[str, Editor] = {}
+
+    def __len__(self) -> int:
+        return len(self._attached)
+
+    def attach(self, thread: str, workspace: Editor) -> None:
+        """Offers a workspace to agents that run on a thread. Of several callers, the last one offers its own."""
+        self._attached[thread] = workspace
+
+    def detach(self, thread: str, workspace: Editor) -> None:
+        """Ends the offer, where it is still this workspace's."""
+        if self._attached.get(thread) is workspace:
+            del self._attached[thread]
+
+    def find(self, *threads: str | None) -> Editor | None:
+        """Returns the workspace of the first of these threads that has one."""
+        return next((found for thread in threads if thread and (found := self._attached.get(thread))), None)

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ...model import run_identity
 from ...model.filters import RunFilter
-from ...model.run import Blocked, Run
+from ...model.run import Blocked
+from ...store.ports import Store
 from ...store.rows import RunRow
+from ..agents.agent import Registry
 from ..ids import now
 from .blocked_runs import read_reason
 
 if TYPE_CHECKING:
-    from ..engine import Engine
     from ..log.log_source import BlockedReader
 
 log = logging.getLogger("interlingua.runs")
@@ -29,8 +31,13 @@ REASONS = ("no_code", "history_mismatch", "failed_on_resume")
 
 
 class BlockedReport:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    """Finds blocked runs, and why they are blocked."""
+
+    def __init__(self, store: Store, agents: Registry, is_served: Callable[[str], Awaitable[bool]]) -> None:
+        """`is_served` tells whether a living process executes runs of a queue."""
+        self._store = store
+        self._agents = agents
+        self._look_up = is_served
         self._served: dict[str, tuple[float, bool]] = {}  # queues: when somebody looked, and whether one is served
         self._readers: dict[str, set[BlockedReader]] = {}  # of runs that nobody executes here
         self._unserved: set[str] = set()  # queues with runs that were due, and that nobody served at the last look
@@ -49,16 +56,16 @@ class BlockedReport:
     async def counts(self) -> dict[str, int]:
         """How many runs are blocked, by reason."""
         found = dict.fromkeys(REASONS, 0)
-        for reason, count in await self._engine.store.claims.blocked_reasons():
+        for reason, count in await self._store.claims.blocked_reasons():
             found[read_reason(reason).reason if reason is not None else "no_code"] += count
-        for queue, count in await self._engine.store.claims.due_counts(now()):
+        for queue, count in await self._store.claims.due_counts(now()):
             if not await self._is_served(queue):
                 found["no_code"] += count
         return found
 
-    async def runs(self, where: RunFilter) -> list[Run]:
-        """Blocked runs, newest first."""
-        store = self._engine.store
+    async def rows(self, where: RunFilter) -> list[RunRow]:
+        """Returns the rows of blocked runs, the newest first."""
+        store = self._store
         rows = await store.runs.search(where)
         for queue, _ in await store.claims.due_counts(now()):
             if not await self._is_served(queue):
@@ -67,7 +74,7 @@ class BlockedReport:
         if where.status is not None:
             wanted = [row for row in wanted if row.status in where.status]
         wanted = sorted({row.id: row for row in wanted}.values(), key=lambda row: row.id, reverse=True)
-        return [await self._engine.full_view(row) for row in wanted[: where.limit]]
+        return wanted[: where.limit]
 
     # -- readers ------------------------------------------------------------------------------------------
 
@@ -86,7 +93,7 @@ class BlockedReport:
         before, self._unserved = self._unserved, set()
         if not self._readers:
             return
-        store = self._engine.store
+        store = self._store
         for queue, _ in await store.claims.due_counts(now()):
             if not await self._is_served(queue):
                 self._unserved.add(queue)
@@ -103,7 +110,7 @@ class BlockedReport:
         return lines
 
     async def _unexecutable(self) -> list[str]:
-        store, codes = self._engine.store, self._engine.agents.codes()
+        store, codes = self._store, self._agents.codes()
         found: list[str] = []
         for one in await store.claims.open_queues():
             queue = run_identity.queue(one.origin, one.agent, one.version)
@@ -123,7 +130,7 @@ class BlockedReport:
         time = asyncio.get_running_loop().time()
         known = self._served.get(queue)
         if known is None or time - known[0] > _FRESH:
-            known = self._served[queue] = (time, await self._engine.elsewhere.somebody_runs(queue))
+            known = self._served[queue] = (time, await self._look_up(queue))
         return known[1]
 
 

@@ -6,9 +6,7 @@ What made the run fail is not copied: it is tried again.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,18 +33,11 @@ from ...model.events import (
     Said,
     ToolRefused,
 )
-from ...model.run import Caller, Run
 from ...model.status import Status
 from ...store.changes import Submission
 from ...store.rows import EventRow, RunRow
 from ..ids import new_id, now
 from ..log.run_log import encode
-from ..observe import run_logging
-
-if TYPE_CHECKING:
-    from ..engine import Engine
-
-log = logging.getLogger("interlingua.runs")
 
 _RETRIED = (Status.FAILED, Status.TIMED_OUT)
 _COPIED = (
@@ -55,26 +46,17 @@ _COPIED = (
 )  # fmt: skip
 
 
-async def retry(engine: Engine, run: str, by: Caller) -> Run:
-    """Returns the run that goes on: the run itself where it was blocked, its one continuation where it had failed."""
-    row = await engine.row(run, sealed=True)
-    if not row.status.final:
-        if not await engine.store.claims.unblock(run, now()):
-            why = await engine.blocked_report.reason(row)
-            raise Conflict(f"run {run} {f'cannot go on: {why.message}' if why else 'is not blocked'}")
-        engine.worker.offer(row)
-        log.info("run %s of %s goes on again, as %s wants", row.id, row.agent, by.id)
-        return await engine.run(run, sealed=True)
+def check_retry(row: RunRow) -> None:
+    """Raises Conflict for a run that ended in a way that cannot be continued."""
     if row.status not in _RETRIED:
-        raise Conflict(f"run {run} has {row.status.value}; only a run that is blocked or has failed can be retried")
+        raise Conflict(f"run {row.id} has {row.status.value}; only a run that is blocked or has failed can be retried")
     if row.parent is not None:
         root = row.path.split("/")[1]
-        raise Conflict(f"run {run} was called by another one; retry the root: interlingua runs retry {root}")
-    return await _continue(engine, row, by)
+        raise Conflict(f"run {row.id} was called by another one; retry the root: interlingua runs retry {root}")
 
 
-async def _continue(engine: Engine, failed: RunRow, by: Caller) -> Run:
-    events = await engine.worker.all_events(failed.id)
+def continuation(failed: RunRow, events: list[Event]) -> tuple[Submission, RunCreated]:
+    """Returns the run that continues a failed one, and its first event."""
     created = events[0].body if events else None
     if not isinstance(created, RunCreated):
         raise RunNotFound(f"what run {failed.id} was asked for was erased; start a new run")
@@ -100,13 +82,7 @@ async def _continue(engine: Engine, failed: RunRow, by: Caller) -> Run:
     )  # fmt: skip
     # It waits for its thread where another run has that: nobody is told to give way for it once more.
     asks = request if request.when_busy == "reject" else msgspec.structs.replace(request, when_busy="enqueue")
-    done = await engine.store.runs.submit(Submission(row, asks, "", rows, None, time, continues=failed.id))
-    if done.existing:
-        return await engine.run(done.row.id, sealed=True)
-    run_logging.created(done.row)
-    log.info("run %s of %s continues run %s, as %s wants", run, row.agent, failed.id, by.id)
-    engine.worker.offer(done.row)
-    return engine.view(done.row, began)
+    return Submission(row, asks, "", rows, None, time, continues=failed.id), began
 
 
 def _good_records(events: list[Event]) -> list[Event]:

@@ -57,7 +57,7 @@ from .finished_logs import FinishedLogs
 from .inbox_router import InboxRouter
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ..assembly import Core
 
 log_ = logging.getLogger("interlingua.engine")
 
@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    def __init__(self, engine: Engine, store: Store, bus: Bus, registry: Registry, settings: Settings) -> None:
+    def __init__(self, engine: Core, store: Store, bus: Bus, registry: Registry, settings: Settings) -> None:
         self.engine = engine
         self.store = store
         self.bus = bus
@@ -312,7 +312,7 @@ class Worker:
     def cancel_soon(self, run: str, reason: str) -> None:
         async def cancel() -> None:
             with contextlib.suppress(NotFound, Conflict):
-                await self.engine.cancel(run, reason=reason, sealed=True)
+                await self.engine.runs.cancel(run, reason=reason, sealed=True)
 
         self.spawn(cancel())
 

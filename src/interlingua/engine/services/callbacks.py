@@ -13,19 +13,17 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...model.errors import Denied, InterlinguaError, InvalidRequest, NotFound, Unavailable
+from ...model.events import RunCreated
 from ...model.run import Run, check_id
 from ...model.status import Status
 from ...runtime.closing import close_all
 from ...runtime.job_group import JobGroup
 from ...security.redaction import redact_text, redact_url
 from ...store.ports import Store
-from ...store.rows import CallbackRow, Places, Standing
-
-if TYPE_CHECKING:
-    from ..engine import Engine
+from ...store.rows import CallbackRow, Places, RunRow, Standing
 
 log = logging.getLogger("interlingua.callbacks")
 
@@ -43,6 +41,14 @@ _REMEMBER = 30 * 86_400.0  # how long those that were taken or given up can stil
 _TIDY_EVERY = 3600.0
 
 
+class RunViews(Protocol):
+    """Reads the runs that callbacks tell of."""
+
+    async def get(self, run: str, /) -> Run: ...
+
+    def view(self, row: RunRow, created: RunCreated | None, /) -> Run: ...
+
+
 class NotTaken(Unavailable):
     """The receiver answered, but not that it has taken the callback."""
 
@@ -58,8 +64,8 @@ def tried_for(attempts: int) -> float:
 
 
 class Callbacks:
-    def __init__(self, engine: Engine, store: Store) -> None:
-        self._engine = engine
+    def __init__(self, store: Store) -> None:
+        self.runs: RunViews | None = None  # from the start of the engine on
         self._store = store
         self.formats: dict[str, Callable[[Run], Any]] = {}
         self.send: Send | None = None  # given by the app, which knows the network
@@ -73,6 +79,27 @@ class Callbacks:
         self._deliveries = JobGroup("callbacks", _not_noted)
         self._under_way: dict[asyncio.Task[None], CallbackRow] = {}
         self._tidied = -_TIDY_EVERY
+
+    @property
+    def _runs(self) -> RunViews:
+        assert self.runs is not None
+        return self.runs
+
+    async def search(self, *, failing: bool = False, newest: bool = False, limit: int = 100) -> list[CallbackRow]:
+        """Returns callbacks in the store: `failing` ones only, or all."""
+        return await self._store.callbacks.search(failing=failing, newest=newest, limit=limit)
+
+    async def counts(self) -> dict[str, int]:
+        """Returns how many callbacks there are in each state."""
+        return await self._store.callbacks.counts()
+
+    async def next_due(self) -> int | None:
+        """Returns when the next callback is due."""
+        return await self._store.callbacks.next_due()
+
+    async def retry(self, ids: list[int] | None) -> list[int]:
+        """Sends callbacks that were given up again: these, or all. Returns the ids of those that are."""
+        return await self._store.callbacks.retry(ids, self._store.clock.now())
 
     def check(self, url: str, path: str) -> None:
         """Raise InvalidRequest for an address to which nothing would ever be sent."""
@@ -162,12 +189,12 @@ class Callbacks:
     async def _run_of(self, row: CallbackRow) -> Run:
         """The run as it was when it changed; one that is gone still tells how it ended."""
         try:
-            run = await self._engine.run(row.run)
+            run = await self._runs.get(row.run)
         except NotFound:
             kept = await self._store.callbacks.deleted_run(row.id)
             if kept is None:
                 raise
-            run = self._engine.view(*kept)
+            run = self._runs.view(*kept)
         run.status, run.updated_at = Status(row.status), row.time
         return run
 

@@ -22,13 +22,11 @@ Answered = Callable[[str, str | None], None]
 """Called with a run and its owner when an answer for the run is in the store."""
 
 
-class QuestionService:
-    """Finds questions, and takes their answers."""
+class QuestionQueries:
+    """Finds questions."""
 
-    def __init__(self, store: Store, settings: Settings, answered: Answered) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._settings = settings
-        self._answered = answered
 
     async def open(self, *, run: str | None = None, caller: str | None = None, limit: int = 100) -> list[Question]:
         """Open questions, oldest first. Those of a run include those of the runs that it called."""
@@ -50,6 +48,23 @@ class QuestionService:
         """Words about the last answer that a run got, to put behind a reason; empty where it got none."""
         found = await self._store.questions.search(QuestionFilter(run=run, state="answered", newest=True, limit=1))
         return f" ({found[0].too_late().message})" if found else ""
+
+    async def last_change(self) -> int:
+        """Returns a number that grows whenever a question is asked or closed."""
+        return await self._store.questions.last_change()
+
+    async def counts(self) -> list[tuple[str, int, int]]:
+        """Returns how many open questions there are of each type, and since when the oldest waits."""
+        return await self._store.questions.count_open()
+
+
+class QuestionService(QuestionQueries):
+    """Finds questions, and takes their answers."""
+
+    def __init__(self, store: Store, settings: Settings, answered: Answered) -> None:
+        super().__init__(store)
+        self._settings = settings
+        self._answered = answered
 
     async def answer(self, question: str, value: Any, *, by: Caller = OWNER, door: str = "") -> None:
         """Answer a question, through a door. The first valid answer wins. Returns when it is on disk."""

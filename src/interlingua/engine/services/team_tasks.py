@@ -6,29 +6,27 @@ conversation of a task is what was `Said`, on the log of the team's run.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
 from ...model.content import Message, TextPart
 from ...model.errors import AlreadyFinished, Denied, NotFound, TaskNotFound
 from ...model.events import DelegationRefused, Event, Said, body_encoder
-from ...model.team.manifest import ORCHESTRATOR, USER, instance_id
+from ...model.team.authority import Authority
+from ...model.team.manifest import ORCHESTRATOR, USER, Manifest, Team, instance_id
 from ...model.team.task_ids import is_task, parent_of
+from ...model.team.tools import ToolServers
 from ...store.ports import Store
 from ...store.rows import DelegationRow
-from ..ids import new_id, now
-from ..teams.conversation import MailKind, nobody
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from ..runs.worker import Worker
-
-
-_LOOKS = 10  # at whether a run has begun: it was counted a moment ago
+from ..agents.agent import Agent
+from ..ids import new_id
+from ..runs.queries import RunQueries
+from ..runs.service import RunService
+from ..teams.members import TeamAgent
+from ..teams.team_gate import Gatekeeper
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,21 +40,31 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
     review: bool = False  # it judges a result of the task that it is part of
 
 
-class Tasks:
-    """The part of the engine's API that is about tasks of teams."""
+class TeamQueries:
+    """Finds teams, their tasks, and what was said in them."""
 
-    store: Store
-    worker: Worker
+    def __init__(self, store: Store, directory: Gatekeeper, runs: RunQueries) -> None:
+        self._store = store
+        self._directory = directory
+        self._runs = runs
 
-    if TYPE_CHECKING:
+    # -- teams --------------------------------------------------------------------------------------------
 
-        def events(
-            self, run: str, *, after: int = 0, follow: bool = True, sealed: bool = False
-        ) -> AsyncIterator[Event]: ...
-        async def send(
-            self, run: str, message: Message, *, sealed: bool = False, kind: MailKind = "message"
-        ) -> None: ...
-        def next_hint(self, run: str) -> asyncio.Future[None]: ...
+    def find(self, name: str) -> Team | None:
+        """Returns the team of this name; None where there is none."""
+        return self._directory.teams.get(name)
+
+    def names(self) -> list[str]:
+        return list(self._directory.teams)
+
+    def all(self) -> list[Team]:
+        return list(self._directory.teams.values())
+
+    def manifest_of(self, authority: Authority) -> Manifest | None:
+        """Returns the manifest of the agent that has this authority."""
+        return self._directory.manifest_of(authority)
+
+    # -- tasks --------------------------------------------------------------------------------------------
 
     async def task(self, label: str) -> Task:
         """A task, or a part of one, by what it is called."""
@@ -70,39 +78,57 @@ class Tasks:
         if not is_task(label):
             return []
         whole = label.partition(".")[0]
-        first = await self.store.delegations.labelled(whole)
+        first = await self._store.delegations.labelled(whole)
         root = next((row.path.strip("/").rpartition("/")[2] for row in first if row.label == whole), "")
         return [_task(row, root) for row in first if row.label == label or row.label.startswith(f"{label}.")]
 
     async def label_of(self, root: str) -> str:
         """What the task is called that began with this run of a team; empty where it has not begun."""
-        async for event in self.events(root):
+        async for event in self._runs.events(root):
             if isinstance(event.body, Said) and event.body.form == "delegation" and event.body.sender == ORCHESTRATOR:
                 return event.body.task
         return ""
 
     async def conversation(self, root: str, *, after: int = 0) -> list[tuple[Event, Said]]:
         """What was said so far in a task, as the log of the team's run has it. In the order of time: sort by `time`."""
-        found = [event async for event in self.events(root, after=after, follow=False)]
+        found = [event async for event in self._runs.events(root, after=after, follow=False)]
         return [(event, event.body) for event in found if isinstance(event.body, Said)]
 
     async def participant(self, label: str, id_: str) -> DelegationRow:
-        """The run of an instance that takes part in a task, now or before. Waits for one that is just beginning."""
-        for _ in range(_LOOKS):
-            rows = await self.store.delegations.labelled(label)
-            named = [row for row in rows if instance_id(row.agent, row.instance) == id_]
-            if not named:
-                break
-            begins = self.next_hint(named[-1].run)
-            try:
-                runs = [(row, await self.store.runs.get(row.run)) for row in reversed(named)]
-                begun = [(row, run) for row, run in runs if run is not None]
-                if begun:
-                    return next((row for row, run in begun if not run.status.final), begun[0][0])
-                await begins
-            finally:
-                begins.cancel()
-        raise nobody(label, id_, (instance_id(row.agent, row.instance) for row in rows))
+        """Returns the run of an instance that takes part in a task, now or before."""
+        return await self._directory.participant(label, id_)
+
+
+class TeamService(TeamQueries):
+    """Registers teams, and passes messages to those who take part in their tasks."""
+
+    _runs: RunService
+
+    def __init__(self, store: Store, directory: Gatekeeper, runs: RunService) -> None:
+        super().__init__(store, directory, runs)
+
+    @property
+    def tool_servers(self) -> ToolServers | None:
+        """The tool servers that members of teams may use."""
+        return self._directory.tool_servers
+
+    @tool_servers.setter
+    def tool_servers(self, servers: ToolServers | None) -> None:
+        self._directory.tool_servers = servers
+
+    def add(self, agent: Agent[..., Any]) -> None:
+        """Registers an agent. A team comes with its members, which nobody else can run."""
+        self._directory.add(agent)
+
+    def add_team(
+        self, team: Team, handlers: Mapping[str, Agent[..., Any]], tool_servers: ToolServers | None = None
+    ) -> None:
+        """Makes a team one agent: its members do what these handlers do, and nobody else can run them."""
+        self._directory.add(TeamAgent(team, handlers, tool_servers))
+
+    def exchange(self, gone: Iterable[Agent[..., Any]], come: Iterable[Agent[..., Any]]) -> None:
+        """Replaces agents and teams in one go; where one of the new ones is refused, everything stays as it is."""
+        self._directory.exchange(gone, come)
 
     async def tell(self, label: str, recipient: str, message: Message | str, *, sender: str = USER) -> None:
         """A message of the user, or of an agent that is not one of ours, to somebody who takes part in a task.
@@ -117,16 +143,15 @@ class Tasks:
         row = await self.participant(task.label.partition(".")[0], recipient)
         message = msgspec.structs.replace(message, role="user" if sender == USER else "agent", sender=sender)
         try:
-            await self.send(row.run, message, sealed=True, kind="told")
+            await self._runs.send(row.run, message, sealed=True, kind="told")
         except AlreadyFinished:
             raise AlreadyFinished(f"{recipient} has ended its part in {row.label}") from None
 
-    async def refused(self, root: str, agent: str, reason: str) -> None:
+    async def refuse(self, root: str, agent: str, reason: str) -> None:
         """Somebody outside tried to have an agent of a task work, and may not: that is on record there."""
         body = body_encoder.encode(DelegationRefused(agent, reason, key=f"outside:{new_id()}"))
         with contextlib.suppress(AlreadyFinished, NotFound):
-            _, owner = await self.store.runs.deliver(root, "relay", body, now())
-            self.worker.notify_run(root, owner=owner)
+            await self._runs.deliver(root, "relay", body)
 
 
 def _task(row: DelegationRow, root: str) -> Task:

@@ -20,28 +20,12 @@ from ..ids import new_id, now
 _LOOK_BACK = (10, 190)  # runs of a thread, newest first: the first page nearly always tells
 
 
-class ThreadService:
-    """Makes, reads, changes and forgets threads, and checks whose state they hold."""
+class ThreadQueries:
+    """Finds threads, and checks whose state they hold."""
 
     def __init__(self, store: Store, agents: Registry) -> None:
         self._store = store
         self._agents = agents
-
-    async def create(
-        self,
-        thread: str | None = None,
-        *,
-        metadata: dict[str, Any] | None = None,
-        caller: Caller = OWNER,
-        if_exists: Literal["raise", "keep"] = "raise",
-    ) -> Thread:
-        json_values.check(metadata or {}, InvalidRequest, what="metadata")
-        check_id(caller.id, "the id of the caller")
-        if thread is not None:
-            check_id(thread, "the thread id", "/thread_id")
-        time = now()
-        fresh = Thread(thread or new_id(), "idle", time, time, caller.id, metadata=metadata or {})
-        return await self._store.threads.create(fresh, if_exists=if_exists)
 
     async def get(self, thread: str) -> Thread:
         found = await self._store.threads.get(thread)
@@ -49,39 +33,13 @@ class ThreadService:
             raise ThreadNotFound(f"there is no thread {thread}")
         return found
 
+    async def find(self, thread: str) -> Thread | None:
+        """Returns a thread; None where there is none."""
+        return await self._store.threads.get(thread)
+
     async def search(self, where: ThreadFilter) -> list[Thread]:
         """Newest first."""
         return await self._store.threads.search(where)
-
-    async def patch(
-        self,
-        thread: str,
-        *,
-        values_: Any = msgspec.UNSET,
-        metadata: dict[str, Any] | None = None,
-        messages: list[Message] | None = None,
-        checkpoint: str | None = None,
-    ) -> Thread:
-        """Change a thread from outside. Metadata is merged; so are values, into those of `checkpoint` or the newest."""
-        if values_ is not msgspec.UNSET:
-            json_values.check(values_, InvalidState, what="values")
-        json_values.check(metadata or {}, InvalidRequest, what="metadata")
-        return await self._store.threads.patch(
-            thread,
-            checkpoint=new_id(),
-            values_=values_,
-            metadata=metadata,
-            base=checkpoint,
-            messages=messages,
-            now=now(),
-        )
-
-    async def copy(self, thread: str) -> Thread:
-        """A thread of its own with the same values, history and messages."""
-        return await self._store.threads.copy(thread, new_id(), new_id, now())
-
-    async def delete(self, thread: str) -> None:
-        await self._store.threads.delete(thread, now())
 
     async def history(self, thread: str, *, before: str | None = None, limit: int = 10) -> list[Checkpoint]:
         """Checkpoints, newest first."""
@@ -204,6 +162,56 @@ class ThreadService:
                 if card is not None and card.state is not None:
                     return card
         return None
+
+
+class ThreadService(ThreadQueries):
+    """Makes, reads, changes and forgets threads."""
+
+    async def create(
+        self,
+        thread: str | None = None,
+        *,
+        metadata: dict[str, Any] | None = None,
+        caller: Caller = OWNER,
+        if_exists: Literal["raise", "keep"] = "raise",
+    ) -> Thread:
+        json_values.check(metadata or {}, InvalidRequest, what="metadata")
+        check_id(caller.id, "the id of the caller")
+        if thread is not None:
+            check_id(thread, "the thread id", "/thread_id")
+        time = now()
+        fresh = Thread(thread or new_id(), "idle", time, time, caller.id, metadata=metadata or {})
+        return await self._store.threads.create(fresh, if_exists=if_exists)
+
+    async def patch(
+        self,
+        thread: str,
+        *,
+        values_: Any = msgspec.UNSET,
+        metadata: dict[str, Any] | None = None,
+        messages: list[Message] | None = None,
+        checkpoint: str | None = None,
+    ) -> Thread:
+        """Change a thread from outside. Metadata is merged; so are values, into those of `checkpoint` or the newest."""
+        if values_ is not msgspec.UNSET:
+            json_values.check(values_, InvalidState, what="values")
+        json_values.check(metadata or {}, InvalidRequest, what="metadata")
+        return await self._store.threads.patch(
+            thread,
+            checkpoint=new_id(),
+            values_=values_,
+            metadata=metadata,
+            base=checkpoint,
+            messages=messages,
+            now=now(),
+        )
+
+    async def copy(self, thread: str) -> Thread:
+        """A thread of its own with the same values, history and messages."""
+        return await self._store.threads.copy(thread, new_id(), new_id, now())
+
+    async def delete(self, thread: str) -> None:
+        await self._store.threads.delete(thread, now())
 
 
 def same_state(one: Schema | None, other: Schema | None) -> bool:

@@ -286,7 +286,7 @@ class Delegation:
                 message.sender = USER
             try:
                 with self._waits.busy():
-                    await self._gate.send(child, message, sealed=True, kind="passed")
+                    await self._children.pass_on(child, message)
             except AlreadyFinished:
                 mailbox.put_back(number)  # the next child gets it
                 return

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ...model.card import AgentCard
-from ...model.content import Message
 from ...model.events import Event
 from ...model.run import RunRequest
 from ...model.team.authority import Authority, Scope
@@ -15,9 +14,7 @@ from ...model.team.oversight import Exchange, Proposal
 from ...model.team.tools import ToolServers
 from ...store.changes import CountDelegation
 from ...store.rows import DelegationRow, RunRow
-from ..handler.child_runs import Submitter
 from ..handler.run_data import Host
-from ..log.received_messages import MailKind
 from ..log.run_log import LiveLog
 
 
@@ -36,13 +33,13 @@ class TeamMember(Protocol):
     def review_input(self, proposal: Proposal) -> dict[str, Any]: ...
 
 
-class TeamGate(Submitter, Protocol):
+class TeamGate(Protocol):
     """Says who is in a team, and which delegations its authorities allow."""
-
-    tool_servers: ToolServers | None
 
     @property
     def teams(self) -> Mapping[str, Team]: ...
+    @property
+    def tool_servers(self) -> ToolServers | None: ...
 
     # -- who is who
 
@@ -66,10 +63,6 @@ class TeamGate(Submitter, Protocol):
         self, run: str, row: RunRow, judged: Authority, overseer: Any, label: str = ""
     ) -> Authority: ...
     def check_patience(self, judged: Authority, exchanges: list[Exchange], others: int = 0) -> None: ...
-
-    # -- messages
-
-    async def send(self, run: str, message: Message, *, sealed: bool = False, kind: MailKind = "message") -> None: ...
 
 
 class TeamHost(Host, Protocol):

@@ -162,7 +162,7 @@ class ToolCalls:
         servers = self._gate.tool_servers
         if servers is None:
             raise Unavailable(
-                "this engine reaches no tool servers; load the team with il.team, or set engine.tool_servers"
+                "this engine reaches no tool servers; load the team with il.team, or set engine.teams.tool_servers"
             )
         return servers
 

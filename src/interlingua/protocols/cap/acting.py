@@ -179,7 +179,7 @@ class Acting:
 
     def _is_overseer(self, id_: str) -> bool:
         authority = self._ctx.authority
-        manifest = self._mounted.engine.manifest_of(authority) if authority is not None else None
+        manifest = self._mounted.engine.teams.manifest_of(authority) if authority is not None else None
         return manifest is not None and manifest.overseer == id_.partition("#")[0]
 
     def _verdict(self, notice: wire.AnyMessage, output: Any) -> wire.AnyMessage | None:

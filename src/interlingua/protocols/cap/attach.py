@@ -255,7 +255,7 @@ class Attachment(Acting):
         known = task in (self._task, *self._handed) or task.startswith(f"{self._task}.")
         if not known and (self._ours or not isinstance(message, wire.DelegationNotice)):
             raise NotFound(f"there is no task {task[:80]} between us; this is {self._task}")
-        team = self._mounted.engine.teams.get(self._ctx.authority.team) if self._ctx.authority is not None else None
+        team = self._mounted.engine.teams.find(self._ctx.authority.team) if self._ctx.authority is not None else None
         ours = {USER, ORCHESTRATOR, *(team.manifests if team is not None else ())} - {self._me.partition("#")[0]}
         if agent in ours and not (self._way.again and agent not in (USER, ORCHESTRATOR)):
             raise Denied(f"you are {self._me}, and do not speak as {message.sender_id}")

@@ -98,7 +98,7 @@ class Desk:
         """A task that was taken a moment ago, once somebody takes part in it: who speaks right after it is heard."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_BEGINS_WITHIN):
-                if await self.engine.label_of(found.run.id):
+                if await self.engine.teams.label_of(found.run.id):
                     return await self.book.find(message.task_id, caller, "answer")
         return found
 
@@ -120,7 +120,7 @@ class Desk:
             try:
                 root = (await self.book.find(whole, caller)).run.id
             except NotFound:  # somebody else's, perhaps: they should know
-                root = (await self.engine.task(whole)).root
+                root = (await self.engine.teams.task(whole)).root
                 if len(self._refusals) >= _REMEMBERED:
                     self._refusals.clear()
                 self._refusals[root] += 1
@@ -129,7 +129,7 @@ class Desk:
                 if self._refusals[root] == MOST_REFUSALS:
                     more = "; more of the kind are not put on record here"
             told = f"a {message.type} of {who} was refused: {why}{more}"
-            await self.engine.refused(root, message.recipient_id, told)
+            await self.engine.teams.refuse(root, message.recipient_id, told)
         return Denied(why)
 
     # -- tasks --------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class Desk:
         for name in ("stream", *trace_context.NAMES):  # how it is read, and what it is part of, makes it no other task
             said.metadata.pop(name, None)
         thread = await self._thread(told.get("thread"), card, caller)
-        run = await self.engine.submit(
+        run = await self.engine.runs.submit(
             RunRequest(
                 card.name, card.version, translate.input_of(notice, card), told.get("config"), messages=[said],
                 metadata=translate.metadata_of(notice),
@@ -158,7 +158,7 @@ class Desk:
             )
         )  # fmt: skip
         await self.book.name(caller, task, run.id)
-        return Taken(task, run.id, run.status.value, self.book.id_of(card.name))
+        return Taken(task, run.id, run.run.status.value, self.book.id_of(card.name))
 
     async def _thread(self, named: Any, card: AgentCard, caller: Caller) -> str | None:
         """The thread that a task shall share with others. One of somebody else is not there, and one that holds the
@@ -169,7 +169,7 @@ class Desk:
             raise InvalidRequest(
                 f"/metadata/thread has up to {MAX_NAME} characters that can be printed", path="/metadata/thread"
             )
-        found = await self.engine.store.threads.get(named)
+        found = await self.engine.threads.find(named)
         if found is not None:
             if not scopes.sees(caller, found.caller):
                 raise ThreadNotFound(f"there is no thread {named}")
@@ -182,8 +182,8 @@ class Desk:
         run = found.part.run if found.part is not None and found.view.below else found.run.id
         # Also a part that works sealed: whose task it is may stop it, and learns no more of it than that it stopped.
         with contextlib.suppress(AlreadyFinished):
-            await self.engine.cancel(run, by=caller, reason=reason, sealed=True)
-        status = (await self.engine.run(run, sealed=True)).status
+            await self.engine.runs.cancel(run, by=caller, reason=reason, sealed=True)
+        status = (await self.engine.runs.get(run, sealed=True)).status
         agent = found.part.agent if found.part is not None else found.view.agent
         return Taken(found.view.part, run, status.value, agent)
 
@@ -240,9 +240,9 @@ class Desk:
                 raise Conflict(f"the task {found.view.task} has not begun yet; nobody takes part in it")
             if role == "agent" and message.sender_id not in {part.agent for part in found.parts}:
                 raise NotFound(f"{message.sender_id} takes no part in {found.view.task}")
-            await self.engine.tell(found.view.label, message.recipient_id, said, sender=message.sender_id)
+            await self.engine.teams.tell(found.view.label, message.recipient_id, said, sender=message.sender_id)
             return
         if role == "agent" or instance_of(message.recipient_id)[0] != found.view.agent:
             who = message.sender_id if role == "agent" else message.recipient_id
             raise NotFound(f"{who} takes no part in {found.view.task} (there is: {found.view.agent})")
-        await self.engine.send(found.run.id, said)
+        await self.engine.runs.send(found.run.id, said)

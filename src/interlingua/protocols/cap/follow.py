@@ -9,7 +9,6 @@ import math
 from collections.abc import AsyncIterator
 
 from ...engine.engine import Engine
-from ...engine.kept_output import kept_output
 from ...model.delta import ABSENT
 from ...model.errors import QuestionNotFound, RunNotFound
 from ...model.events import Event, RunRestarted, Said
@@ -26,7 +25,7 @@ log of the whole a moment later than its end."""
 async def snapshot(engine: Engine, run: str, view: View) -> list[Update]:
     """All updates so far."""
     conversation, found = Conversation(run, view), list[Update]()
-    async for event in engine.events(run, follow=False):
+    async for event in engine.runs.events(run, follow=False):
         found += await _fed(engine, conversation, event)
     return found
 
@@ -42,13 +41,13 @@ async def follow(
     conversation = Conversation(run, view)
     # What the reader has is put together first, uncomposed: a composed event could begin before its place.
     cursor = 0
-    while cursor < after[0] and (batch := await engine.store.runs.events(run, cursor, after[0] - cursor, _PAGE_BYTES)):
+    while cursor < after[0] and (batch := await engine.runs.page(run, cursor, after[0] - cursor, _PAGE_BYTES)):
         wanted = [event for event in batch if event.seq <= after[0]]
         found = [update for event in wanted for update in await _fed(engine, conversation, event)]
         if missed := [update for update in found if update.place > after]:
             yield missed
         cursor = batch[-1].seq
-    reader = engine.reader(run, after=after[0])
+    reader = engine.runs.reader(run, after=after[0])
     loop, until = asyncio.get_running_loop(), math.inf
     try:
         while not reader.over and loop.time() < until:
@@ -74,12 +73,12 @@ async def _fed(engine: Engine, conversation: Conversation, event: Event) -> list
             asked = (await engine.questions.get(body.message.metadata["question"])).question
         except QuestionNotFound:
             asked = None
-    output = await kept_output(engine, event) if isinstance(body, RunRestarted) else ABSENT
+    output = await engine.runs.kept_output(event) if isinstance(body, RunRestarted) else ABSENT
     return conversation.feed(event, asked, output)
 
 
 async def _ended(engine: Engine, run: str) -> bool:
-    row = await engine.store.runs.get(run)
+    row = await engine.runs.find_row(run)
     return row is None or row.status.final
 
 

@@ -125,7 +125,7 @@ class CapDoor:
         told: dict[str, Any] = {"tasks": []}
         for row in runs:
             with contextlib.suppress(RunNotFound):  # deleted meanwhile
-                told["tasks"].append(await self._summary(await self.engine.run(row.id), caller))
+                told["tasks"].append(await self._summary(await self.engine.runs.get(row.id), caller))
         if more is not None:
             told["next_cursor"] = params.cursor(more)
         return json_response(told)
@@ -154,12 +154,12 @@ class CapDoor:
         if not view.below or part is None:
             return translate.task_view(found.run, view.task, view.agent, view.label or None)
         try:
-            run = await self.engine.run(part.run)
+            run = await self.engine.runs.get(part.run)
         except RunNotFound:  # of an overseen agent: nobody sees what it does
-            row = await self.engine.store.runs.get(part.run)
+            row = await self.engine.runs.find_row(part.run)
             if row is None:
                 raise
-            run = self.engine.view(row, None)
+            run = self.engine.runs.view(row, None)
         return translate.task_view(run, view.part, part.agent, part.label)
 
     # -- the stream ---------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class CapDoor:
         for name, id_ in self.book.ids().items():
             agent = self.engine.agents.find(name)
             if agent is not None and scopes.may(caller, "run", agent.card.key):
-                via, entry = self.engine.way(agent.card), self.book.entry(name)
+                via, entry = self.engine.agents.mount_path(agent.card), self.book.entry(name)
                 told.append(described.manifest(agent.card, id_, entry, prompt=prompt, via=via))
         return json_response({"agents": told})
 

@@ -17,7 +17,6 @@ import msgspec
 from ...engine.engine import Engine
 from ...model import json_values
 from ...model.errors import AgentNotFound, InterlinguaError, InvalidRequest, TooLarge
-from ...model.filters import RunFilter
 from ...model.run import OWNER
 from ...model.status import Status
 from ...model.team.manifest import ORCHESTRATOR, USER
@@ -67,26 +66,9 @@ class StdioDoor:
         """Whether something that was begun may still say something, without being told anything."""
         open_ = [run for run, task in self._followed.items() if not task.done() and run not in self._resting]
         for run in open_:
-            if not await self._at_rest(run):
+            if not await self._engine.runs.is_idle(run):
                 return True
         return False
-
-    async def _at_rest(self, run: str) -> bool:
-        """Whether a run, and all that it has called, waits for others. One that was set aside until somebody tells it
-        something has no owner and no time to wake at; one that another process has goes on there."""
-        store, worker = self._engine.store, self._engine.worker
-        rows = await store.runs.search(RunFilter(root=run, sealed=True, limit=_ALL))
-        left = [row for row in rows if not row.status.final]
-        if all(row.id != run for row in left):
-            return False  # it has ended, and that is yet to be told
-        if any([await store.runs.has_news(row.id) for row in left]):
-            return False
-        for row in left:  # nothing is waited for from here on, so that nothing changes
-            here = worker.execution(row.id)
-            owned = row.status is Status.PENDING or row.worker is not None or row.wake_at is not None
-            if owned if here is None else not here.waits.at_rest:
-                return False
-        return True
 
     async def _take(self, frame: bytes) -> None:
         if not frame.strip():
@@ -118,7 +100,7 @@ class StdioDoor:
     def _is_here(self, id_: str) -> bool:
         """Whether a name is somebody's here. Every other name is the peer's own."""
         agent = id_.partition("#")[0]
-        members = {member for team in self._engine.teams.values() for member in team.manifests}
+        members = {member for team in self._engine.teams.all() for member in team.manifests}
         return agent in (USER, ORCHESTRATOR, *members, *self._desk.book.ids().values())
 
     async def _begin(self, notice: wire.DelegationNotice, named: str) -> None:
@@ -139,7 +121,7 @@ class StdioDoor:
 
     async def _follow(self, taken: Taken, whole: bool, named: str) -> None:
         run = taken.run_id
-        view = await self._desk.book.view(await self._engine.run(run), taken.task_id, OWNER)
+        view = await self._desk.book.view(await self._engine.runs.get(run), taken.task_id, OWNER)
         async with contextlib.aclosing(follow(self._engine, run, view)) as updates:  # type: ignore[type-var]
             async for piece in updates:
                 for update in piece:

@@ -53,7 +53,7 @@ class TaskBook:
 
     def entry(self, agent: str) -> Manifest | None:
         """The agent with which a team begins; None where this is no team."""
-        team = self.engine.teams.get(agent)
+        team = self.engine.teams.find(agent)
         return teams.entry_of(team) if team is not None else None
 
     def ids(self) -> dict[str, str]:
@@ -75,7 +75,7 @@ class TaskBook:
             known = ", ".join(i for n, i in self.ids().items() if scopes.may(caller, "run", n)) or "nobody"
             which = f"{wanted[:80]} in version {version[:80]}" if version is not None else wanted[:80]
             said = f"there is no agent {which} to begin with (there are: {known})"
-            raise AgentNotFound(said) if agent is not None else self.engine.no_agent(name, said)
+            raise AgentNotFound(said) if agent is not None else self.engine.agents.no_agent(name, said)
         return agent.card
 
     def _name(self, id_: str) -> str:
@@ -84,7 +84,7 @@ class TaskBook:
             name = teams.agent_name(id_)
         except InvalidRequest:
             return id_  # that of no agent
-        begun = [team for team in self.engine.teams if self.id_of(team) == id_]
+        begun = [team for team in self.engine.teams.names() if self.id_of(team) == id_]
         if self.engine.agents.find(name) is not None or not begun:
             return name
         if len(begun) > 1:
@@ -96,17 +96,17 @@ class TaskBook:
     async def name(self, caller: Caller, task: str, run: str) -> None:
         """From now on this run is what the caller calls by that id."""
         foreign = _own(caller, task)
-        if await self.engine.store.documents.link(LINK, foreign, run) != run:  # of a run that was deleted
-            await self.engine.store.documents.unlink(LINK, foreign)
-            await self.engine.store.documents.link(LINK, foreign, run)
+        if await self.engine.links.add(LINK, foreign, run) != run:  # of a run that was deleted
+            await self.engine.links.remove(LINK, foreign)
+            await self.engine.links.add(LINK, foreign, run)
         for whole, _ in translate.readings(task)[1:]:
-            await self.engine.store.documents.link(BESIDE, _own(caller, whole), run)
+            await self.engine.links.add(BESIDE, _own(caller, whole), run)
 
     async def find(self, task: str, caller: Caller, action: scopes.Action = "read") -> Found:
         missing = TaskNotFound(f"there is no task {task[:80]}")
         root, name, below = await self._root(task, caller)
         try:
-            run = await self.engine.run(root)
+            run = await self.engine.runs.get(root)
         except RunNotFound:
             raise missing from None
         if run.parent is not None or not scopes.sees(caller, run.caller):
@@ -118,39 +118,39 @@ class TaskBook:
         view.below = below
         found = Found(run, view)
         if view.label:
-            found.parts = await self.engine.tasks(view.label)
+            found.parts = await self.engine.teams.tasks(view.label)
             found.part = next((one for one in found.parts if one.label == view.label + below), None)
         if below and found.part is None:
             raise missing
         return found
 
     async def _root(self, task: str, caller: Caller) -> tuple[str, str, str]:
-        store = self.engine.store
         readings = translate.readings(task)[:_DEEPEST] if len(task) <= _LONGEST else []
         for name, below in readings:
-            linked = await store.documents.linked(LINK, _own(caller, name))
+            linked = await self.engine.links.find(LINK, _own(caller, name))
             if linked is not None:
                 return linked, name, below
         if is_task(task):
             whole, _, rest = task.partition(".")
-            parts = await self.engine.tasks(whole)
+            parts = await self.engine.teams.tasks(whole)
             if parts:
                 return parts[0].root, whole, f".{rest}" if rest else ""
         for name, below in readings:
-            if await store.runs.get(name) is not None:
+            if await self.engine.runs.exists(name):
                 return name, name, below
         return task, task, ""
 
     async def _stored_card(self, run: Run) -> AgentCard | None:
-        stored = await self.engine.store.cards.get(run.agent, run.version)
-        return stored.card if stored is not None else None
+        return await self.engine.agents.find_card(run.agent, run.version)
 
     async def view(self, run: Run, name: str, caller: Caller) -> View:
         agent = self.engine.agents.find(run.agent, run.version)
         card = agent.card if agent is not None else await self._stored_card(run)
-        team = run.agent in self.engine.teams or (run.request is not None and run.request.authority is not None)
+        team = self.engine.teams.find(run.agent) is not None or (
+            run.request is not None and run.request.authority is not None
+        )
         # Where another task has the name of a part, names of parts begin with the id of the run, which is no task's.
-        beside = team and await self.engine.store.documents.linked(BESIDE, _own(caller, name)) is not None
+        beside = team and await self.engine.links.find(BESIDE, _own(caller, name)) is not None
         return View(
             name, self.id_of(run.agent), await self.label(run.id) if team else "",
             parts_of=run.id if beside else "", team=team, caller=caller.id,
@@ -161,7 +161,7 @@ class TaskBook:
     async def label(self, root: str) -> str:
         """What the engine calls the task of a team's run; empty where it has not begun."""
         if root not in self._labels:
-            async for event in self.engine.events(root, follow=False):
+            async for event in self.engine.runs.events(root, follow=False):
                 body = event.body
                 if isinstance(body, Said) and body.form == "delegation" and body.sender == ORCHESTRATOR:
                     if len(self._labels) >= _REMEMBERED:
@@ -176,7 +176,7 @@ class TaskBook:
         name = cap.get("task") if isinstance(cap, dict) and run.caller == caller.id else None
         if isinstance(name, str):
             return name
-        return (await self.label(run.id) if run.agent in self.engine.teams else "") or run.id
+        return (await self.label(run.id) if self.engine.teams.find(run.agent) is not None else "") or run.id
 
     async def page(self, caller: Caller, limit: int, offset: int) -> tuple[list[Run], int | None]:
         """Whole tasks that a caller may see, newest first, and where the next page begins."""
@@ -184,7 +184,7 @@ class TaskBook:
         own = None if scopes.sees(caller, "*") else caller.id
         found: list[Run] = []
         while True:
-            rows = await self.engine.runs(RunFilter(caller=own, limit=_PAGE, offset=offset))
+            rows = await self.engine.runs.search(RunFilter(caller=own, limit=_PAGE, offset=offset))
             for row in rows:
                 offset += 1
                 if row.parent is None and scopes.may(caller, "read", f"{row.agent}@{row.version}"):
@@ -203,7 +203,7 @@ class TaskBook:
         return [(await self._asker(found, question), question) for question in mine]
 
     async def _asker(self, found: Found, question: Question) -> str:
-        row = await self.engine.store.runs.get(question.run)
+        row = await self.engine.runs.find_row(question.run)
         path = [*row.path.strip("/").split("/"), row.id] if row is not None else []
         by_run = {part.run: part.agent for part in found.parts}
         return next((by_run[run] for run in reversed(path) if run in by_run), found.view.agent)
@@ -219,7 +219,7 @@ async def tree(book: TaskBook, found: Found) -> list[dict[str, Any]]:
     below: dict[str, list[dict[str, Any]]] = {}
     top = found.view.label + found.view.below
     for part in found.parts:
-        row = await book.engine.store.runs.get(part.run)
+        row = await book.engine.runs.find_row(part.run)
         told: dict[str, Any] = {"task_id": found.view.name(part.label), "agent": part.agent}
         if row is not None:
             told["status"] = row.status.value

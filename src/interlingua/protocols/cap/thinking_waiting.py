@@ -226,7 +226,7 @@ class Waiting:
         await asyncio.sleep(0)  # what a proposal shows comes before all that follows
         for _ in range(_LOOKS):
             known = [one for place, one in run.data.replay.children.items() if f"{place}:".startswith(f"call:{of}:")]
-            if known and known[-1][1] is None and await run.engine.has_run(known[-1][0].run):
+            if known and known[-1][1] is None and await run.engine.runs.exists(known[-1][0].run):
                 return
             if work.has_news:
                 return

@@ -33,7 +33,7 @@ class Agents(Operations):
             if found is None and (newest := self.engine.agents.find(wanted)) is not None:
                 found = newest.card
         if found is None and wanted:
-            raise self.engine.no_agent(wanted, f"there is no agent {wanted}")
+            raise self.engine.agents.no_agent(wanted, f"there is no agent {wanted}")
         if found is None or not scopes.may(caller, action, found.key).allowed:
             raise AgentNotFound(f"there is no agent {wanted}" if wanted else "there is no agent for this caller")
         return found
@@ -48,11 +48,11 @@ class Agents(Operations):
             and scopes.may(caller, "read", card.key).allowed
         ]
         page = found[wanted.offset : wanted.offset + wanted.limit]
-        return json_response([translate.agent(card, self.engine.way(card)) for card in page])
+        return json_response([translate.agent(card, self.engine.agents.mount_path(card)) for card in page])
 
     async def get_agent(self, request: Request, caller: Caller) -> Response:
         card = self._card(request.path_params["agent_id"], caller)
-        return json_response(translate.agent(card, self.engine.way(card)))
+        return json_response(translate.agent(card, self.engine.agents.mount_path(card)))
 
     async def descriptor(self, request: Request, caller: Caller) -> Response:
         return json_response(translate.descriptor(self._card(request.path_params["agent_id"], caller)))
@@ -72,21 +72,21 @@ class Agents(Operations):
         card = self._card(request.path_params["agent_id"], caller)
         scopes.require(caller, "config", card.key)
         body = await self._read(request, wire.Configuration)
-        made = await self.engine.configure(
+        made = await self.engine.instances.create(
             card.name, body.config, version=card.version, caller=caller, label=body.name, metadata=body.metadata
         )
         return json_response(translate.instance(made))
 
     async def configurations(self, request: Request, caller: Caller) -> Response:
         card = self._card(request.path_params["agent_id"], caller)
-        found = await self.engine.store.instances.list(
+        found = await self.engine.instances.search(
             agent=card.name, version=card.version, limit=reading.number(request, "limit", 10, 1, 1000),
             offset=reading.number(request, "offset", 0), **reading.own(caller),
         )  # fmt: skip
         return json_response([translate.instance(instance) for instance in found])
 
     async def _instance(self, wanted: str, caller: Caller) -> Instance:
-        found = await self.engine.store.instances.get(wanted)
+        found = await self.engine.instances.find(wanted)
         if found is None or not scopes.sees(caller, found.caller):
             raise NotFound(f"there is no configured instance {wanted}")
         return found
@@ -101,5 +101,5 @@ class Agents(Operations):
     async def delete_configuration(self, request: Request, caller: Caller) -> Response:
         found = await self._instance(request.path_params["config_id"], caller)
         scopes.require(caller, "config", f"{found.agent}@{found.version}")
-        await self.engine.store.instances.delete(found.id)
+        await self.engine.instances.delete(found.id)
         return Response(status_code=204)

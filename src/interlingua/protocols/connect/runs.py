@@ -71,7 +71,7 @@ class Runs(Agents, Threads):
         if thread is not None:
             if not able["threads"]:
                 raise InvalidRequest(f"agent {card.name} does not support threads", path="/agent_id")
-            found = await self.engine.store.threads.get(thread)
+            found = await self.engine.threads.find(thread)
             if found is not None and scopes.sees(caller, found.caller):
                 await self.engine.threads.check_state(found, card)
             elif found is None and body.if_not_exists == "create":
@@ -97,11 +97,7 @@ class Runs(Agents, Threads):
         kept = None
         if keep:
             # The same key finds the same thread, and nobody can guess its id and make it first.
-            kept = (
-                await self.engine.store.documents.link("connect kept", f"{caller.id} {key}", new_id())
-                if key
-                else new_id()
-            )
+            kept = await self.engine.links.add("connect kept", f"{caller.id} {key}", new_id()) if key else new_id()
         asked = stated(body, card, config, caller, watched=watched)
         asked.thread = thread or kept
         asked.create_thread = keep or (thread is not None and body.if_not_exists == "create")
@@ -110,14 +106,14 @@ class Runs(Agents, Threads):
         asked.callback = Callback(url, "connect") if url is not None and able["callbacks"] else None
         if thread is not None:
             asked.extra["mark"] = None
-        made = await self.engine.submit(asked, follow=watched)
-        return made, body
+        made = await self.engine.runs.submit(asked, watch=watched)
+        return made.run, body
 
     async def _check_may_replace(self, thread: Thread | None, strategy: str, card: AgentCard, caller: Caller) -> None:
         """Refuse to take a thread from another run for whoever may not cancel runs, or delete them (a rollback)."""
         if strategy not in ("interrupt", "rollback"):
             return
-        active = await self.engine.store.runs.get(thread.active) if thread is not None and thread.active else None
+        active = await self.engine.runs.find_row(thread.active) if thread is not None and thread.active else None
         for agent in {card.key, f"{active.agent}@{active.version}" if active is not None else card.key}:
             scopes.require(caller, "cancel", agent)
             if strategy == "rollback":
@@ -133,7 +129,7 @@ class Runs(Agents, Threads):
         except (AgentNotFound, Unavailable):
             if body.agent_id is None:
                 raise
-            found = await self.engine.store.instances.get(body.agent_id)
+            found = await self.engine.instances.find(body.agent_id)
             if found is None or not scopes.sees(caller, found.caller):
                 raise
             agent = self.engine.agents.find(found.agent, found.version)
@@ -177,7 +173,7 @@ class Runs(Agents, Threads):
 
     async def _run(self, request: Request, caller: Caller, action: scopes.Action = "read") -> Run:
         """A run that is somebody else's, or of an agent that is out of reach, is not there."""
-        run = await self.engine.run(request.path_params["run_id"])
+        run = await self.engine.runs.get(request.path_params["run_id"])
         thread = request.path_params.get("thread_id")
         found = scopes.sees(caller, run.caller) and (thread is None or run.thread == thread)
         if found:
@@ -221,9 +217,9 @@ class Runs(Agents, Threads):
 
     async def _listed(self, where: RunFilter) -> list[dict[str, Any]]:
         told = []
-        for run in await self.engine.runs(where):
+        for run in await self.engine.runs.search(where):
             with contextlib.suppress(RunNotFound):  # deleted meanwhile
-                told.append(self._told(await self.engine.run(run.id)))
+                told.append(self._told(await self.engine.runs.get(run.id)))
         return told
 
     async def thread_runs(self, request: Request, caller: Caller) -> Response:
@@ -254,15 +250,15 @@ class Runs(Agents, Threads):
             if payload["interrupt_type"] != question.type:
                 raise Conflict(f"run {run.id} waits for {question.type}, not for {payload['interrupt_type']}") from None
             await self.engine.questions.answer(question.id, payload["resume_payload"], by=caller, door="connect")
-        return json_response(self._told(await self.engine.run(run.id)))
+        return json_response(self._told(await self.engine.runs.get(run.id)))
 
     async def delete_run(self, request: Request, caller: Caller) -> Response:
         run = await self._run(request, caller, "delete")
         if not run.status.final:
             with contextlib.suppress(AlreadyFinished):
-                await self.engine.cancel(run.id, by=caller, reason="it is being deleted")
-            await self.engine.wait(run.id)
-        await self.engine.delete(run.id)
+                await self.engine.runs.cancel(run.id, by=caller, reason="it is being deleted")
+            await self.engine.runs.wait(run.id)
+        await self.engine.runs.delete(run.id)
         return Response(status_code=204)
 
     async def wait(self, request: Request, caller: Caller) -> Response:
@@ -275,11 +271,11 @@ class Runs(Agents, Threads):
         known: str | None = None,
     ) -> Response:  # fmt: skip
         if known is None and timeout is None and not run.status.final:
-            run = await self.engine.wait_a_moment(run)
+            run = await self.engine.runs.wait_briefly(run)
         if run.status.final:
             return await self._wait_response(run, caller)
         if known is None:
-            waiting = asyncio.ensure_future(self.engine.wait(run.id, timeout=timeout, settled=True))
+            waiting = asyncio.ensure_future(self.engine.runs.wait(run.id, timeout=timeout, settled=True))
         else:
             waiting = asyncio.ensure_future(self._asked_no_more(run, known, timeout))
         leaving = asyncio.ensure_future(reading.disconnected(request))
@@ -304,7 +300,7 @@ class Runs(Agents, Threads):
         """The run, as soon as it no longer asks what whoever waits knows of: also where it is just going on then."""
         if all(one.id != question for one in run.questions):
             return run
-        reader, until = self.engine.reader(run.id, run.seq), asyncio.timeout(timeout)
+        reader, until = self.engine.runs.reader(run.id, run.seq), asyncio.timeout(timeout)
         try:
             async with until:
                 self.listeners.add(until)
@@ -314,7 +310,7 @@ class Runs(Agents, Threads):
         finally:
             self.listeners.discard(until)
             reader.close()
-        return await self.engine.run(run.id)
+        return await self.engine.runs.get(run.id)
 
     async def _wait_response(self, run: Run, caller: Caller) -> Response:
         given = await self._given(run.id) if run.status is Status.SUCCEEDED else []
@@ -329,10 +325,10 @@ class Runs(Agents, Threads):
 
     async def _given(self, run: str) -> list[Message]:
         """What a run gave beside its output. Of one that has ended a moment ago, that is in memory."""
-        given, events = ContentCollector(), self.engine.at_hand(run)
+        given, events = ContentCollector(), self.engine.runs.committed_events(run)
         if events is None:
             with contextlib.suppress(RunNotFound):  # deleted meanwhile
-                async for event in self.engine.events(run, follow=False):
+                async for event in self.engine.runs.events(run, follow=False):
                     given.feed(event)
         for event in events or ():
             given.feed(event)
@@ -366,21 +362,21 @@ class Runs(Agents, Threads):
             scopes.require(caller, "delete", f"{run.agent}@{run.version}")
         if not run.status.final:
             with contextlib.suppress(AlreadyFinished):
-                await self.engine.cancel(run.id, by=caller, rollback=rollback)
+                await self.engine.runs.cancel(run.id, by=caller, rollback=rollback)
         if rollback:
             # The cancel may come too late for the run to see it; then it ends as it would have, and is deleted here.
-            gone = self.engine.worker.spawn(self._gone(run.id))
+            gone = self.engine.spawn(self._gone(run.id))
             if wait or run.status.final:
                 await asyncio.shield(gone)
         elif wait:
             with contextlib.suppress(RunNotFound):
-                await self.engine.wait(run.id)
+                await self.engine.runs.wait(run.id)
         return Response(status_code=204)
 
     async def _gone(self, run: str) -> None:
         with contextlib.suppress(RunNotFound):
-            await self.engine.wait(run)
-            await self.engine.delete(run, rollback=True)
+            await self.engine.runs.wait(run)
+            await self.engine.runs.delete(run, rollback=True)
 
     @contextlib.contextmanager
     def _watching(self, run: str, cancels: bool) -> Iterator[Watch]:
@@ -397,8 +393,8 @@ class Runs(Agents, Threads):
             self._watchers[run] -= 1
             if not self._watchers[run]:
                 del self._watchers[run]
-                log = self.engine.worker.log_of(run) if self.engine.running else None
-                if not watch.answered and (log is None or log.finished is None):
+                ended = self.engine.running and self.engine.runs.ended_here(run)
+                if not watch.answered and not ended:
                     loop, grace = asyncio.get_running_loop(), self.settings.disconnect_grace
                     timer = loop.call_later(grace, self._unwatched, run)
                     self._left[run] = timer.when(), now()
@@ -410,14 +406,13 @@ class Runs(Agents, Threads):
         del self._left[run]
         if self.stopping or not self.engine.running:
             return  # it is the server that left, and the run is handed on
-        log = self.engine.worker.log_of(run)
-        if log is None or log.finished is None:
-            self.engine.worker.spawn(self._cancel_unwatched(run, since))
+        if not self.engine.runs.ended_here(run):
+            self.engine.spawn(self._cancel_unwatched(run, since))
 
     async def _cancel_unwatched(self, run: str, since: int) -> None:
         """At an interrupt a stream ends by itself: a run that asks, or has asked since, needs nobody who watches."""
         with contextlib.suppress(NotFound, Conflict):
-            view = await self.engine.run(run)
+            view = await self.engine.runs.get(run)
             asked = await self.engine.questions.search(QuestionFilter(run=run, state=None, limit=_MANY))
             if (
                 view.status is Status.WAITING
@@ -425,7 +420,7 @@ class Runs(Agents, Threads):
                 or any(one.question.asked_at >= since for one in asked)
             ):
                 return
-            await self.engine.cancel(run, reason="its client disconnected")
+            await self.engine.runs.cancel(run, reason="its client disconnected")
 
 
 class WatchedStream(PiecesStream):

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...engine.engine import Engine
-from ...engine.kept_output import kept_output
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, Joiner
 from ...model.errors import NotFound, RunCancelled, RunNotFound
@@ -167,7 +166,7 @@ async def follow(
     """
     try:
         # Of a run that has ended, its output is not held by everybody who reads how it ended.
-        view = msgspec.structs.replace(await engine.run(run), output=None)
+        view = msgspec.structs.replace(await engine.runs.get(run), output=None)
     except RunNotFound:
         yield _encoded(Projection(run, modes, None, caller).gone(1), (0, 0))
         return
@@ -181,7 +180,7 @@ async def follow(
     told_at = 0.0
     # What the reader has is put together first, uncomposed: a composed event could begin before its place.
     cursor = 0
-    while cursor < seen[0] and (batch := await engine.store.runs.events(run, cursor, seen[0] - cursor, _PAGE_BYTES)):
+    while cursor < seen[0] and (batch := await engine.runs.page(run, cursor, seen[0] - cursor, _PAGE_BYTES)):
         for event in batch:
             if event.seq <= seen[0]:
                 await _fed(engine, projection, event)
@@ -192,7 +191,7 @@ async def follow(
     if projection.waiting and seen[0] >= view.seq and view.status is Status.WAITING and view.questions:
         yield _encoded(projection.newest() + projection.interrupt(seen[0]), (seen[0] - 1, 1))
         return
-    reader = engine.reader(run, after=seen[0])
+    reader = engine.runs.reader(run, after=seen[0])
     finished = view.status.final and seen[0] >= view.seq  # and the reader knows
     try:
         while not reader.over:
@@ -218,7 +217,7 @@ async def follow(
             for piece in in_pieces(told, _encode):
                 yield piece.pop()
             if projection.waiting and last_seq >= view.seq and not finished:
-                now = await engine.run(run)
+                now = await engine.runs.get(run)
                 if now.status is Status.WAITING and now.questions:
                     # Where a stream is taken up at a question, the question is what there is to say.
                     reached = seen if last_seq > seen[0] else (last_seq - 1, 1)
@@ -233,7 +232,7 @@ async def follow(
 
 
 async def _fed(engine: Engine, projection: Projection, event: Event) -> list[Update]:
-    output = await kept_output(engine, event) if isinstance(event.body, RunRestarted) else ABSENT
+    output = await engine.runs.kept_output(event) if isinstance(event.body, RunRestarted) else ABSENT
     return projection.feed(event, output)
 
 

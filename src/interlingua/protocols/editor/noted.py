@@ -159,18 +159,18 @@ def _unseen(run: str) -> Turn:
 
 
 async def _is_over(editor: EditorConnection, run: str) -> bool:
-    return (await editor.engine.run(run)).status.final
+    return (await editor.engine.runs.get(run)).status.final
 
 
 async def _shown(editor: EditorConnection, session: Session, run: str, after: int | None) -> Turn:
     """A turn of which everything up to an event has been shown; None: all that there is. Each event is read by itself:
     a reader that is behind is given several as one."""
-    view = await editor.engine.run(run)
+    view = await editor.engine.runs.get(run)
     turn = _unseen(run)
     found = editor.engine.agents.find(view.agent, view.version)
     turn.projection = Projection(run, found.card if found is not None else None, editor.dialect)
     asked: dict[str, Question] = {}
-    while page := await editor.engine.store.runs.events(run, turn.cursor, 500):
+    while page := await editor.engine.runs.page(run, turn.cursor, 500):
         for event in page:
             if after is not None and event.seq > after:
                 break

@@ -181,8 +181,8 @@ class EditorConnection:
             info = {"name": cards[0].name, "version": cards[0].version, "title": cards[0].name}
         agents = [
             {
-                "name": c.name, "version": c.version, "description": c.description, "via": self.engine.way(c),
-                "asks": bool(c.questions),
+                "name": c.name, "version": c.version, "description": c.description,
+                "via": self.engine.agents.mount_path(c), "asks": bool(c.questions),
             }
             for c in cards
         ]  # fmt: skip
@@ -356,8 +356,8 @@ class EditorConnection:
             thread = await self._thread(wanted)
             if thread.active is not None:
                 with contextlib.suppress(Conflict):
-                    await self.engine.cancel(thread.active, by=self.caller, reason="its session is being deleted")
-                await self.engine.wait(thread.active)
+                    await self.engine.runs.cancel(thread.active, by=self.caller, reason="its session is being deleted")
+                await self.engine.runs.wait(thread.active)
             await self.engine.threads.delete(wanted)
         return {}
 
@@ -519,7 +519,7 @@ class EditorConnection:
     async def _pause_or_end(self, turn: Turn) -> None:
         await turn.rests.wait()
         if turn.left and turn.run is not None and turn.finished is None:
-            ended = await self.engine.wait(turn.run)  # the session was opened anew meanwhile, and is shown there
+            ended = await self.engine.runs.wait(turn.run)  # the session was opened anew meanwhile, and is shown there
             turn.finished = RunFinished(ended.status, ended.output, ended.error)
         if turn.failure is not None:
             raise turn.failure
@@ -546,7 +546,7 @@ class EditorConnection:
         if turn is None or turn.run is None:
             return {"outcome": "failed"}
         parts = translate.parts(request.prompt, open_types=self.dialect.open_types)
-        await self.engine.send(turn.run, Message("user", parts))
+        await self.engine.runs.send(turn.run, Message("user", parts))
         return {"outcome": "injected"}
 
 

@@ -87,12 +87,11 @@ class Session:
         self.editor = ClientEditor(
             connection.rpc, thread, connection.able, place.cwd, place.directories, place.mcp_servers
         )
-        self.engine.editors[thread] = self.editor
+        self.engine.workspaces.attach(thread, self.editor)
 
     def forget(self) -> None:
         """This connection no longer has the session. Its runs go on."""
-        if self.engine.editors.get(self.id) is self.editor:
-            del self.engine.editors[self.id]
+        self.engine.workspaces.detach(self.id, self.editor)
         for turn in self.turns:
             for task in [turn.task, *turn.asks.values(), *turn.watches]:
                 if task is not None:
@@ -165,7 +164,7 @@ class Session:
         card = self.card
         scopes.require(connection.caller, "run", card.key)
         text = translate.prompt_text(parts)
-        self.engine.editors[self.id] = self.editor  # of several clients, it is whoever prompts
+        self.engine.workspaces.attach(self.id, self.editor)  # of several clients, it is whoever prompts
         request = RunRequest(
             card.name,
             card.version,
@@ -184,7 +183,7 @@ class Session:
             self.title = translate.title(text)
             naming = asyncio.ensure_future(self.keep())  # its first turn comes with the run's: that is one commit
         try:
-            made = await self.engine.submit(request, follow=True)
+            made = await self.engine.runs.submit(request, watch=True)
         except BaseException:
             if naming is not None:
                 naming.cancel()
@@ -232,7 +231,7 @@ class Session:
         assert turn.projection is not None
         rpc = self.connection.rpc
         mark = getattr(rpc.channel, "mark", None)
-        async with contextlib.aclosing(self.engine.events(turn.run, after=turn.cursor)) as events:  # type: ignore[type-var]
+        async with contextlib.aclosing(self.engine.runs.events(turn.run, after=turn.cursor)) as events:  # type: ignore[type-var]
             async for event in events:
                 turn.cursor = event.seq
                 updates = await fed(self.engine, turn.projection, event)
@@ -289,7 +288,7 @@ class Session:
     async def cancel_run(self, turn: Turn) -> None:
         assert turn.run is not None
         with contextlib.suppress(Conflict, NotFound):
-            await self.engine.cancel(turn.run, by=self.connection.caller, reason="the user cancelled the turn")
+            await self.engine.runs.cancel(turn.run, by=self.connection.caller, reason="the user cancelled the turn")
 
     # -- questions ----------------------------------------------------------------------------------------
 
@@ -392,13 +391,13 @@ class Session:
         """Oldest first."""
         found: list[Run] = []
         while True:
-            page = await self.engine.runs(RunFilter(thread=self.id, limit=500, offset=len(found)))
+            page = await self.engine.runs.search(RunFilter(thread=self.id, limit=500, offset=len(found)))
             found += page
             if len(page) < 500:
                 return found[::-1]
 
     async def _replay_run(self, listed: Run) -> Turn | None:
-        run = await self.engine.run(listed.id)
+        run = await self.engine.runs.get(listed.id)
         dialect = self.connection.dialect
         turn = Turn()
         turn.run = run.id
@@ -410,7 +409,7 @@ class Session:
                 said = [{"type": "text", "text": _input_text(run.request.input, found.card if found else None)}]
             self.updates(dialect.user_message(f"{run.id}-prompt", said))
         open_: dict[str, Question] = {}
-        async for event in self.engine.events(run.id, follow=False):
+        async for event in self.engine.runs.events(run.id, follow=False):
             turn.cursor = event.seq
             await self.updates_in_pieces(await fed(self.engine, turn.projection, event))
             if isinstance(event.body, QuestionAsked):
@@ -428,12 +427,12 @@ class Session:
         thread = await self.engine.threads.get(self.id)
         if thread.active is None:
             return None
-        run = await self.engine.run(thread.active)
+        run = await self.engine.runs.get(thread.active)
         turn = Turn()
         turn.run = run.id
         found = self.engine.agents.find(run.agent, run.version)
         turn.projection = Projection(run.id, found.card if found is not None else None, self.connection.dialect)
-        async for event in self.engine.events(run.id, follow=False):
+        async for event in self.engine.runs.events(run.id, follow=False):
             await fed(self.engine, turn.projection, event)
             turn.cursor = event.seq
         turn.open = run.questions
@@ -441,10 +440,10 @@ class Session:
 
     async def ended_turn(self) -> Turn:
         """The newest turn, which is over."""
-        newest = await self.engine.runs(RunFilter(thread=self.id, limit=1))
+        newest = await self.engine.runs.search(RunFilter(thread=self.id, limit=1))
         if not newest:
             raise NotFound(f"session {self.id} has had no prompt")
-        run = await self.engine.wait(newest[0].id)
+        run = await self.engine.runs.wait(newest[0].id)
         turn = Turn()
         turn.run, turn.finished = run.id, RunFinished(run.status, run.output, run.error)
         return turn

@@ -207,7 +207,7 @@ class Turn:
             return await self._host.ready(self._place, self._agent)
         known = self._host.session_of(self._kind, thread)  # what a store would tell is known, as long as it is open
         if known is None:
-            known = await self._mounted.engine.store.documents.linked(self._kind, thread)
+            known = await self._mounted.engine.links.find(self._kind, thread)
         return self._host.open_session(known, self._place, self._agent) if known is not None else None
 
     @property
@@ -216,22 +216,22 @@ class Turn:
 
     async def _session_on(self, peer: Peer) -> Session:
         """The session of this run's thread, or one of its own."""
-        thread, store, kind = self._ctx.thread_id, self._mounted.engine.store, self._kind
+        thread, links, kind = self._ctx.thread_id, self._mounted.engine.links, self._kind
         if thread is None:
             return await self._host.new_session(peer, self._place, self._agent)
-        known = await store.documents.linked(kind, thread)
+        known = await links.find(kind, thread)
         if known is not None:
             try:
                 session = await peer.take_up(known, self._place)
             except (RpcError, Unavailable) as error:
                 self._notes.append(f"the agent does not remember this thread, and starts anew: {error}")
                 peer.of_threads.pop((kind, thread), None)
-                await store.documents.unlink(kind, thread)
+                await links.remove(kind, thread)
             else:
                 peer.of_threads[kind, thread] = known
                 return session
         session = await self._host.new_session(peer, self._place, self._agent)
-        await store.documents.link(kind, thread, session.id)
+        await links.add(kind, thread, session.id)
         peer.of_threads[kind, thread] = session.id
         return session
 

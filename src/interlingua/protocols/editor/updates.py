@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, overload
 
 from ...engine.engine import Engine
-from ...engine.kept_output import kept_output
 from ...model.card import AgentCard
 from ...model.content import FilePart, TextPart
 from ...model.delta import ABSENT
@@ -198,7 +197,7 @@ class Projection:
 async def fed(engine: Engine, projection: Projection, event: Event) -> Sequence[Update]:
     """Feeds an event, with what else its updates need: of a restarted run, what is left of the output."""
     restarted = isinstance(event.body, RunRestarted)
-    return projection.feed(event, await kept_output(engine, event) if restarted else ABSENT)
+    return projection.feed(event, await engine.runs.kept_output(event) if restarted else ABSENT)
 
 
 def _named(part: Any, name: str) -> Any:

@@ -25,7 +25,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ...engine.cluster.membership import Replica
-from ...engine.cluster.session_affinity import Placed
 from ...engine.engine import Engine
 from ...model.documents import Document
 from ...model.errors import InterlinguaError
@@ -170,7 +169,7 @@ class WebDoor:
         self.auth = auth
         self.editors = EditorDoor(engine, editor)
         self.connections: dict[str, HttpConnection] = {}
-        self.placed = Placed(engine, "editor", self.settings.idle, self._let_go)
+        self.placed = engine.cluster.sessions("editor", self.settings.idle, self._let_go)
         self._sockets: dict[WebSocketChannel, str] = {}  # with whose they are
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False

@@ -70,7 +70,7 @@ class Notes:
         self._placed = placed
         self._times = times
         self._key = placed.key(session.id)
-        self._store = session.mcp.engine.store
+        self._documents = session.mcp.engine.documents
         self._lost: dict[str, list[Waiting]] = {}  # streams of processes before this one, by name
         self._params: Any = None
         session.mcp.began = self._began
@@ -90,7 +90,7 @@ class Notes:
         mcp.rpc.rpc.count_from(self._times * 1_000_000)
         # Nobody told the client of changes between the two processes, and it may come back without an event's id.
         self._session.channel.catch_up()
-        for document in await self._store.documents.search(STREAMS, topic=self._key, limit=10_000):
+        for document in await self._documents.search(STREAMS, topic=self._key, limit=10_000):
             self._lost[document.state] = msgspec.json.decode(document.body, type=list[Waiting])
 
     async def _note(self) -> None:
@@ -133,7 +133,7 @@ class Notes:
     def _keep(self, change: Put | Drop) -> asyncio.Future[Any] | None:
         """A note is worth nothing to who cannot write it: then a stream cannot be taken up elsewhere."""
         with contextlib.suppress(InterlinguaError):
-            kept = self._store.documents.write([change])
+            kept = self._documents.write([change])
             kept.add_done_callback(lambda done: done.cancelled() or done.exception())
             return kept
         return None
@@ -179,4 +179,4 @@ class Notes:
 
     async def _stop(self, run: str) -> None:
         with contextlib.suppress(Conflict, NotFound):
-            await self._session.mcp.engine.cancel(run, by=self._session.caller, reason="the request was cancelled")
+            await self._session.mcp.engine.runs.cancel(run, by=self._session.caller, reason="the request was cancelled")

@@ -50,9 +50,9 @@ class RequestStates:
     async def _ready(self) -> ChaCha20Poly1305:
         """The key is made once for each store."""
         if self._cipher is None:
-            store = self._engine.store
-            await store.documents.write([Put(_SPACE, _ID, ChaCha20Poly1305.generate_key(), version=0)])
-            kept = await store.documents.get(_SPACE, _ID)
+            documents = self._engine.documents
+            await documents.write([Put(_SPACE, _ID, ChaCha20Poly1305.generate_key(), version=0)])
+            kept = await documents.get(_SPACE, _ID)
             assert kept is not None
             self._cipher = ChaCha20Poly1305(kept.body)
         return self._cipher

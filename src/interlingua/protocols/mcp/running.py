@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...engine.kept_output import kept_output
 from ...engine.log.log_reader import LogReader
 from ...engine.log.run_log import weight
+from ...engine.runs.run_handle import RunHandle
 from ...model import trace_context
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
@@ -28,7 +28,7 @@ from ...model.events import (
     blocked_warning,
 )
 from ...model.prompt_input import ContentCollector, add_data_parts
-from ...model.run import Caller, Question, Run, RunRequest
+from ...model.run import Caller, Question, RunRequest
 from ...model.status import Status
 from ...security import scopes
 from ...transports.jsonrpc import INVALID_PARAMS, Call, RpcError
@@ -105,7 +105,7 @@ class Running:
         if thread is not None:
             request.thread, request.create_thread = thread, True
         request.key = key
-        submitting = asyncio.ensure_future(self.engine.submit(request, follow=True))
+        submitting = asyncio.ensure_future(self.engine.runs.submit(request, watch=True))
         try:
             self.run = (await asyncio.shield(submitting)).id
         except asyncio.CancelledError:  # taken back while it is written down: it would run for nobody
@@ -142,7 +142,7 @@ class Running:
     async def _check_thread(self, thread: str) -> None:
         """A thread that is somebody else's is not there: its state would be told. One that holds the state of another
         agent is not for this one: it would be overwritten."""
-        found = await self.engine.store.threads.get(thread)
+        found = await self.engine.threads.find(thread)
         if found is None:
             return
         if not scopes.sees(self.connection.caller, found.caller):
@@ -151,7 +151,7 @@ class Running:
 
     async def join(self, run: str) -> None:
         """Follow a run that exists, if this client may know of it."""
-        view, caller = await self.engine.run(run), self.connection.caller
+        view, caller = await self.engine.runs.get(run), self.connection.caller
         if not scopes.sees(caller, view.caller) or view.agent != self.card.name:
             raise RunNotFound(f"there is no run {run} of {self.card.name}")
         if view.caller != caller.id:  # one's own comes with the right to run; another's is looked at, and left alone
@@ -189,16 +189,16 @@ class Running:
         if not self._takes_along:
             return
         with contextlib.suppress(Conflict, NotFound):
-            await self.engine.cancel(self.run, by=self.connection.caller, reason="the request was cancelled")
+            await self.engine.runs.cancel(self.run, by=self.connection.caller, reason="the request was cancelled")
 
-    def _cancel_late(self, submitted: asyncio.Future[Run]) -> None:
+    def _cancel_late(self, submitted: asyncio.Future[RunHandle]) -> None:
         if not submitted.cancelled() and submitted.exception() is None:
             self.run = submitted.result().id
             self.connection.door.spawn(self._cancel())
 
     async def _follow(self) -> RunFinished:
         mark = getattr(self.connection.rpc.channel, "mark", None)
-        reader = self.engine.reader(self.run, await self._told_before() if self._after else 0)
+        reader = self.engine.runs.reader(self.run, await self._told_before() if self._after else 0)
         try:
             while not reader.over:
                 for event in await (self._read_beside(reader) if self._asks else reader.read()):
@@ -219,7 +219,7 @@ class Running:
         """What another process told is joined here, and not told again. Gives the last event of it. From the store,
         where each event is by itself: a reader that is behind is given several as one."""
         cursor = 0
-        while page := await self.engine.store.runs.events(self.run, cursor, 500):
+        while page := await self.engine.runs.page(self.run, cursor, 500):
             for event in page:
                 body = event.body
                 if event.seq > self._after or isinstance(body, RunFinished):
@@ -341,7 +341,7 @@ class Running:
             return
         sent: Any = ABSENT if self._joined is None else self._joined.value
         if self._joined_bytes > _MOST_JOINED:
-            sent = await kept_output(self.engine, event)
+            sent = await self.engine.runs.kept_output(event)
             if sent is ABSENT:
                 return  # the run was deleted meanwhile
         try:

@@ -288,7 +288,7 @@ class McpConnection:
     async def _instances(self) -> list[Instance]:
         own = None if scopes.sees(self.caller, "*") else self.caller.id
         found: list[Instance] = []
-        while more := await self.engine.store.instances.list(caller=own, limit=1000, offset=len(found)):
+        while more := await self.engine.instances.search(caller=own, limit=1000, offset=len(found)):
             found += more
             if len(more) < 1000:
                 break
@@ -301,7 +301,7 @@ class McpConnection:
         for known in await self._known():
             if name in (known.name, known.card.key):
                 return known
-        raise self.engine.no_agent(name, f"there is no agent {name!r}")
+        raise self.engine.agents.no_agent(name, f"there is no agent {name!r}")
 
     def _page(self, call: Call, entries: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         request = params_.read(call.params, wire.ListRequest)
@@ -318,7 +318,9 @@ class McpConnection:
     async def _list(self, call: Call) -> dict[str, Any]:
         page, more = self._page(call, await self._known())
         return {
-            "agents": [translate.agent(known.card, known.name, self.engine.way(known.card)) for known in page],
+            "agents": [
+                translate.agent(known.card, known.name, self.engine.agents.mount_path(known.card)) for known in page
+            ],
             **more,
         }
 
@@ -411,9 +413,9 @@ class McpConnection:
         if card.config is None or template.made is not None:
             raise RpcError(INVALID_PARAMS, f"{request.template_name} takes no config: it is an agent, and no template")
         scopes.require(self.caller, "config", card.key)
-        made = await self.engine.configure(card.name, request.config, version=card.version, caller=self.caller)
+        made = await self.engine.instances.create(card.name, request.config, version=card.version, caller=self.caller)
         self.door._changed()
-        return {"agent": translate.agent(card, translate.instance_name(made), self.engine.way(card))}
+        return {"agent": translate.agent(card, translate.instance_name(made), self.engine.agents.mount_path(card))}
 
     async def _destroy(self, call: Call) -> dict[str, Any]:
         self._need_templates(call)
@@ -422,7 +424,7 @@ class McpConnection:
         if known.made is None:
             raise RpcError(INVALID_PARAMS, f"{name} was not created here, and cannot be destroyed")
         scopes.require(self.caller, "config", known.card.key)
-        await self.engine.store.instances.delete(known.made.id)
+        await self.engine.instances.delete(known.made.id)
         self.door._changed()
         return {}
 

@@ -24,19 +24,19 @@ class Unasked:
         """The run that waits for this request."""
         if not card.questions and card.key not in self._askers:  # most agents never ask, and cost no look
             return None
-        return await self._engine.store.documents.linked(_RUNS, mark)
+        return await self._engine.links.find(_RUNS, mark)
 
     async def note(self, card: AgentCard, mark: str, run: str) -> None:
         self._askers.add(card.key)
-        if await self._engine.store.documents.link(_RUNS, mark, run) == run:
-            await self._engine.store.documents.link(_MARKS, run, mark)
+        if await self._engine.links.add(_RUNS, mark, run) == run:
+            await self._engine.links.add(_MARKS, run, mark)
 
     async def forget(self, run: str) -> None:
         """The client has got the end of this run, or it is gone."""
-        mark = await self._engine.store.documents.linked(_MARKS, run)
+        mark = await self._engine.links.find(_MARKS, run)
         if mark is not None:
-            await self._engine.store.documents.unlink(_RUNS, mark)
-            await self._engine.store.documents.unlink(_MARKS, run)
+            await self._engine.links.remove(_RUNS, mark)
+            await self._engine.links.remove(_MARKS, run)
 
 
 def mark_of(caller: str, card: AgentCard, input_: Any, config: Any, meta: dict[str, Any]) -> str:

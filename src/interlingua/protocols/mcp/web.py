@@ -19,7 +19,6 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Scope
 
 from ...engine.cluster.membership import Replica
-from ...engine.cluster.session_affinity import Placed
 from ...engine.engine import Engine
 from ...model.documents import Document
 from ...model.errors import InterlinguaError, Overloaded
@@ -50,7 +49,7 @@ class WebDoor:
         self.auth = auth
         self.mcp = McpDoor(engine, mcp)
         self.sessions: dict[str, Session | OldSession] = {}
-        self.placed = Placed(engine, "mcp", self.settings.idle, self._let_go, noted.STREAMS)
+        self.placed = engine.cluster.sessions("mcp", self.settings.idle, self._let_go, noted.STREAMS)
         self.singles: set[Single] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False

@@ -240,14 +240,14 @@ class Messages(Operations):
         found.sort(reverse=wanted.newest)
         page = []
         for _, number_, box, direction in found[wanted.offset : wanted.offset + wanted.limit]:
-            for letter in await self.node.engine.store.documents.letters(box, after=number_ - 1, limit=1):
+            for letter in await self.node.engine.documents.letters(box, after=number_ - 1, limit=1):
                 page.append(_shown(letter, direction, surface))
         return page, len(found)
 
     async def _newest(self, box: str, owner: str | None, topic: str | None) -> AsyncIterator[Letter]:
         after = seen = 0
         while seen < _SCAN:
-            letters = await self.node.engine.store.documents.letters(
+            letters = await self.node.engine.documents.letters(
                 box, owner=owner, topic=topic, after=after, limit=_SCAN_PAGE, newest=True
             )
             for letter in letters:

@@ -130,12 +130,10 @@ class PeerOperations(Operations):
         node, queue = self.node, {}
         total = 0
         for peer in node.peers:
-            depth = await node.engine.store.documents.count_letters(
-                node.journal.box_out, states=[QUEUED], topic=peer.id
-            )
+            depth = await node.engine.documents.count_letters(node.journal.box_out, states=[QUEUED], topic=peer.id)
             if not depth:
                 continue
-            letters = await node.engine.store.documents.letters(
+            letters = await node.engine.documents.letters(
                 node.journal.box_out, states=[QUEUED], topic=peer.id, limit=_SHOWN, ranked=True
             )
             queue[peer.id] = {
@@ -197,7 +195,7 @@ class PeerOperations(Operations):
         node = self.node
         here = node.peers.connected
         first = here[0] if here else None
-        last = await node.engine.store.documents.letters(node.journal.box_out, limit=1, newest=True)
+        last = await node.engine.documents.letters(node.journal.box_out, limit=1, newest=True)
         ws, tcp = node.listeners.get("ws"), node.listeners.get("tcp")
         port = (node.http_address or "").rpartition(":")[2]
         return {

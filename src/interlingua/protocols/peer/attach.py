@@ -184,16 +184,15 @@ class Attachment:
 
     async def _given(self, input_: dict[str, Any]) -> list[dict[str, Any]]:
         """What is sent. Bytes travel by address here: a door of this process offers them, where there is one."""
-        offer = self._mounted.engine.offer
+        files = self._mounted.engine.files
         kept: list[Awaitable[object]] = []
 
         def publish(body: bytes, media_type: str, name: str | None) -> str:
-            assert offer is not None
-            address, keeping = offer(body, media_type, name)
+            address, keeping = files.publish(body, media_type, name)
             kept.append(keeping)
             return address
 
-        ways = publish if offer is not None else None
+        ways = publish if files.available else None
         beside = self._mounted.beside(input_)
         # A node of ours makes the same of what was said as we did: then that is sent, and nothing else.
         said = self._mounted.said_as(self._agent.card, input_) if self._agent.structured and beside else []

@@ -222,7 +222,7 @@ class DoorSending:
                 await node.working.answer(task, frame["parts"], surface.caller, named)
             else:
                 said = [parts.to_model(part) for part in frame["parts"]]
-                await node.engine.send(task.run, Message("user", said, id=frame["message_id"]))
+                await node.engine.runs.send(task.run, Message("user", said, id=frame["message_id"]))
             kept = await node.journal.keep(self._written_down(wanted, surface, task.run))
             number = kept.numbers[0] if kept.stale is None else kept.letter.number if kept.letter is not None else None
             if wanted.sync:

@@ -73,9 +73,9 @@ class Hosting:
     async def holder(self) -> tuple[str, bool] | None:
         """The worker that has the records of the node, and whether that is a server that others can pass requests on
         to; None where it is gone, or was never there."""
-        store = self.node.engine.store
-        found = await store.documents.get(self.node.journal.facts_space, _HOLDER)
-        if found is None or found.body.decode() not in {one.id for one in await store.claims.workers()}:
+        engine = self.node.engine
+        found = await engine.documents.get(self.node.journal.facts_space, _HOLDER)
+        if found is None or not await engine.cluster.has_worker(found.body.decode()):
             return None
         return found.body.decode(), found.state == _SERVER
 
@@ -88,22 +88,21 @@ class Hosting:
         is the first one."""
         base = f"{self.node.journal.name}{kind}"
         for slot in range(1, _SLOTS):
-            journal = Journal(self.node.engine.store, base if slot == 1 else f"{base}~{slot}")
+            journal = Journal(self.node.engine.documents, base if slot == 1 else f"{base}~{slot}")
             if await self._hold(journal):
                 self.node.journal = journal
                 return slot == 1
         raise NodeTaken(f"there are {_SLOTS} processes with the node {self.node.name!r} on this store")
 
     async def _hold(self, journal: Journal, state: str = "") -> bool:
-        store, space, mine = self.node.engine.store, journal.facts_space, self.node.engine.worker.id
+        engine, space = self.node.engine, journal.facts_space
         for _ in range(3):  # another process may be about to take it, or to leave it
-            found = await store.documents.get(space, _HOLDER)
-            if found is not None and found.body.decode() in {worker.id for worker in await store.claims.workers()}:
+            found = await engine.documents.get(space, _HOLDER)
+            if found is not None and await engine.cluster.has_worker(found.body.decode()):
                 return False
             version = 0 if found is None else found.version
-            if (
-                await store.documents.write([Put(space, _HOLDER, mine.encode(), state, version=version)])
-            ).stale is None:
+            mine = Put(space, _HOLDER, engine.cluster.worker_id.encode(), state, version=version)
+            if (await engine.documents.write([mine])).stale is None:
                 self._held = space
                 return True
         return False
@@ -142,11 +141,11 @@ class Hosting:
         """For replicas on other machines, which lead peers here."""
         ports = {name: listener.port for name, listener in self.node.listeners.items()}
         if ports and self._held is not None:
-            await self.node.engine.store.documents.write([Put(self._held, _PORTS, msgspec.json.encode(ports))])
+            await self.node.engine.documents.write([Put(self._held, _PORTS, msgspec.json.encode(ports))])
 
     async def listening(self, kind: str) -> int | None:
         """The port on which the process that has the node listens for peers."""
-        found = await self.node.engine.store.documents.get(self.node.journal.facts_space, _PORTS)
+        found = await self.node.engine.documents.get(self.node.journal.facts_space, _PORTS)
         return msgspec.json.decode(found.body, type=dict[str, int]).get(kind) if found is not None else None
 
     async def _control(self, serve: Serve) -> None:
@@ -175,10 +174,10 @@ class Hosting:
 
     async def _kept_token(self) -> str:
         """A token for the control API that is the same after a restart."""
-        store, space, fresh = self.node.engine.store, self.node.journal.facts_space, secrets.token_urlsafe(24)
-        if (await store.documents.write([Put(space, "http-token", fresh.encode(), version=0)])).stale is None:
+        documents, space, fresh = self.node.engine.documents, self.node.journal.facts_space, secrets.token_urlsafe(24)
+        if (await documents.write([Put(space, "http-token", fresh.encode(), version=0)])).stale is None:
             return fresh
-        found = await store.documents.get(space, "http-token")
+        found = await documents.get(space, "http-token")
         return found.body.decode() if found is not None else fresh
 
     async def _discover(self) -> None:
@@ -233,7 +232,7 @@ class Hosting:
         """Leave the records to others."""
         held, self._held = self._held, None
         if held is not None:
-            store = self.node.engine.store
-            found = await store.documents.get(held, _HOLDER)
-            if found is not None and found.body.decode() == self.node.engine.worker.id:
-                await store.documents.write([Drop(held, _HOLDER)])
+            documents = self.node.engine.documents
+            found = await documents.get(held, _HOLDER)
+            if found is not None and found.body.decode() == self.node.engine.cluster.worker_id:
+                await documents.write([Drop(held, _HOLDER)])

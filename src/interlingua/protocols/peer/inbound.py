@@ -257,9 +257,7 @@ class Inbound:
         """Wait until somebody has read what a peer sent: until then it is not read from, and keeps what it has."""
         journal, told = self._node.journal, False
         while self._must_count(peer):
-            waiting = await self._node.engine.store.documents.count_letters(
-                journal.box_in, states=["new"], owner=peer.id
-            )
+            waiting = await self._node.engine.documents.count_letters(journal.box_in, states=["new"], owner=peer.id)
             self._unread[peer.id] = waiting
             if self._must_count(peer):
                 if not told:
@@ -378,7 +376,7 @@ class Inbound:
         """Wait until somebody has looked at what a peer wants done: until then it is not read from."""
         limit, journal, told = self._node.settings.max_unread, self._node.journal, False
         while self._unbegun.get(peer.id, limit) >= limit:
-            self._unbegun[peer.id] = waiting = await self._node.engine.store.documents.count(
+            self._unbegun[peer.id] = waiting = await self._node.engine.documents.count(
                 journal.tasks_space, states=["submitted"], owner=peer.scope
             )
             if waiting >= limit:

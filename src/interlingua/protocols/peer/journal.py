@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from ...engine.ports import DocumentStore
 from ...model.documents import Change, Document, Heed, Kept, Letter, Put, Tell
 from ...model.errors import InterlinguaError
-from ...store.ports import Store
 from .frames import now_z
 from .tasks import Task, decoder, document_id
 
@@ -72,8 +72,8 @@ class Heard(msgspec.Struct):
 class Feed:
     """One gapless count of events, and those who listen to it."""
 
-    def __init__(self, store: Store, name: str) -> None:
-        self._store = store
+    def __init__(self, documents: DocumentStore, name: str) -> None:
+        self._documents = documents
         self.name = name
         self._ring: deque[Heard] = deque()
         self._held = 0  # bytes in it
@@ -123,14 +123,14 @@ class Feed:
                         return found, found[-1].seq
                     found.append(event)
             return found, max(seq, newest)
-        head = await self._store.documents.feed_head(self.name) if topic is not None else seq
+        head = await self._documents.feed_head(self.name) if topic is not None else seq
         told = await self.stored(seq, topic)
         # A page may end anywhere: what follows of a topic comes with the next one, and that is empty at the end.
         return told, told[-1].seq if told else max(seq, head)
 
     async def stored(self, seq: int, topic: str | None = None) -> list[Heard]:
         """A page of what follows, from the store: what another process has told, and what is only just written."""
-        rows = await self._store.documents.feed(self.name, seq, _PAGE, topic=topic)
+        rows = await self._documents.feed(self.name, seq, _PAGE, topic=topic)
         return [Heard(row.seq, row.kind, row.topic, row.body) for row in rows]
 
     async def after(self, seq: int, *, topic: str | None = None) -> list[Heard]:
@@ -138,7 +138,7 @@ class Feed:
         return (await self.read(seq, topic))[0]
 
     async def head(self) -> int:
-        return self._ring[-1].seq if self._ring else await self._store.documents.feed_head(self.name)
+        return self._ring[-1].seq if self._ring else await self._documents.feed_head(self.name)
 
     async def follow(self, after: int, *, topic: str | None = None) -> AsyncIterator[list[Heard]]:
         """What follows, and on as it grows, for ever. An empty list is only a sign of life."""
@@ -171,10 +171,10 @@ def numbered(body: bytes, seq: int) -> bytes:
 
 
 class Journal:
-    def __init__(self, store: Store, name: str) -> None:
-        self._store = store
+    def __init__(self, documents: DocumentStore, name: str) -> None:
+        self._documents = documents
         self.name = name
-        self._own = Feed(store, name)
+        self._own = Feed(documents, name)
         self._names = {name}
         self._kept: list[tuple[Sequence[Change], Kept]] = []  # with news in it, of which readers were not told yet
         # Callers of the door come and go: what they listen to is held by those who listen.
@@ -190,7 +190,7 @@ class Journal:
         name = self._feed_name(caller)
         found = self._feeds.get(name)
         if found is None:
-            found = self._feeds[name] = Feed(self._store, name)
+            found = self._feeds[name] = Feed(self._documents, name)
         return found
 
     def feeds(self) -> list[str]:
@@ -223,11 +223,11 @@ class Journal:
     def keep(self, changes: Sequence[Change], heed: Heed | None = None) -> asyncio.Future[Kept]:
         """Queued at once, in the order of the calls. Whoever waits goes on after the readers of feeds were told, for
         which whoever heeds it itself calls `heed` here."""
-        return self._store.documents.write(changes, heed or self.heed)
+        return self._documents.write(changes, heed or self.heed)
 
     def keep_each(self, lists: Sequence[Sequence[Change]]) -> asyncio.Future[list[Kept | InterlinguaError]]:
         """The same for many lists that somebody waits for together."""
-        return self._store.documents.write_each(lists, self.heed)
+        return self._documents.write_each(lists, self.heed)
 
     def heed(self, changes: Sequence[Change], kept: Kept) -> None:
         """These were kept: readers are told, once for all that were kept together."""
@@ -271,7 +271,7 @@ class Journal:
         )
 
     async def task(self, scope: str, id_: str) -> Task | None:
-        found = await self._store.documents.get(self.tasks_space, document_id(scope, id_))
+        found = await self._documents.get(self.tasks_space, document_id(scope, id_))
         return None if found is None else self.read_task(found)
 
     async def task_anywhere(self, id_: str) -> Task | None:
@@ -279,14 +279,14 @@ class Journal:
         own = await self.task("", id_)
         if own is not None:
             return own
-        for found in await self._store.documents.search(self.tasks_space, topic=id_, limit=20):
+        for found in await self._documents.search(self.tasks_space, topic=id_, limit=20):
             if found.owner.startswith("peer:"):
                 return self.read_task(found)
         return None
 
     async def times_deleted(self, task: Task) -> int:
         """How many tasks of this id there were that are no more."""
-        found = await self._store.documents.get(self.deleted_space, document_id(task.scope, task.id))
+        found = await self._documents.get(self.deleted_space, document_id(task.scope, task.id))
         return 0 if found is None else found.version
 
     @staticmethod
@@ -316,4 +316,4 @@ class Journal:
     # -- letters ------------------------------------------------------------------------------------------
 
     async def letter(self, box: str, key: str) -> Letter | None:
-        return await self._store.documents.letter(box, key)
+        return await self._documents.letter(box, key)

@@ -75,7 +75,7 @@ class Node:
         self.tasks_created = 0
         self.session_id = frames.new_id("sess")
         self.trust = Trust(self.settings.secret, None, self.settings.hmac_window, self.settings.strict)
-        self.journal = Journal(engine.store, f"peer:{self.name}")
+        self.journal = Journal(engine.documents, f"peer:{self.name}")
         self.patches = Patches()
         self.peers = Peers(self)
         self.inbound = Inbound(self)
@@ -102,7 +102,7 @@ class Node:
             self.trust.identity = Identity.load_or_create(settings.identity)
             self.notices += self.trust.identity.warnings
         self.token = await self._kept("token", links.new_token())
-        stored = await self.engine.store.documents.get(self.journal.facts_space, "card")
+        stored = await self.engine.documents.get(self.journal.facts_space, "card")
         if stored is not None:
             self.patches = msgspec.json.decode(stored.body, type=Patches)
         await self.peers.load()
@@ -123,7 +123,7 @@ class Node:
         except BaseException:
             await self.stop()
             raise
-        self.engine.worker.foreign.append(self._foreign_change)
+        self._end_listening = self.engine.on_store_change(self._foreign_change)
         if settings.calls:
             for named in settings.join:
                 self.calling.connect(named)
@@ -155,8 +155,7 @@ class Node:
 
     async def stop(self) -> None:
         self.running = False
-        with contextlib.suppress(ValueError):  # it may not have come so far
-            self.engine.worker.foreign.remove(self._foreign_change)
+        self._end_listening()
         if self.discovery is not None:
             await self.discovery.stop()
         if self.relay is not None:
@@ -185,33 +184,33 @@ class Node:
     async def _kept(self, name: str, fresh: str) -> str:
         """A value of this node that is the same after a restart."""
         space = self.journal.facts_space
-        kept = await self.engine.store.documents.write([Put(space, name, fresh.encode(), version=0)])
+        kept = await self.engine.documents.write([Put(space, name, fresh.encode(), version=0)])
         if kept.stale is None:
             return fresh
-        found = await self.engine.store.documents.get(space, name)
+        found = await self.engine.documents.get(space, name)
         return found.body.decode() if found is not None else fresh
 
     async def _upkeep(self) -> None:
         """Forget what is old."""
-        store, journal, settings = self.engine.store, self.journal, self.settings
+        documents, journal, settings = self.engine.documents, self.journal, self.settings
         while True:
             before = int((time.time() - settings.keep_messages) * 1_000_000)
             for feed in journal.feeds():
-                await store.documents.trim_feed(feed, settings.keep_events)
+                await documents.trim_feed(feed, settings.keep_events)
             for box in (journal.box_in, journal.box_door, journal.box_asked):
-                await store.documents.forget_letters(box, before, ["done", "run"], 10_000)
-            await store.documents.forget_letters(journal.box_out, before, ["delivered", "dropped"], 10_000)
-            await store.documents.forget_followed(f"{journal.name}/work", before, 10_000)
+                await documents.forget_letters(box, before, ["done", "run"], 10_000)
+            await documents.forget_letters(journal.box_out, before, ["delivered", "dropped"], 10_000)
+            await documents.forget_followed(f"{journal.name}/work", before, 10_000)
             await self._forget_files(before)
             await asyncio.sleep(_UPKEEP_EVERY)
 
     async def _forget_files(self, before: int) -> None:
         space = self.journal.files_space
         while True:
-            page = await self.engine.store.documents.search(space, limit=200)
+            page = await self.engine.documents.search(space, limit=200)
             old = [Drop(space, file.id) for file in page if file.created_at < before]
             if old:
-                await self.engine.store.documents.write(old)
+                await self.engine.documents.write(old)
             if len(old) < 200:
                 return
 
@@ -308,7 +307,9 @@ class Node:
     # -- the card -----------------------------------------------------------------------------------------
 
     def skills(self) -> list[skills.Skill]:
-        found = skills.from_cards([agent.card for agent in self.engine.agents], self._declared, self.engine.way)
+        found = skills.from_cards(
+            [agent.card for agent in self.engine.agents], self._declared, self.engine.agents.mount_path
+        )
         for skill in found:
             if skill.id in self.patches.skill_limitations:
                 skill.limitations = self.patches.skill_limitations[skill.id]
@@ -355,7 +356,7 @@ class Node:
     async def patch(self, patches: Patches) -> None:
         """Change the card for good, and tell those who are connected."""
         self.patches = patches
-        await self.engine.store.documents.write([Put(self.journal.facts_space, "card", msgspec.json.encode(patches))])
+        await self.engine.documents.write([Put(self.journal.facts_space, "card", msgspec.json.encode(patches))])
         for peer in self.peers.connected:
             if peer.session is not None:
                 peer.session.send(frames.agent_card(self.card_for_peers()))
@@ -424,7 +425,7 @@ class Node:
         if context is None:
             return None
         named = f"{self.journal.name.removeprefix('peer:')}|{whose}|{context}"
-        return await self.engine.store.documents.link("peer.context", named, new_id())
+        return await self.engine.links.add("peer.context", named, new_id())
 
     def file(self, body: bytes, media_type: str, name: str | None) -> tuple[Put, str]:
         """Bytes to offer at an address that nobody guesses, and that address."""
@@ -436,14 +437,14 @@ class Node:
     def offers_at(self, base: str) -> None:
         """Files are offered below this address, those of mounts too."""
         self.files_base = base
-        self.engine.offer = self._offer
+        self.engine.files.register(self._offer)
 
     def _offer(self, body: bytes, media_type: str, name: str | None) -> tuple[str, Awaitable[object]]:
         put, address = self.file(body, media_type, name)
         return address, self.journal.keep([put])
 
     async def opened_file(self, id_: str) -> tuple[bytes, str, str | None] | None:
-        found = await self.engine.store.documents.get(self.journal.files_space, id_)
+        found = await self.engine.documents.get(self.journal.files_space, id_)
         if found is None:
             return None
         head, _, body = found.body.partition(b"\n")

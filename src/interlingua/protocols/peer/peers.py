@@ -329,7 +329,7 @@ class Outbox:
         """Whether there was anything to send."""
         node = self._peer.node
         before = self._flying.keys() | self._unwritten  # what arrives while the shelf is read is still on it
-        letters = await node.engine.store.documents.letters(
+        letters = await node.engine.documents.letters(
             node.journal.box_out,
             states=[QUEUED],
             topic=self._peer.id,
@@ -381,12 +381,12 @@ class Peers:
         return len(self._peers)
 
     async def load(self) -> None:
-        last = await self._node.engine.store.documents.get(self._node.journal.facts_space, _LAST)
+        last = await self._node.engine.documents.get(self._node.journal.facts_space, _LAST)
         self._last = 0 if last is None else int(last.body)
-        for document in await self._node.engine.store.documents.search(self._node.journal.peers_space, limit=100_000):
+        for document in await self._node.engine.documents.search(self._node.journal.peers_space, limit=100_000):
             known = msgspec.json.decode(document.body, type=Known)
             peer = self._peers[known.id] = Peer(self._node, known)
-            peer.outbox.waiting = await self._node.engine.store.documents.count_letters(
+            peer.outbox.waiting = await self._node.engine.documents.count_letters(
                 self._node.journal.box_out, states=[QUEUED], topic=known.id
             )
             self._last = max(self._last, int(known.id.removeprefix("peer_") or 0))
@@ -441,8 +441,8 @@ class Peers:
 
     async def _drop_letters(self, id_: str) -> None:
         """Nobody comes for them any more."""
-        journal, store = self._node.journal, self._node.engine.store
-        while waiting := await store.documents.letters(journal.box_out, states=[QUEUED], topic=id_, limit=_PAGE):
+        journal, documents = self._node.journal, self._node.engine.documents
+        while waiting := await documents.letters(journal.box_out, states=[QUEUED], topic=id_, limit=_PAGE):
             await journal.keep([Settle(journal.box_out, [letter.number for letter in waiting], DROPPED)])
 
     # -- who is it ----------------------------------------------------------------------------------------
@@ -502,7 +502,7 @@ class Peers:
         if not self._node.running:  # nobody else will
             changes += [settle for peer in self for settle in peer.outbox.settle()]
         if changes:
-            await self._node.engine.store.documents.write(changes)
+            await self._node.engine.documents.write(changes)
 
     def _put(self, peer: Peer) -> Put:
         return Put(self._node.journal.peers_space, peer.id, msgspec.json.encode(peer.known))

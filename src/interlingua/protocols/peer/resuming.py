@@ -33,7 +33,7 @@ class Place:
 
     async def find(self) -> str | None:
         """What a worker that is dead has left, ours from now on."""
-        alive = {worker.id for worker in await self._engine.store.claims.workers()}
+        alive = {worker.id for worker in await self._engine.cluster.workers()}
         for kept in await self._kept():
             if kept.owner not in alive and await self._take(kept):
                 self._id = kept.id
@@ -43,23 +43,25 @@ class Place:
     async def keep(self, token: str) -> None:
         """From now on we are known by this."""
         self._id = self._id or new_id()
-        await self._engine.store.documents.write([self._put(self._id, token)])
+        await self._engine.documents.write([self._put(self._id, token)])
 
     async def claim(self, token: str) -> None:
         """Take over what a run was begun with, so that no third one does."""
         for kept in await self._kept():
-            if kept.body == token.encode() and kept.owner != self._engine.worker.id:
+            if kept.body == token.encode() and kept.owner != self._engine.cluster.worker_id:
                 await self._take(kept)
 
     async def _kept(self) -> list[Document]:
-        return await self._engine.store.documents.search(_SPACE, topic=self._topic, limit=_LIMIT)
+        return await self._engine.documents.search(_SPACE, topic=self._topic, limit=_LIMIT)
 
     async def _take(self, kept: Document) -> bool:
-        done = await self._engine.store.documents.write([self._put(kept.id, kept.body.decode(), kept.version)])
+        done = await self._engine.documents.write([self._put(kept.id, kept.body.decode(), kept.version)])
         return done.stale is None
 
     def _put(self, id_: str, token: str, version: int | None = None) -> Put:
-        return Put(_SPACE, id_, token.encode(), topic=self._topic, owner=self._engine.worker.id, version=version)
+        return Put(
+            _SPACE, id_, token.encode(), topic=self._topic, owner=self._engine.cluster.worker_id, version=version
+        )
 
 
 # -- in the log of a run ---------------------------------------------------------------------------------------

@@ -402,9 +402,9 @@ class Sending:
     ) -> tuple[list[dict[str, Any]], int, Callable[[bool], None]]:
         """Messages that nobody has read, how many more there are, and what to call when they were handed over (or were
         not). With `ack` they stay until they are confirmed: those up to that number are."""
-        node, store = self._node, self._node.engine.store
+        node, documents = self._node, self._node.engine.documents
         if ack:
-            while given := await store.documents.letters(box, states=["new"], owner=owner, limit=_PAGE):
+            while given := await documents.letters(box, states=["new"], owner=owner, limit=_PAGE):
                 numbers = [letter.number for letter in given if letter.number <= ack]
                 if numbers:
                     await node.journal.keep([Settle(box, numbers, "done", only="new")])
@@ -424,7 +424,7 @@ class Sending:
             news.cancel()
         numbers = [letter.number for letter in found]
         try:
-            total = await store.documents.count_letters(box, states=["new"], owner=owner) if found else 0
+            total = await documents.count_letters(box, states=["new"], owner=owner) if found else 0
         except BaseException:
             self._not_given(box, numbers)
             raise
@@ -440,7 +440,7 @@ class Sending:
 
     async def _take(self, box: str, owner: str | None, limit: int, *, confirmed: bool) -> list[Letter]:
         """Letters to hand out: those that nobody else is being given, unless they stay until they are confirmed."""
-        letters = self._node.engine.store.documents.letters
+        letters = self._node.engine.documents.letters
         if confirmed:  # to confirm is to confirm all up to a number: so those are given by number
             found = await letters(box, states=["new"], owner=owner, limit=limit, ranked=False)
             return sorted(found, key=lambda one: -one.rank)

@@ -36,7 +36,7 @@ class Standby:
         self._door = door
         self.hosting = hosting
         self._make = make
-        self._replicas = hosting.node.engine.replicas
+        self._replicas = hosting.node.engine.cluster.membership
         self._serve: Serve | None = None
         self._away = False  # another process has it
         self._holder: Replica | None = None  # who had it, the last time that somebody asked
@@ -99,7 +99,7 @@ class Standby:
             try:
                 if self._away:
                     await self._take_over()
-                elif (held := await self.hosting.holder()) is not None and held[0] != engine.worker.id:
+                elif (held := await self.hosting.holder()) is not None and held[0] != engine.cluster.worker_id:
                     await self._lose()
             except InterlinguaError as error:
                 log.error("the node %s could not be taken over: %s", self.hosting.node.name, error)

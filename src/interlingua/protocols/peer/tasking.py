@@ -171,7 +171,7 @@ class Tasking:
         found: list[Task] = []
         total, passed, after = 0, where.after is None, None
         while True:
-            page = await node.engine.store.documents.search(
+            page = await node.engine.documents.search(
                 node.journal.tasks_space, states=where.states, after=after, limit=500, newest=where.newest,
                 owner=surface.scope if surface.scope else None,
             )  # fmt: skip
@@ -335,7 +335,7 @@ class Tasking:
     async def start(self) -> None:
         """Go on with what was being cancelled when the process before this one ended."""
         journal = self._node.journal
-        found = await self._node.engine.store.documents.search(journal.tasks_space, states=["cancelling"], limit=10_000)
+        found = await self._node.engine.documents.search(journal.tasks_space, states=["cancelling"], limit=10_000)
         for task in map(journal.read_task, found):
             if task.kind != "run":
                 self._node.spawn(self._finish_cancel(task))

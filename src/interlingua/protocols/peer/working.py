@@ -96,10 +96,10 @@ class Working:
 
     async def start(self) -> None:
         """Go on with what was not told to its end."""
-        for run, upto in await self._node.engine.store.documents.followed(self._cursors):
+        for run, upto in await self._node.engine.documents.followed(self._cursors):
             self._tell(run, upto)
         box = self._node.journal.box_in
-        for letter in await self._node.engine.store.documents.letters(box, states=["accepted"], limit=10_000):
+        for letter in await self._node.engine.documents.letters(box, states=["accepted"], limit=10_000):
             frame = msgspec.json.decode(letter.body)
             peer = self._node.peers.with_id(letter.owner)
             if peer is None:
@@ -115,7 +115,7 @@ class Working:
     async def _take_up_tasks(self) -> None:
         """Tasks that were written down, and not yet begun, before the end of the process before this one."""
         node = self._node
-        for document in await node.engine.store.documents.search(
+        for document in await node.engine.documents.search(
             node.journal.tasks_space, states=["submitted"], limit=10_000
         ):
             task = node.journal.read_task(document)
@@ -155,7 +155,7 @@ class Working:
                 return card
         known = ", ".join(card.name for card in cards)
         wanted = str(wanted)
-        raise self._node.engine.no_agent(wanted, f"there is no skill {wanted[:100]!r}; there are: {known}")
+        raise self._node.engine.agents.no_agent(wanted, f"there is no skill {wanted[:100]!r}; there are: {known}")
 
     def caller_of(self, peer: Peer) -> Caller:
         """By its key where it has shown one; else by the place that it has among this node's peers."""
@@ -234,7 +234,7 @@ class Working:
         deleted = 0 if task is None else await journal.times_deleted(task)
         request = self._request(origin, card, given, caller, thread, deleted, trace, metadata)
         witnessed = self._witness(origin, card, request, task, letter, also)
-        made = await node.engine.submit(request, run=witnessed.run, witness=witnessed)
+        made = await node.engine.runs.submit(request, run=witnessed.run, participant=witnessed)
         if made.id == witnessed.run:
             with contextlib.suppress(StoreError):
                 await witnessed.settled
@@ -343,7 +343,7 @@ class Working:
             while True:
                 await asyncio.sleep(_AGAIN)
                 with contextlib.suppress(StoreError):
-                    left = dict(await self._node.engine.store.documents.followed(self._cursors))
+                    left = dict(await self._node.engine.documents.followed(self._cursors))
                     break
             if run not in left:
                 return
@@ -355,7 +355,7 @@ class Working:
         except RunNotFound:
             await self._node.journal.keep([Follow(self._cursors, run, upto, upto, ended=True)])
             return
-        reader = self._node.engine.reader(run, upto)
+        reader = self._node.engine.runs.reader(run, upto)
         try:
             while not reader.over:
                 events = await reader.read()
@@ -373,14 +373,14 @@ class Working:
     async def _told_so_far(self, run: str, upto: int) -> Telling:
         """What tells of a run, as it was when it had told so far."""
         engine = self._node.engine
-        view = await engine.run(run)
+        view = await engine.runs.get(run)
         assert view.request is not None
         origin = msgspec.convert(view.request.extra["peer"], Origin)
-        telling = Telling(self._node, origin, await engine.card(view.agent, view.version), run, view.request)
+        telling = Telling(self._node, origin, await engine.agents.card(view.agent, view.version), run, view.request)
         await telling.load(upto)
         after = 0
         while after < upto:  # once more through the projection, and not to anybody
-            events = await engine.store.runs.events(run, after, _PAGE)
+            events = await engine.runs.page(run, after, _PAGE)
             for event in events:
                 if event.seq <= upto:
                     telling.projection.feed(event)
@@ -429,7 +429,7 @@ class Working:
     async def cancel(self, task: Task, by: Caller) -> None:
         assert task.run is not None
         try:
-            await self._node.engine.cancel(task.run, by=by, reason="the task was cancelled")
+            await self._node.engine.runs.cancel(task.run, by=by, reason="the task was cancelled")
         except (Conflict, NotFound):
             log.debug("task %s has ended before it could be cancelled", task.id)
 

@@ -14,6 +14,7 @@ from ...model.run_identity import Origin, is_mount
 from ...model.status import Status
 from ...store.rows import QueueCount, StoredCard
 from ..agents.agent import Agent, version_key
+from ..runs.worker import Worker
 from ..teams.members import TeamAgent
 
 if TYPE_CHECKING:
@@ -61,19 +62,19 @@ class Mover:
     async def move(self, run: str, by: Caller = OWNER) -> list[Moved]:
         """Move one run, and the runs below it that are of its origin. Raises where the run itself cannot be moved."""
         engine = self._engine
-        row = await engine.row(run, sealed=True)
+        row = await engine.runs.row(run, sealed=True)
         to = self.target(row.agent, row.version, row.origin)
-        await engine.move(run, to.origin, version=to.card.version, by=by)
+        await engine.runs.move(run, to.origin, version=to.card.version, by=by)
         moved = [Moved(run, row.agent, to.origin)]
         tree = RunFilter(root=row.path.split("/")[1] if row.path else run, status=_OPEN, sealed=True, limit=100_000)
-        for child in await engine.store.runs.search(tree):
-            if child.path.startswith(engine.worker.path_of(row)) and child.origin == row.origin:
+        for child in await engine.runs.rows(tree):
+            if child.path.startswith(Worker.path_of(row)) and child.origin == row.origin:
                 moved.append(await self._one(child.id, child.agent, child.version, child.origin, by))
         return moved
 
     async def open_queues(self, origin: str) -> list[QueueCount]:
         """The queues with unfinished runs of an origin. `origin`: PROJECT SOURCE, or the source alone."""
-        queues = await self._engine.store.claims.open_queues()
+        queues = await self._engine.runs.open_queues()
         found = [one for one in queues if origin in (one.origin, Origin.parse(one.origin).source)]
         if not found:
             known = ", ".join(sorted({one.origin.strip() for one in queues})) or "none"
@@ -85,7 +86,7 @@ class Mover:
         return [
             await self._one(run, one.agent, one.version, one.origin, by)
             for one in queues
-            for run in await self._engine.store.claims.open_runs(one.queue)
+            for run in await self._engine.runs.open_runs(one.queue)
         ]
 
     async def _one(self, run: str, agent: str, version: str, origin: str, by: Caller) -> Moved:
@@ -94,7 +95,7 @@ class Mover:
         except NotFound as error:
             return Moved(run, agent, "", error.message)
         try:
-            await self._engine.move(run, to.origin, version=to.card.version, by=by)
+            await self._engine.runs.move(run, to.origin, version=to.card.version, by=by)
         except (Conflict, NotFound) as error:  # it executes, or has ended meanwhile
             return Moved(run, agent, to.origin, error.message)
         return Moved(run, agent, to.origin)
