@@ -3,7 +3,8 @@
 `python tools/duplicates.py tests/engine --breaks src/interlingua/engine` breaks the lines that a test executes, one
 small thing at a time, on copies. A test may go when every breakage that it notices is noticed by a test that stays.
 Tests that a requirement or a listed mutant names always stay, and so do those of `--keep`; only the others are
-candidates. A candidate on whose lines hardly any breakage was noticed has not been judged, and stays.
+candidates. A candidate that noticed hardly any breakage has not been judged, and stays. The breakages are a sample, and
+coarse: read a test before you let it go.
 """
 
 from __future__ import annotations
@@ -230,10 +231,10 @@ def chosen(
 
 @dataclass
 class Outcome:
-    """The tests that noticed a breakage. Of those that stay one is enough; candidates then are not asked."""
+    """The tests that noticed a breakage."""
 
     breakage: Breakage
-    stays: str | None  # a test that stays, and noticed it
+    stays: str | None  # a test that stays, and noticed it; one is enough
     noticed: frozenset[str] = frozenset()  # the candidates that did
 
 
@@ -241,7 +242,7 @@ class Outcome:
 class Verdict:
     test: str
     may_go: bool
-    noticed: int  # breakages that it, or in its place one that stays, has noticed
+    noticed: int  # breakages
     by: tuple[str, ...]  # the breakages that only it notices; where there are none, the tests that notice what it does
 
 
@@ -256,7 +257,7 @@ def verdicts(tried: Mapping[str, list[Breakage]], outcomes: Iterable[Outcome]) -
     alone = {test: sum(outcome.noticed == {test} for outcome in outcomes) for test in left}
     made = []
     for test in sorted(left, key=lambda test: (alone[test], test)):
-        own = [o for o in outcomes if test in o.noticed or (o.stays and o.breakage in tried[test])]
+        own = [outcome for outcome in outcomes if test in outcome.noticed]
         others = {
             outcome.breakage: outcome.stays or min(outcome.noticed & left - {test}, default="") for outcome in own
         }
@@ -338,19 +339,26 @@ class _Broken:
         self._path.write_bytes(self._whole)
 
 
-def try_out(tree: Tree, breakage: Breakage, executing: set[str], candidates: set[str], timeout: float) -> Outcome:
-    """Run those that stay until one notices; where none does, all candidates that execute the line."""
+@dataclass
+class Asked:
+    """The tests that are run for a breakage."""
+
+    judges: set[str]  # that stay; until one of them notices
+    candidates: set[str]  # that it was chosen for
+    others: set[str]  # candidates that execute the line, too; asked where no judge notices
+
+
+def try_out(tree: Tree, breakage: Breakage, asked: Asked, timeout: float) -> Outcome:
+    stays = None
     with tree.broken(breakage):
-        staying = sorted(executing - candidates)
-        if staying:
-            recorded = tree.run(staying, "-x", timeout=timeout)
-            if recorded is None:
+        if asked.judges:
+            recorded = tree.run(sorted(asked.judges), "-x", timeout=timeout)
+            if recorded is None:  # everything notices what makes loading fail, or nothing end
                 return Outcome(breakage, "a test that did not end, or could not be loaded")
-            if recorded.failed:
-                return Outcome(breakage, min(recorded.failed))
-        asked = sorted(executing & candidates)
-        recorded = tree.run(asked, timeout=timeout)
-        return Outcome(breakage, None, frozenset(recorded.failed if recorded is not None else asked))
+            stays = min(recorded.failed, default=None)
+        candidates = asked.candidates if stays else asked.candidates | asked.others
+        recorded = tree.run(sorted(candidates), timeout=timeout)
+        return Outcome(breakage, stays, frozenset(recorded.failed if recorded is not None else candidates))
 
 
 def _each(
@@ -376,6 +384,9 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
     parser.add_argument("tests", nargs="+", help="folders or files of tests")
     parser.add_argument("--breaks", required=True, metavar="FOLDER", help="the code that is broken, below the project")
     parser.add_argument("--keep", action="append", default=[], metavar="TEXT", help="tests with this in their id stay")
+    parser.add_argument(
+        "--judges", action="append", default=[], metavar="TEXT", help="only tests with this in their id count as others"
+    )
     parser.add_argument("--each", type=int, default=EACH, help="breakages for each candidate")
     parser.add_argument(
         "--candidates", action="append", default=[], metavar="TEXT", help="only tests with this in their id may go"
@@ -410,6 +421,9 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
             path.relative_to(first).as_posix(): path.read_bytes()
             for path in sorted((first / options.breaks).rglob("*.py"))
         }
+        judges = recorded.passed - candidates
+        if options.judges:
+            judges = {test for test in judges if any(text in test for text in options.judges)}
         tried = chosen(candidates, lines, sources, options.each)
         work = list(dict.fromkeys(breakage for some in tried.values() for breakage in some))
         print(f"{len(candidates)} candidates of {len(recorded.passed)} tests, {len(work)} breakages", flush=True)
@@ -420,14 +434,16 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
             if time.monotonic() - begun > options.seconds:
                 return None
             executing = {test for test, places in lines.items() if (breakage.file, breakage.line) in places}
-            return try_out(tree, breakage, executing, candidates, options.timeout)
+            chosen_for = {test for test, some in tried.items() if breakage in some}
+            asked = Asked(executing & judges, chosen_for, executing & candidates - chosen_for)
+            return try_out(tree, breakage, asked, options.timeout)
 
         outcomes = []
         for number, outcome in enumerate(_each(work, trees, do), 1):
             if outcome is None:
                 continue
             outcomes.append(outcome)
-            who = outcome.stays or ", ".join(sorted(outcome.noticed)) or "nobody"
+            who = ", ".join([*([outcome.stays] if outcome.stays else []), *sorted(outcome.noticed)]) or "nobody"
             took = time.monotonic() - begun
             print(f"{number}/{len(work)} {took:5.0f} s  {outcome.breakage}\n    noticed by {who}", flush=True)
     found = verdicts(tried, outcomes)

@@ -461,10 +461,6 @@ def test_nothing_joined_or_composed_is_absent() -> None:
     assert compose_all([]) is ABSENT
 
 
-def test_null_onto_nothing_is_null() -> None:
-    assert combine(ABSENT, None) is None
-
-
 # --- errors -------------------------------------------------------------------------------------------------
 
 
@@ -733,13 +729,6 @@ def test_a_joiner_can_be_read_in_the_middle_and_added_to_afterwards() -> None:
     assert joiner.value == {"text": "abc", "l": [{"t": "b"}, {"t": "c!"}]}
 
 
-def test_a_joiner_read_after_every_fragment_of_text_is_never_stale() -> None:
-    joiner = Joiner()
-    for length in range(1, 6):
-        joiner.add({"text": "x"})
-        assert joiner.value == {"text": "x" * length}
-
-
 def test_reading_again_without_a_change_returns_the_same_object() -> None:
     joiner = Joiner()
     joiner.add({"l": [1, 2, 3]})
@@ -784,11 +773,3 @@ def test_a_composer_keeps_markers_and_a_joiner_drops_them() -> None:
         accumulator.add({"logs": ["c"]})
     assert joiner.value == {"logs": ["a", "bc"]}
     assert composer.value == {"logs": [None, "a", "bc"]}
-
-
-def test_a_failing_delta_leaves_a_composer_unchanged() -> None:
-    composer = Composer()
-    composer.add({"text": "a", "n": 1})
-    with pytest.raises(DeltaError, match=r"^cannot combine number with string at \$\.n$"):
-        composer.add({"text": "b", "n": "x"})
-    assert composer.value == {"text": "a", "n": 1}
