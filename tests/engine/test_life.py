@@ -13,8 +13,10 @@ import interlingua as il
 from interlingua.engine.agents import mount_path
 from interlingua.engine.agents.catalog import AgentCatalog
 from interlingua.engine.agents.process_pool import ProcessPool
+from interlingua.engine.cluster.no_cluster import NoCluster
 from interlingua.engine.cluster.remote_agents import Elsewhere
 from interlingua.engine.runs.admission import Admission
+from interlingua.engine.runs.inbox_router import InboxRouter
 from interlingua.engine.runs.worker import Worker
 from interlingua.engine.services import store_owner
 from interlingua.engine.services.callbacks import Callbacks
@@ -49,6 +51,7 @@ def agent_that_waits() -> tuple[il.Agent[..., Any], asyncio.Event, asyncio.Event
         (Callbacks, "stop"),
         (Worker, "_stop_looking"),
         (Worker, "_leave_runs"),
+        (NoCluster, "stop"),
         (JobGroup, "close"),
         (ProcessPool, "close"),
     ],
@@ -106,6 +109,7 @@ async def test_the_first_error_counts_and_the_others_are_logged(caplog: pytest.L
         (Admission, "count_waiting"),
         (Worker, "_enter_store"),
         (Worker, "start"),
+        (NoCluster, "start"),
         (Callbacks, "start"),
         (Reminders, "start"),
     ],
@@ -138,3 +142,21 @@ async def test_an_engine_that_cannot_start_closes_what_it_opened(
     assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
     await eng.stop()
     assert closed == 2
+
+
+async def test_a_loop_of_the_worker_that_fails_is_logged_and_the_others_go_on(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(self: InboxRouter) -> None:
+        raise OSError("it broke")
+
+    monkeypatch.setattr(InboxRouter, "follow_store", fails)
+    agent, _, go = agent_that_waits()
+    go.set()
+    async with engine(store, agent) as eng:
+        for _ in range(3):
+            run = await submit(eng, "agent", delay=0.05)  # claimed later, by another loop
+            assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
+    assert [record.getMessage() for record in caplog.records if record.name == "interlingua.jobs"] == [
+        "worker: a background job failed"
+    ]

@@ -25,10 +25,12 @@ from nats.js import JetStreamContext, api
 from nats.js.errors import NotFoundError
 
 from ...model.errors import InvalidRequest, Unavailable
+from ...runtime.clock import SYSTEM_CLOCK, Clock
+from ...runtime.job_group import JobGroup
 from ..port import BusSettings
 from .address import parse
 from .subject_bus import Handler, SubjectBus
-from .work_queue import end_all
+from .work_queue import CANCEL_AGAIN
 
 log = logging.getLogger("interlingua.bus")
 
@@ -58,14 +60,14 @@ class _Client(Client):
 
 
 class NatsBus(SubjectBus):
-    def __init__(self, settings: BusSettings) -> None:
+    def __init__(self, settings: BusSettings, clock: Clock = SYSTEM_CLOCK) -> None:
         self._settings = settings
         self._address = parse(settings)
-        super().__init__(self._address.prefix)
+        super().__init__(self._address.prefix, clock)
         self._client: _Client | None = None  # while connected
         self._lost = asyncio.Event()
         self._subscriptions: dict[str, Subscription] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._jobs = JobGroup("bus")
 
     async def open(self) -> None:
         """Raises if the server refuses us for good. If it is down, the bus keeps trying to connect."""
@@ -79,8 +81,8 @@ class NatsBus(SubjectBus):
                     f"the bus at {self._address.shown} does not let us in: {reason}", transient=False
                 ) from error
             self._warn_down(error)
-        self._spawn(self._stay_connected(options))
-        self._spawn(self._tick())
+        self._jobs.spawn(self._stay_connected(options))
+        self._jobs.spawn(self._tick())
 
     async def close(self) -> None:
         self.detach()
@@ -88,17 +90,11 @@ class NatsBus(SubjectBus):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_GOODBYE):
                     await self.send_queue.emptied()
-        tasks, self._tasks = self._tasks, set()
-        await end_all(tasks, again=3 * _GOODBYE)  # the tasks clean up
+        await self._jobs.close(again=3 * _GOODBYE)  # the jobs clean up
         if self._client is not None:  # no task serves it yet
             await _close_client(self._client)
             self._client = None
         await super().close()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # -- connecting ---------------------------------------------------------------------------------------
 
@@ -198,11 +194,13 @@ class NatsBus(SubjectBus):
 
     async def _serve(self, client: _Client, *, missed: bool) -> None:
         """Serves a connection until it is lost."""
-        tasks = [asyncio.create_task(work) for work in (self._lost.wait(), self._write(client), self._prepare(client))]
+        jobs = JobGroup("bus", lambda error: log.debug("the work queue is not ready: %s", error))
+        until_lost = [jobs.share(self._lost.wait()), jobs.share(self._write(client))]
+        jobs.spawn(self._prepare(client))
         try:
             if missed:
                 self.missed()
-            done, _ = await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(until_lost, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         except Exception as error:
@@ -210,7 +208,7 @@ class NatsBus(SubjectBus):
         finally:
             self._client = None
             self.disconnected()
-            await end_all(tasks)
+            await jobs.close(CANCEL_AGAIN)
             await self.work.stop()
             await _close_client(client)
         self._warn_down(ConnectionError("the connection was lost"))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from uuid import uuid4
 
 import msgspec
 
+from ...runtime.clock import Clock
 from ..local import LocalBus
 from ..port import ANYTHING, WORK, Ear, Health, News, Presence
 from .address import Subjects, is_token
@@ -40,8 +40,9 @@ Handler = Callable[[bytes, str], None]
 
 
 class SubjectBus(LocalBus):
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, clock: Clock) -> None:
         super().__init__()
+        self.clock = clock
         self.subjects = Subjects(prefix)
         self.health = Health()
         self.send_queue = SendQueue(_MAX_ITEMS, _MAX_BYTES)
@@ -54,7 +55,7 @@ class SubjectBus(LocalBus):
         }
         self._reader_id = uuid4().hex  # names this process as a reader
         self.handlers[self.subjects.all_read(self._reader_id)] = self._on_events
-        self.work = WorkQueue(self.subjects, self.health)
+        self.work = WorkQueue(self.subjects, self.health, clock)
         self._ear: Ear | None = None
         self._read_here, self._read_elsewhere = LocalReaders(), RemoteReaders()
         self._new_runs: list[str] = []  # runs that are newly read here, to be announced
@@ -81,7 +82,7 @@ class SubjectBus(LocalBus):
 
     def tick(self) -> None:
         """Called about once a second."""
-        now = asyncio.get_running_loop().time()
+        now = self.clock.monotonic()
         self._read_elsewhere.drop_expired(now)
         self._read_here.drop_idle(now)
         if not self.health.connected:
@@ -143,7 +144,7 @@ class SubjectBus(LocalBus):
         if topic == WORK:
             self._send(self.subjects.changed, _WORK, once=True)
         elif topic in self._read_elsewhere:
-            self._send_to_readers(topic, News(_now(), 0, -1))
+            self._send_to_readers(topic, News(self.clock.now(), 0, -1))
 
     def publish_all(self) -> None:
         for topic in list(self._listeners):
@@ -168,7 +169,7 @@ class SubjectBus(LocalBus):
         super().publish(run)
         if len(rows) > self.max_payload - _OVERHEAD:
             rows = b""
-        self._send_to_readers(run, News(_now(), first, last, rows))
+        self._send_to_readers(run, News(self.clock.now(), first, last, rows))
 
     def _send_to_readers(self, run: str, news: News) -> None:
         """Sends events of a run to the processes that read it.
@@ -200,7 +201,7 @@ class SubjectBus(LocalBus):
             self._new_runs.append(run)
 
     def _stop_reading(self, run: str) -> None:
-        self._read_here.remove(run, asyncio.get_running_loop().time())
+        self._read_here.remove(run, self.clock.monotonic())
 
     def _announce(self) -> None:
         fresh, self._new_runs = self._new_runs, []
@@ -213,7 +214,7 @@ class SubjectBus(LocalBus):
     def hand_out(self, queue: str, run: str, entry: int) -> bool:
         if not self.work.ready:
             return False
-        return self._send(self.subjects.work(queue), self.work.offer(run, _now()), id_=f"{run}:{entry}")
+        return self._send(self.subjects.work(queue), self.work.offer(run, self.clock.now()), id_=f"{run}:{entry}")
 
     def take(self, queues: list[str]) -> None:
         self.work.take(queues)
@@ -240,15 +241,15 @@ class SubjectBus(LocalBus):
     def _send_heartbeat(self, *, asks: bool = False) -> None:
         if not self.health.connected:
             return
-        self._heartbeat_at = asyncio.get_running_loop().time()
+        self._heartbeat_at = self.clock.monotonic()
         # A process without a worker announces nothing, but asks.
         about = self._ear.presence() if self._ear is not None else Presence("", "", 0, [])
-        about.sent, about.asks = _now(), asks
+        about.sent, about.asks = self.clock.now(), asks
         if asks or about.worker:
             self._send(self.subjects.presence, msgspec.json.encode(about))
 
     def present(self) -> list[Presence]:
-        oldest = asyncio.get_running_loop().time() - _PRESENT
+        oldest = self.clock.monotonic() - _PRESENT
         for worker in [worker for worker, (_, seen) in self._present.items() if seen < oldest]:
             del self._present[worker]
         return [about for about, _ in self._present.values()]
@@ -269,7 +270,7 @@ class SubjectBus(LocalBus):
         watch = _watch_decoder.decode(data)
         if not is_token(watch.reader):
             return  # a foreign message
-        self._read_elsewhere.add(watch.reader, [*watch.new, *watch.still], asyncio.get_running_loop().time())
+        self._read_elsewhere.add(watch.reader, [*watch.new, *watch.still], self.clock.monotonic())
         if self._ear is not None:
             for run in watch.new:
                 self._ear.watched(run)
@@ -279,7 +280,7 @@ class SubjectBus(LocalBus):
         if about.leaves:
             self._present.pop(about.worker, None)
         elif about.worker:
-            self._present[about.worker] = about, asyncio.get_running_loop().time()
+            self._present[about.worker] = about, self.clock.monotonic()
         if about.asks:
             self._new_runs = self._read_here.all()  # a new process knows no readers yet
             self._announce()
@@ -294,7 +295,7 @@ class SubjectBus(LocalBus):
         news = _news_decoder.decode(data)
         self.health.received += 1
         # Clocks may differ: a message from the future counts as immediate.
-        self.health.lag += 0.1 * (max(0, _now() - news.sent) / 1e6 - self.health.lag)
+        self.health.lag += 0.1 * (max(0, self.clock.now() - news.sent) / 1e6 - self.health.lag)
         self._notify_readers(run, news)
 
     def _notify_readers(self, run: str, news: News) -> None:
@@ -313,7 +314,3 @@ def _once(finish: Callable[[], None]) -> Callable[[], None]:
             finish()
 
     return end
-
-
-def _now() -> int:
-    return time.time_ns() // 1000

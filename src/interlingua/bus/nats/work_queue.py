@@ -10,18 +10,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
+from ...runtime.clock import Clock
+from ...runtime.closing import close_all
+from ...runtime.job_group import JobGroup
 from ..port import Ear, Health
 from .address import Subjects
 
 log = logging.getLogger("interlingua.bus")
 
 _AGAIN = 1.0  # seconds after which an offer that found no free slot here is delivered again
+CANCEL_AGAIN = 0.05
+"""Seconds after which a job is cancelled again. Once is not enough: nats-py swallows a cancellation during a flush, and
+turns one into another error when its connection is closed."""
 _RETRY_FIRST, _RETRY_LAST = 0.5, 30.0
 
 
@@ -62,28 +68,17 @@ class Queues(Protocol):
     async def of(self, subject: str) -> Queue: ...
 
 
-async def end_all(tasks: Iterable[asyncio.Task[Any]], again: float = 0.05) -> None:
-    """Cancels tasks until they have ended.
-
-    Once is not enough: nats-py swallows a cancellation during a flush, and turns one into another error when its
-    connection is closed.
-    """
-    left = {task for task in tasks if not task.done()}
-    while left:
-        for task in left:
-            task.cancel()
-        _, left = await asyncio.wait(left, timeout=again)
-
-
 class WorkQueue:
-    def __init__(self, subjects: Subjects, health: Health) -> None:
+    def __init__(self, subjects: Subjects, health: Health, clock: Clock) -> None:
         self.ear: Ear | None = None
         self._subjects = subjects
         self._health = health
+        self._clock = clock
         self._queues: Queues | None = None
         self._served: list[str] = []
         self._pulling: dict[str, asyncio.Task[None]] = {}
-        self._offers: set[asyncio.Task[None]] = set()
+        self._pulls = JobGroup("bus")
+        self._offers = JobGroup("bus", _not_taken)
 
     @property
     def ready(self) -> bool:
@@ -96,19 +91,18 @@ class WorkQueue:
     async def stop(self) -> None:
         """Stops after the connection was lost. Unsettled offers are delivered again, to any worker."""
         self._queues = None
-        tasks = [*self._pulling.values(), *self._offers]
         self._pulling = {}
-        await end_all(tasks)
+        await close_all([partial(self._pulls.close, CANCEL_AGAIN), partial(self._offers.close, CANCEL_AGAIN)])
 
     def take(self, served: list[str]) -> None:
         self._served = served
         gone = [self._pulling.pop(runs) for runs in self._pulling.keys() - set(served)]
         if gone:
-            self._spawn(end_all(gone))
+            self._offers.spawn(_end(gone))
         if self._queues is not None and self.ear is not None:
             for runs in served:
                 if runs not in self._pulling:
-                    self._pulling[runs] = asyncio.create_task(self._pull(self._queues, self.ear, runs))
+                    self._pulling[runs] = self._pulls.spawn(self._pull(self._queues, self.ear, runs))
 
     def offer(self, run: str, now: int) -> bytes:
         return msgspec.msgpack.encode(_Ticket(now, run))
@@ -124,7 +118,7 @@ class WorkQueue:
                     offer = await queue.next()
                     wait = _RETRY_FIRST
                     if offer is not None:
-                        self._spawn(self._settle(ear, runs, offer))
+                        self._offers.spawn(self._settle(ear, runs, offer))
             except Exception as error:
                 log.debug("work for %s cannot be pulled: %s", runs, error)  # polling workers find the runs
             finally:
@@ -139,19 +133,21 @@ class WorkQueue:
         except msgspec.MsgspecError:
             await offer.taken()  # a foreign message
             return
-        lag = max(0, time.time_ns() // 1000 - ticket.sent) / 1e6
+        lag = max(0, self._clock.now() - ticket.sent) / 1e6
         self._health.work_lag += 0.1 * (lag - self._health.work_lag)
         if await ear.offered(runs, ticket.run, again=offer.again):
             await offer.taken()
         else:
             await offer.later(_AGAIN * random.uniform(0.5, 1.5))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work)
-        self._offers.add(task)
-        task.add_done_callback(self._done)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._offers.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("work that was offered could not be taken: %s", error)  # the offer is delivered again
+def _not_taken(error: BaseException) -> None:
+    log.warning("work that was offered could not be taken: %s", error)  # the offer is delivered again
+
+
+async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN)

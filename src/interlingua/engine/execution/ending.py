@@ -38,7 +38,7 @@ from ..handler.run_data import RunData
 from ..handler.suspension import Leaving
 from ..handler.thread_state import ThreadState
 from ..handler.waits import Waits
-from ..ids import new_id, now
+from ..ids import new_id
 from ..log.replay import LATE, STATE
 from ..log.run_log import encode
 from ..observe import run_logging
@@ -145,7 +145,7 @@ class Ending:
     @property
     def _task_is_over(self) -> bool:
         authority = self._data.authority
-        return authority is not None and authority.deadline is not None and authority.deadline <= now()
+        return authority is not None and authority.deadline is not None and authority.deadline <= self._data.clock.now()
 
     def _why_late(self) -> str:
         timeout = self._clock.timeout

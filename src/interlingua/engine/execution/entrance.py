@@ -14,7 +14,6 @@ from ..handler.output import Output
 from ..handler.run_data import RunData
 from ..handler.thread_state import ThreadState
 from ..handler.waits import Waits
-from ..ids import now
 from ..observe import run_logging, tracing
 from .host import ExecutionHost
 
@@ -54,7 +53,7 @@ class Entrance:
         """
         data, log, replay, host = self._data, self._data.log, self._data.replay, self._host
         row, caller = data.row, data.request.caller
-        entered, due = now(), self._due()
+        entered, due = host.clock.now(), self._due()
         if taken_over_from is not None:
             stood_still = max(0, entered - taken_over_from) / 1e6
             host.meters.entered_again(row.agent, caller, stood_still)

@@ -25,6 +25,7 @@ from ...model.errors import (
 from ...model.events import BlockReason, RunBlocked
 from ...model.run import RunRequest
 from ...model.status import Status
+from ...runtime.clock import Timer
 from ...store.changes import Fenced
 from ...store.rows import InboxItem
 from ..agents.left_run import LeftRun
@@ -119,7 +120,7 @@ class Execution:
         self.blocked_by: RunBlocked | None = None  # why the code cannot go on, where it cannot
         self.exited: ErrorInfo | None = None  # a task of the handler tried to end the process
         self._news_at_leave = 0
-        self._grace: asyncio.TimerHandle | None = None
+        self._grace: Timer | None = None
         log.bound(worker.settings, self._log_is_full)
         replay.bound(worker.settings.keep_live_bytes)
         log.callback = data.request.callback
@@ -348,7 +349,8 @@ class Execution:
         waits.leaving = how
         if how in FOR_GOOD:
             # The handler hears no answer any more. Most stop at once, and what they asked is withdrawn with their end.
-            self.loop.call_later(_A_TURN, self.questions.withdraw_all, FOR_GOOD[how])
+            clock = self.worker.clock
+            clock.call_at(clock.monotonic() + _A_TURN, self.questions.withdraw_all, FOR_GOOD[how])
         self._news_at_leave = self.inbox.news
         self.threads.release()
         if self.task is None:
@@ -363,7 +365,8 @@ class Execution:
         elif not self.data.in_thread:
             self.waits.branches.resume()
             self.task.cancel()
-        self._grace = self.loop.call_later(self.worker.settings.cancel_grace, self._abandon)
+        clock = self.worker.clock
+        self._grace = clock.call_at(clock.monotonic() + self.worker.settings.cancel_grace, self._abandon)
 
     def block_run(self, reason: BlockReason, message: str, details: Any = None) -> NoReturn:
         """Stop here because the code cannot go on with this run. Other code of its origin may."""

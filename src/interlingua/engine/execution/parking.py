@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from ...model.run import Question
+from ...runtime.clock import Timer
 from ..handler.run_data import RunData
 from ..handler.waits import Waits
-from ..ids import now
 from ..runs.concurrency_limits import AgentLimit
 from .run_clock import RunClock
 
@@ -74,7 +74,7 @@ class Parking:
         self._clock = clock
         self._listeners = listeners
         self._open_questions = open_questions
-        self._handle: asyncio.Handle | None = None
+        self._handle: Timer | None = None
         self._listens = 0  # branches of the handler that would miss something if the run were parked
         self._pause = _A_TURN  # seconds until the next look whether all tasks of the handler wait
 
@@ -114,12 +114,12 @@ class Parking:
         self.stop()
         if waits.over or waits.leaving is not None or not waits.only_waiting:
             return
-        left = self._clock.active_at + max(self._data.host.settings.park_after, _A_TURN) - waits.loop.time()
+        left = self._clock.active_at + max(self._data.host.settings.park_after, _A_TURN) - self._data.clock.monotonic()
         if left > 0:
             self._look_in(left)
             return
         deadline = waits.next_deadline()
-        if deadline is not None and deadline - now() < _NOT_WORTH_PARKING:
+        if deadline is not None and deadline - self._data.clock.now() < _NOT_WORTH_PARKING:
             return
         if waits.goes_on:
             waits.tick()  # a branch is about to go on: parked now, nothing would wake it
@@ -136,7 +136,8 @@ class Parking:
         waits.leave("park")
 
     def _look_in(self, seconds: float) -> None:
-        self._handle = self._waits.loop.call_later(seconds, self.park_if_idle)
+        clock = self._data.clock
+        self._handle = clock.call_at(clock.monotonic() + seconds, self.park_if_idle)
 
 
 class Slots(Protocol):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
+from ...runtime.clock import Timer
 from ..handler.run_data import RunData
 from ..handler.waits import Waits
 
@@ -11,14 +10,14 @@ _STILL_RUNNING = 1.0  # seconds of silence after which an agent with a waiting b
 
 
 class RunClock:
-    __slots__ = ("_data", "_handle", "_loop", "_since", "_waits", "active_at", "timeout")
+    __slots__ = ("_clock", "_data", "_handle", "_since", "_waits", "active_at", "timeout")
 
     def __init__(self, data: RunData, waits: Waits) -> None:
         agent = data.agent
         self._data = data
         self._waits = waits
-        self._loop = waits.loop
-        self._handle: asyncio.TimerHandle | None = None
+        self._clock = data.clock
+        self._handle: Timer | None = None
         self._since: float | None = None
         self.active_at = 0.0  # when the handler did something while one of its branches waited
         self.timeout = data.request.timeout or (agent.timeout if agent else None)
@@ -26,10 +25,10 @@ class RunClock:
     def start(self) -> None:
         if self._since is not None:
             return
-        self._since = self._loop.time()
+        self._since = self._clock.monotonic()
         if self.timeout is not None:
             left = max(0.0, self.timeout - self._data.row.ran / 1e6)
-            self._handle = self._loop.call_later(left, self._waits.leave, "timeout")
+            self._handle = self._clock.call_at(self._since + left, self._waits.leave, "timeout")
 
     def stop(self) -> None:
         if self._since is not None:
@@ -42,21 +41,21 @@ class RunClock:
     @property
     def ran(self) -> int:
         """Microseconds that the run has taken."""
-        extra = 0.0 if self._since is None else self._loop.time() - self._since
+        extra = 0.0 if self._since is None else self._clock.monotonic() - self._since
         return self._data.row.ran + int(extra * 1e6)
 
     def stir(self) -> None:
         """The handler does something while one of its branches waits: that is running, and no time to park."""
-        self.active_at = self._loop.time()
+        self.active_at = self._clock.monotonic()
         if self._since is None and not self._waits.over:
             self.start()
-            self._loop.call_later(_STILL_RUNNING, self._quiet)
+            self._clock.call_at(self.active_at + _STILL_RUNNING, self._quiet)
 
     def _quiet(self) -> None:
         if self._waits.over or not self._waits.only_waiting:
             return
-        left = self.active_at + _STILL_RUNNING - self._loop.time()
-        if left > 0:
-            self._loop.call_later(left, self._quiet)
+        until = self.active_at + _STILL_RUNNING
+        if until > self._clock.monotonic():
+            self._clock.call_at(until, self._quiet)
         else:
             self.stop()

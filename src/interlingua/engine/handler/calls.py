@@ -13,7 +13,6 @@ import msgspec
 
 from ...model.errors import InterlinguaError, Invalid
 from ...model.events import Body, Recorded
-from ..ids import now
 from ..log.record_keys import UNKNOWN_ARGUMENTS, Arguments, Place, describe, place_of
 from ..log.replay import PastCall
 from .branches import Branch
@@ -91,7 +90,7 @@ class Calls:
 
     def deadline_at(self, place: str, seconds: float) -> int:
         """A moment that stays the same when the handler is replayed."""
-        return int(self.once(place, lambda: now() + int(seconds * 1e6)))
+        return int(self.once(place, lambda: self._data.clock.now() + int(seconds * 1e6)))
 
     def recalled(self, what: str, read: Callable[[], T]) -> T:
         """Read a value of the history. The run is blocked where the code cannot read it."""

@@ -28,7 +28,7 @@ from ...model.status import Status
 from ...model.team import carried_scope
 from ...store.changes import CountDelegation, DropInbox
 from ...store.rows import RunRow
-from ..ids import new_id, now
+from ..ids import new_id
 from ..log.received_messages import MailKind
 from ..log.record_keys import Arguments, is_named, name_of, show
 from ..log.replay import NEVER_BEGAN
@@ -153,7 +153,8 @@ class ChildRuns:
         mine = self._data.request
         trace = tracing.current(mine.trace)
         if mine.authority is None:  # else the child's authority says how much time is left
-            trace = carried_scope.deduct_seconds(trace_context.read(trace), (now() - self._data.row.created_at) / 1e6)
+            since = self._data.clock.now() - self._data.row.created_at
+            trace = carried_scope.deduct_seconds(trace_context.read(trace), since / 1e6)
         return RunRequest(name, version, payload, config, caller=mine.caller, trace=trace, **more)
 
     async def run_child(self, call: ChildCall) -> ChildEnded:

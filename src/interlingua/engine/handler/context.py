@@ -107,7 +107,7 @@ class _Common(Generic[S, C]):
 
     def now(self) -> datetime.datetime:
         """The time, the same again when the agent is replayed."""
-        stamp = self._made_once("now", lambda: datetime.datetime.now(datetime.UTC).isoformat())
+        stamp = self._made_once("now", lambda: _moment(self._run.data.clock.now()).isoformat())
         return datetime.datetime.fromisoformat(stamp)
 
     def uuid(self) -> str:
@@ -441,3 +441,7 @@ class SyncContext(_Common[S, C]):
 
     def warn(self, message: str, details: Any = None) -> None:
         self._run.use.operate_from_thread("warn", self._run.output.show(Warned(message, details)), records=False)
+
+
+def _moment(microseconds: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=microseconds)

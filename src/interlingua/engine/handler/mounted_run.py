@@ -30,7 +30,6 @@ from ..agents.mount_path import MOUNTED_FROM as MOUNTED_FROM
 from ..agents.mount_path import VIA
 from ..agents.question_types import EXPIRED, Question, QuestionCodec
 from ..agents.question_types import Gone as Gone
-from ..ids import now
 from ..log.record_keys import step_place as step_place
 from ..observe import tracing
 from .suspension import Leaving
@@ -160,9 +159,9 @@ class Mounted:
         the remote side is none that keeps to that: servers that tell the way of their agents do."""
         data, scope = self._run.data, carried_scope.read(trace)
         if data.authority is not None:
-            scope = carried_scope.remaining_scope(data.authority, now())
+            scope = carried_scope.remaining_scope(data.authority, data.clock.now())
         elif scope is not None:
-            scope = carried_scope.after(scope, (now() - data.row.created_at) / 1e6)
+            scope = carried_scope.after(scope, (data.clock.now() - data.row.created_at) / 1e6)
         card = data.agent.card if data.agent is not None else None
         if scope is not None and scope.narrowed and card is not None and not card.metadata.get(VIA):
             raise Denied(
@@ -257,7 +256,8 @@ class Mounted:
         with self._run.parking.exempt(), contextlib.ExitStack() as looking:
             if key in self.asked():  # it was parked, and is not again before it has looked
                 looking.enter_context(self._run.waits.busy())
-                asyncio.get_running_loop().call_later(_LOOK_WITHIN, looking.close)
+                clock = self._run.data.clock
+                clock.call_at(clock.monotonic() + _LOOK_WITHIN, looking.close)
             asking = asyncio.ensure_future(self.ask(type_, payload, answer, key=key, **more))
             beside = [asyncio.ensure_future(self._look(moved_on)), asyncio.ensure_future(self._wake(key))]
             try:
@@ -346,13 +346,14 @@ class Mounted:
         """Wake the run from time to time while it is parked with this question, to look. The longer it has waited, the
         less it matters when exactly one hears that it need not any more: so a month of waiting costs a few dozen
         looks."""
+        clock = self._run.data.clock
         while True:
             question = self._asks(key)
-            waited = 0.0 if question is None else (now() - question.asked_at) / 1e6
+            waited = 0.0 if question is None else (clock.now() - question.asked_at) / 1e6
             pause = max(LOOK_EVERY, waited / _LOOKS)
             with contextlib.suppress(TimeoutError):
                 never = asyncio.get_running_loop().create_future()
-                await self._run.waits.wait(never, now() + int(pause * 1e6))
+                await self._run.waits.wait(never, clock.now() + int(pause * 1e6))
 
     def _asks(self, key: str) -> AskedQuestion | None:
         """The open question with this key."""

@@ -16,7 +16,7 @@ from ...model.run import Answer, Question
 from ...model.schemas import Validator
 from ...store.changes import Change, CloseQuestion, DropInbox, PutInbox, PutQuestion
 from ..agents.question_types import EXPIRED, Gone, answer_schema, deadline_at, remind_at
-from ..ids import new_id, now
+from ..ids import new_id
 from ..log.record_keys import Arguments, show
 from ..log.replay import LATE, PastQuestion
 from ..log.replay_order import AFTER_ALL
@@ -111,7 +111,7 @@ class Questions:
         self, question: Any, codec: QuestionCodec, payload: Any, digest: str, deadline: float | None, place: str,
         answerer: str | None,
     ) -> Question:  # fmt: skip
-        time, settings = now(), self._data.host.settings
+        time, settings = self._data.clock.now(), self._data.host.settings
         return Question(
             new_id(), self._data.row.id, codec.type, payload, answer_schema(question, codec), time,
             prompt=question.__prompt__(), options=question.__options__(),
@@ -166,7 +166,7 @@ class Questions:
     async def close(self, question: Question, state: Literal["withdrawn", "expired"], reason: str) -> bool:
         """Close a question without an answer. False where an answer was first, and is on its way."""
         store = self._data.host.store
-        await store.questions.close(question.id, state, now(), reason)
+        await store.questions.close(question.id, state, self._data.clock.now(), reason)
         stored = await store.questions.get(question.id)
         if stored is not None and stored.state == "answered":
             return False

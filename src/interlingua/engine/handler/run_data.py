@@ -91,6 +91,10 @@ class RunData:
         self.team: TeamPart | None = None
 
     @property
+    def clock(self) -> WallClock:
+        return self.host.clock
+
+    @property
     def authority(self) -> Authority | None:
         return self.request.authority
 

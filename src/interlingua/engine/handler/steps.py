@@ -23,7 +23,6 @@ from ...model.events import Recorded
 from ...model.whole_text import whole
 from ..agents.codec import Codec
 from ..error_text import describe as describe_error
-from ..ids import now
 from ..log.record_keys import NO_ARGUMENTS, UNKNOWN_ARGUMENTS, Arguments, arguments
 from ..log.replay_order import AFTER_ALL
 from ..log.step_attempts import Attempt
@@ -206,7 +205,7 @@ class Steps:
             await waits.turn(past[0] or AFTER_ALL)
             calls.passed(past[0])
             return
-        if deadline > now():
+        if deadline > self._data.clock.now():
             with contextlib.suppress(TimeoutError):
                 await waits.wait(waits.loop.create_future(), deadline)
         else:

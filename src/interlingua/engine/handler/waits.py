@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any, NoReturn, Protocol
 
 from ...model.events import BlockReason
-from ..ids import now
 from ..log.replay_order import AFTER_ALL, Turns
 from .branches import Branch, Branches
 from .run_data import RunData
@@ -138,7 +137,7 @@ class Waits:
         self.check_open()
         self.waited = True
         if deadline is not None:
-            if deadline <= now() and not future.done():
+            if deadline <= self._data.clock.now() and not future.done():
                 raise TimeoutError
             self._deadlines[future] = deadline
         self.blocked += 1
@@ -148,7 +147,7 @@ class Waits:
             if deadline is None:
                 result = await future
             else:
-                async with self._data.host.clock.until(deadline):
+                async with self._data.clock.until(deadline):
                     result = await future
             if self._turns:
                 await self.turn(AFTER_ALL)

@@ -24,7 +24,6 @@ from ...store.rows import DelegationRow
 from ..handler.calls import Calls
 from ..handler.run_data import RunData
 from ..handler.waits import Waits
-from ..ids import now
 from ..log.received_messages import MailKind as MailKind
 from ..log.record_keys import Arguments, show
 from ..log.replay import said_digest
@@ -77,7 +76,7 @@ class Conversation:
         root = authority.root if authority is not None else ""
         if body.held or not root or root == run:
             return []
-        relayed = msgspec.structs.replace(body, run=run, time=body.time or now())
+        relayed = msgspec.structs.replace(body, run=run, time=body.time or self._data.clock.now())
         return [PutInbox(root, "relay", body_encoder.encode(relayed))]
 
     def notice_of(self, call: str) -> Said | None:

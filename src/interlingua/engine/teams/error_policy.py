@@ -25,7 +25,6 @@ from ..handler.calls import Calls
 from ..handler.questions import Questions
 from ..handler.run_data import RunData
 from ..handler.steps import Steps
-from ..ids import now
 from ..observe import tracing
 from .conversation import Conversation
 from .delegation import Delegation
@@ -193,7 +192,10 @@ class ErrorPolicy:
             "tried again; anything else ends it."
         )
         granted = gates.shrink(
-            self._data.authority, overseer.manifest, overseer.team.limits_of(overseer.manifest), now=now()
+            self._data.authority,
+            overseer.manifest,
+            overseer.team.limits_of(overseer.manifest),
+            now=self._data.clock.now(),
         )
         request = RunRequest(
             overseer.run_name, overseer.version, {overseer.card.input_text or "text": prompt},

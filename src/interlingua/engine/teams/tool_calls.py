@@ -29,7 +29,6 @@ from ..handler.output import Output
 from ..handler.run_data import RunData
 from ..handler.steps import StepCall, Steps
 from ..handler.waits import Waits
-from ..ids import now
 from ..log.record_keys import Arguments, show
 from .conversation import Conversation, sound
 from .error_policy import ErrorPolicy
@@ -120,7 +119,7 @@ class ToolCalls:
             return  # it was allowed, and done
         team = self._ports.directory.teams[authority.team]
         needs = team.servers[server].needs.get(tool, ()) if server in team.servers else ()
-        decision = may_call(authority, server, tool, needs, now=now())
+        decision = may_call(authority, server, tool, needs, now=self._data.clock.now())
         if decision.allowed:
             return
         body = ToolRefused(server, tool, decision.reason, decision.code or Denied.code, place, digest)
