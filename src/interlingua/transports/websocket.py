@@ -1,6 +1,8 @@
 """A channel over a WebSocket, one message per text frame: a server's (starlette) or a client's (websockets).
 
-Binary frames are no messages, and ignored.
+Binary frames are no messages, and ignored. Every WebSocket of an HTTP server sends through this channel. Its queue is
+bounded in bytes for senders that wait in `drain` or `written`. What its reader has taken, or will never take, is freed
+at once.
 """
 
 from __future__ import annotations
@@ -74,7 +76,18 @@ class WebSocketChannel:
     async def drain(self) -> None:
         await self._room.wait()
 
+    async def written(self) -> bool:
+        """Wait until everything queued was taken. False where the peer went before."""
+        await self._empty.wait()
+        return not self._gone
+
     async def _write(self) -> None:
+        try:
+            await self._write_all()
+        finally:
+            self._lost()  # nobody waits for a queue that nothing empties
+
+    async def _write_all(self) -> None:
         while not self._gone:
             await self._news.wait()
             self._news.clear()
@@ -86,13 +99,12 @@ class WebSocketChannel:
                 if len(self._out) == queued:
                     break
             while self._out and not self._gone:
-                frame = self._out.popleft()
+                size = len(self._out[0])
                 try:
-                    await self._socket.write(frame.decode())
+                    await self._socket.write(self._out.popleft().decode())  # nothing here holds it while it is sent
                 except ConnectionError:
-                    self._lost()
                     return
-                self._queued -= len(frame)
+                self._queued -= size
                 if self._queued <= _LOW:
                     self._room.set()
             if not self._out:

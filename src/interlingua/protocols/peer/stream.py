@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ...model.errors import InvalidRequest
 from ...transports.event_stream import EventStream
 from ...transports.http import header
+from ...transports.websocket import ServerSocket, WebSocketChannel
 from . import states
 from .errors import BUSY, Refusal
 from .frames import now_z
@@ -310,39 +311,49 @@ def whole(task: Task) -> bytes:
 class SocketStream(Listener):
     """As frames of a WebSocket, in the reference's shape: the name of the event, and its data."""
 
-    socket: WebSocket
+    channel: WebSocketChannel
 
     async def serve(self, socket: WebSocket) -> None:
-        self.socket = socket
-        await socket.accept()
+        try:
+            await socket.accept()
+        except WebSocketDisconnect:
+            return
+        self.channel = WebSocketChannel(ServerSocket(socket))
         listening = asyncio.ensure_future(self._listen())
         try:
-            # Whoever has gone does not hear this; what a server raises then differs.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # an engine that has closed ends a stream without a word
                 await self.run()
-            with contextlib.suppress(Exception):
-                await socket.close()
         finally:
             listening.cancel()
+            await self.channel.close()
 
     async def _listen(self) -> None:
-        while (await self.socket.receive())["type"] != "websocket.disconnect":
+        while await self.channel.receive():
             pass
         self.end()
 
     async def greet(self) -> None:
         ready = {"event": "acp.ready", "data": {"type": "ready", "ts": now_z(), "seq": self._after}}
-        await self.socket.send_text(msgspec.json.encode(ready).decode())
+        await self._send(msgspec.json.encode(ready))
 
     async def put(self, events: list[Heard]) -> None:
         for event in events:
-            await self.socket.send_text(_frame(event))
+            await self._send(_frame(event))
+            if self._over:
+                return
+
+    async def _send(self, frame: bytes) -> None:
+        """Sends one frame, and waits until the reader has taken it."""
+        self.channel.send(frame)
+        del frame
+        if not await self.channel.written():
+            self.end()
 
 
-def _frame(event: Heard) -> str:
+def _frame(event: Heard) -> bytes:
     if event.kind != "message":
         name = f"acp.task.{event.kind}" if event.kind in ("status", "artifact") else f"acp.{event.kind}"
-        return f'{{"event":"{name}","data":{event.data.decode()}}}'
+        return b'{"event":"%s","data":%s}' % (name.encode(), event.data)
     data = msgspec.json.decode(event.data)
     told = {"event": "acp.message", "data": {**data, "timestamp": data["ts"], "server_seq": event.seq}}
-    return msgspec.json.encode(told).decode()
+    return msgspec.json.encode(told)
