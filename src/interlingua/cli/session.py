@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..app.heap import return_large_blocks
+from ..app.heap import return_free_pages, return_large_blocks
 from .errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def _run(work: Coroutine[Any, Any, int | None]) -> int | None:
         return await main
 
     return_large_blocks()
+    return_free_pages()
     runner = asyncio.Runner()
     code: int | None = ExitCode.FAILED
     try:

@@ -29,6 +29,7 @@ log = logging.getLogger("interlingua.store")
 QueuedCall = tuple[Call, asyncio.Future[Any], Callable[[Any], None] | None, LockList, Callable[[], bool] | None]
 
 _MAX_LOGS = 2000  # per transaction
+_MAX_BYTES = 16 * 1024 * 1024  # of sealed logs, after which the others wait for the next transaction
 _PATIENCE = 4  # turns of the loop in which nothing is added to a batch that waits for more
 _MOST_TURNS = 8  # that it waits at all
 
@@ -142,11 +143,12 @@ class Writer:
         self._kick_due = False
         if self._busy:
             return
-        logs, sealed = self._logs, list[Sealed]()
-        while logs and len(sealed) < _MAX_LOGS:
+        logs, sealed, size = self._logs, list[Sealed](), 0
+        while logs and len(sealed) < _MAX_LOGS and size < _MAX_BYTES:
             entry = logs.popleft()
             try:
                 sealed.append(entry.seal())
+                size += sum([len(event.body) for event in sealed[-1].events if event.body is not None])
             except Exception as error:  # one log that cannot be written must not take its neighbours along
                 self._guarded(entry.refused, None, self._error_for(error))
         new, self._new = self._new, []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -34,6 +33,7 @@ from ...model.events import (
     thought_from_message,
 )
 from ...model.status import Status
+from ...model.text_digest import TextDigest
 from . import translate
 from .dialect import Dialect, Update, question_call, question_tool_call
 
@@ -67,23 +67,6 @@ class _Chunks(Sequence[Update]):
         )
 
 
-class _Digest:
-    """The length and the digest of a text that is added in pieces."""
-
-    def __init__(self) -> None:
-        self.length = 0
-        self._hash = hashlib.blake2b()
-
-    def add(self, text: str) -> None:
-        self.length += len(text)
-        self._hash.update(text.encode("utf-8", "surrogatepass"))
-
-    def begins(self, text: str) -> bool:
-        """Says whether a text begins with this one."""
-        beginning = hashlib.blake2b(text[: self.length].encode("utf-8", "surrogatepass"))
-        return len(text) >= self.length and beginning.digest() == self._hash.digest()
-
-
 class Projection:
     """One run."""
 
@@ -95,7 +78,7 @@ class Projection:
         # Of the output that was shown: the seq of each piece, and how long the text is and its digest. The text itself
         # may be long, and everybody who follows the run would hold it.
         self._pieces: list[int] = []
-        self._shown = _Digest()
+        self._shown = TextDigest()
         self._message = f"{run}-output"
         self._calls: set[str] = set()  # tool calls that were told
 
@@ -175,7 +158,7 @@ class Projection:
     def _replace(self, seq: int, text: str) -> list[Update]:
         fresh = f"{self._run}-output-{seq}"
         told = self._dialect.replaced(self._message, fresh, text)
-        self._shown = _Digest()
+        self._shown = TextDigest()
         self._shown.add(text)
         if self._dialect.number == 1:
             self._message = fresh

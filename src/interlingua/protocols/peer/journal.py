@@ -26,8 +26,15 @@ _RING, _RING_BYTES = 2048, 8 * 1024 * 1024  # what a feed holds in memory
 _PIECE = 256 * 1024  # bytes that a reader gets at once
 _PAGE = 100  # events that are read from the store at once; each may be as large as a message
 _LOOK_EVERY = 5.0  # seconds: another process may have told something, and the hint got lost
-_encode = msgspec.json.Encoder().encode
+_LARGE = 64 * 1024  # bytes of an event
+_encode_event = msgspec.json.Encoder().encode
 _NAMED = {"status": b"event: acp.task.status\n", "artifact": b"event: acp.task.artifact\n"}
+
+
+def _encode(event: Any) -> bytes:
+    """A large event is copied: the encoder gives what it writes room to grow by a half, and leaves it there."""
+    data = _encode_event(event)
+    return data if len(data) < _LARGE else bytes(memoryview(data))
 
 
 class Said(msgspec.Struct, tag_field="type", tag="message", gc=False):
@@ -51,6 +58,11 @@ class Heard(msgspec.Struct):
     body: bytes  # the event as it is kept: without its number
     _whole: bytes = b""
     _wire: bytes = b""
+
+    @property
+    def weight(self) -> int:
+        """The bytes of it, once somebody has read it in both forms."""
+        return 3 * len(self.body)
 
     @property
     def data(self) -> bytes:
@@ -87,9 +99,9 @@ class Feed:
                 ring.clear()  # another process told something between: readers find it in the store
                 self._held = 0
             ring.append(event)
-            self._held += len(event.body)
-            while len(ring) > _RING or (self._held > _RING_BYTES and len(ring) > 1):
-                self._held -= len(ring.popleft().body)
+            self._held += event.weight
+            while len(ring) > _RING or self._held > _RING_BYTES:  # what is too large for it is in the store
+                self._held -= ring.popleft().weight
         self.wake()
 
     def wake(self) -> None:

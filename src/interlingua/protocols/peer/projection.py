@@ -1,4 +1,4 @@
-"""A run's log as this protocol tells it: states of a task, artifacts, messages. Pure.
+"""A run's log as this protocol tells it: states of a task, artifacts, messages.
 
 What the wire has no place for, and what happens to it:
 
@@ -9,13 +9,16 @@ What the wire has no place for, and what happens to it:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from ...engine.engine import Engine
+from ...engine.kept_output import kept_output
 from ...model.card import AgentCard
 from ...model.content import Artifact
-from ...model.delta import ABSENT, DeltaError, Joiner, diff
+from ...model.delta import ABSENT, DeltaError
 from ...model.errors import ErrorInfo
 from ...model.events import (
     ArtifactAdded,
@@ -47,6 +50,7 @@ from ...model.run import Question
 from ...model.status import Status
 from . import parts
 from .parts import Publish
+from .told_output import ToldOutput
 
 RESULT = "output"  # the id of the artifact that is a run's output
 
@@ -91,13 +95,17 @@ class Projection:
         self._card = card
         self._publish = publish
         self._state = "submitted"
-        self._deltas: list[tuple[int, Any]] = []
-        self._joined = Joiner()
+        self._told = ToldOutput()
         self._begun = False  # chunks of the result were told, and stand
         self._chunks: dict[str, list[dict[str, Any]]] = {}  # of artifacts that come in pieces
         self._open: dict[str, Question] = {}  # what is asked; the wire has room for the oldest
 
-    def feed(self, event: Event) -> list[Act]:
+    def needs_log(self, events: Sequence[Event]) -> bool:
+        """Says whether `feed` may need the output that a restart among these has left: a long one is not held here."""
+        restarted = any(isinstance(event.body, RunRestarted) for event in events)
+        return restarted and self._told.is_long_with(sum(event.size for event in events))
+
+    def feed(self, event: Event, output: Any = ABSENT) -> list[Act]:
         body: Any = event.body
         if isinstance(body, SaidInTeam):
             body = thought_from_message(body)
@@ -107,7 +115,9 @@ class Projection:
             case RunStarted():
                 return self._working()
             case RunRestarted(keep=keep):
-                self._restart(keep)
+                self._told.restart(keep, output)
+                self._begun = False
+                self._chunks.clear()
                 return []
             case MessageSent(message=message):
                 return [*self._working(), Said([self._part(part) for part in message.parts])]
@@ -142,13 +152,13 @@ class Projection:
     # -- output -------------------------------------------------------------------------------------------
 
     def _delta(self, seq: int, delta: Any) -> list[Act]:
-        self._deltas.append((seq, delta))
         try:
-            self._joined.add(delta)
+            self._told.add(seq, delta)
         except DeltaError:
             return []
         first, self._begun = not self._begun, True
-        shown = self._joined.value if first else delta  # after a restart, what still stands is told with it
+        shown = self._told.joined if first else delta  # after a restart, what still stands is told with it
+        self._told.shorten()
         chunk = {"artifact_id": RESULT, "parts": self._delta_parts(shown), "append": not first, "last_chunk": False}
         return [Piece({**chunk, "delta": shown})]
 
@@ -158,14 +168,6 @@ class Projection:
             return [parts.data(delta)]
         rest = {key: value for key, value in delta.items() if key != self._card.output_text}
         return [parts.text(text), parts.data(rest)] if rest else [parts.text(text)]
-
-    def _restart(self, keep: int) -> None:
-        self._deltas = [(seq, delta) for seq, delta in self._deltas if seq <= keep]
-        self._joined = Joiner()
-        for _, delta in self._deltas:
-            self._joined.add(delta)
-        self._begun = False
-        self._chunks.clear()
 
     def _artifact(self, artifact: Artifact) -> Piece:
         told: dict[str, Any] = {"artifact_id": artifact.id}
@@ -226,7 +228,7 @@ class Projection:
         """The result: what is missing of what was told in chunks, or all of it."""
         if self._begun:
             try:
-                rest = diff(self._joined.value, output)
+                rest = self._told.rest(output)
             except DeltaError:
                 pass
             else:
@@ -234,6 +236,13 @@ class Projection:
                 chunk = {"artifact_id": RESULT, "parts": left, "append": True, "last_chunk": True}
                 return Piece(chunk if rest is ABSENT or not rest else {**chunk, "delta": rest}, whole)
         return Piece({**whole, "append": False, "last_chunk": True}, whole)
+
+
+async def fed(engine: Engine, projection: Projection, event: Event) -> list[Act]:
+    """Feeds an event, with the output that a restart has left where that is needed."""
+    if projection.needs_log([event]):
+        return projection.feed(event, await kept_output(engine, event))
+    return projection.feed(event)
 
 
 def asked(question: Question) -> dict[str, Any]:

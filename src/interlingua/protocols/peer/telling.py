@@ -19,7 +19,7 @@ from ...model.events import Event
 from ...model.run import RunRequest
 from . import frames, parts
 from .peers import QUEUED, RANKS, Peer
-from .projection import Act, Moved, Piece, Projection, Replied, Said
+from .projection import Act, Moved, Piece, Projection, Replied, Said, fed
 from .tasks import Task
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Telling:
     async def tell(self, events: list[Event], follow: Follow) -> bool:
         """Keep and send what some events say. False: another process has done so."""
         journal = self._node.journal
-        acts = self.acts(events)
+        acts = [act for event in events for act in await fed(self._node.engine, self.projection, event)]
         published = len(self._files)
         for _ in range(5):
             del self._files[published:]  # of the try before

@@ -59,6 +59,9 @@ class Witnessed:
         if not node.running or self._keeping is not None:
             self.left(None if self._upto else Unavailable("the node stops"))
             return False
+        if telling.projection.needs_log(events):  # it is read when it is written
+            self.left(None if self._upto else Unavailable("the run was restarted"))
+            return False
         node.working.witnessed[self.run] = self
         ended = isinstance(last.body, RunFinished)
         follow = Follow(self._cursors, self.run, self._upto, last.seq, ended, last.hash)

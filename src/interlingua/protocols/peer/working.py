@@ -37,6 +37,7 @@ from ...model.question_forms import parse_answer
 from ...model.run import Caller, Question, RunRequest
 from . import frames, parts, skills
 from .peers import Peer
+from .projection import fed
 from .tasks import Task
 from .telling import Origin, Outcome, Telling, letter_to, reply_frame, status_event, task_frame
 from .witnessing import Witnessed
@@ -383,7 +384,7 @@ class Working:
             events = await engine.runs.page(run, after, _PAGE)
             for event in events:
                 if event.seq <= upto:
-                    telling.projection.feed(event)
+                    await fed(engine, telling.projection, event)
             after = min(events[-1].seq, upto) if events else upto
         telling.told_before()
         return telling
