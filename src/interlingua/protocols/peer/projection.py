@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from ...engine.engine import Engine
-from ...engine.kept_output import kept_output
 from ...model.card import AgentCard
 from ...model.content import Artifact
 from ...model.delta import ABSENT, DeltaError
@@ -241,7 +240,7 @@ class Projection:
 async def fed(engine: Engine, projection: Projection, event: Event) -> list[Act]:
     """Feeds an event, with the output that a restart has left where that is needed."""
     if projection.needs_log([event]):
-        return projection.feed(event, await kept_output(engine, event))
+        return projection.feed(event, await engine.runs.kept_output(event))
     return projection.feed(event)
 
 

@@ -84,7 +84,9 @@ class ToldOutput:
                 raise DeltaError("the output does not begin with the text that was told", (name,))
             if len(text) > told.length:
                 left[name] = text[told.length :]
-        others: Any = diff(self._joined.value, {name: value for name, value in output.items() if name not in self._texts})
+        others: Any = diff(
+            self._joined.value, {name: value for name, value in output.items() if name not in self._texts}
+        )
         if others is not ABSENT:
             left |= others
         return left or ABSENT
