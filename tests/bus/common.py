@@ -32,7 +32,7 @@ class Heard:
         await self.until(lambda: len(self.items) >= wanted, timeout)
 
 
-class TestEar:
+class FakeListener:
     """Stands for a worker."""
 
     __test__ = False
@@ -52,13 +52,13 @@ class TestEar:
     def missed(self) -> None:
         self.heard(("missed",))
 
-    def told(self, run: str) -> None:
+    def inbox_changed(self, run: str) -> None:
         self.heard(("told", run))
 
-    def watched(self, run: str) -> None:
+    def reader_joined(self, run: str) -> None:
         self.heard(("watched", run))
 
-    async def room(self, queue: str) -> None:
+    async def wait_for_slot(self, queue: str) -> None:
         await self.free.wait()
 
     async def offered(self, queue: str, run: str, *, again: bool) -> bool:

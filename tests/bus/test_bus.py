@@ -13,7 +13,7 @@ from interlingua.bus.port import WORK, Bus
 from interlingua.model.errors import InterlinguaError
 
 from ..nats import opened
-from .common import Heard, TestEar
+from .common import FakeListener, Heard
 
 Pair = Callable[[], AbstractAsyncContextManager[tuple[Bus, Bus]]]
 
@@ -42,10 +42,10 @@ async def ready(saying: Bus, listening: Bus, heard: Heard) -> None:
     """Return when what is said reaches who listens: the other end has been told that somebody does."""
     if saying is listening:
         return
-    ear = TestEar("one")
-    saying.attach(ear)  # type: ignore[attr-defined]
+    listener = FakeListener("one")
+    saying.attach(listener)  # type: ignore[attr-defined]
     end = listening.subscribe("ready", heard.about("ready"))
-    await ear.heard.until(lambda: ("watched", "ready") in ear.heard.items)
+    await listener.heard.until(lambda: ("watched", "ready") in listener.heard.items)
     saying.publish("ready")
     await heard.until(lambda: "ready" in heard.items)
     end()

@@ -404,7 +404,7 @@ async def test_when_the_bus_loses_everything_everything_still_happens(store: Pat
             assert (await eng.runs.wait(expected.id)).output == {"text": words(20)}
         about = eng.core.worker.meters.agents.of("talk")
         assert about.from_store.keys() == {"silence"}
-        assert about.told.count == 0
+        assert about.delivery.count == 0
 
 
 async def test_what_is_missing_on_the_bus_is_read_from_the_store(
@@ -428,8 +428,8 @@ async def test_what_is_missing_on_the_bus_is_read_from_the_store(
         assert spoken(log) == words(200)
         about = eng.core.worker.meters.agents.of("talk")
         assert about.from_store == {"gap": 1}
-        assert about.told.count > 20
-        assert 0 < about.told.total < SOON * about.told.count
+        assert about.delivery.count > 20
+        assert 0 < about.delivery.total < SOON * about.delivery.count
 
 
 async def test_events_too_large_for_the_bus_reach_readers_too(store: Path, nats_url: str) -> None:
@@ -572,7 +572,7 @@ async def test_a_run_is_entered_once_however_often_it_is_offered(store: Path, na
         async with asyncio.timeout(SOON):
             runs = [await submit(giving, "once") for _ in range(30)]
             for number, run in enumerate(runs):
-                giving.core.bus.hand_out("once@0.1.0", run, 100 + number)  # type: ignore[attr-defined]
+                giving.core.bus.offer("once@0.1.0", run, 100 + number)  # type: ignore[attr-defined]
             for run in runs:
                 await giving.runs.wait(run)
         assert sorted(entered) == sorted(runs)

@@ -16,15 +16,15 @@ import pytest
 from interlingua.app.local_nats import LocalNats
 from interlingua.bus.nats import nats_bus, subject_bus
 from interlingua.bus.open import open_bus
-from interlingua.bus.port import WORK, BusSettings, News
+from interlingua.bus.port import WORK, BusSettings, CommittedEvents
 from interlingua.model.errors import Unavailable
 
 from ..nats import opened
-from .common import Heard, TestEar
+from .common import FakeListener, Heard
 
 
-def told(heard: Heard) -> list[tuple[int, int, bytes]]:
-    return [(one.first, one.last, one.rows) for one in heard.items if isinstance(one, News)]
+def received(heard: Heard) -> list[tuple[int, int, bytes]]:
+    return [(one.first, one.last, one.rows) for one in heard.items if isinstance(one, CommittedEvents)]
 
 
 # -- events ------------------------------------------------------------------------------------------------
@@ -32,15 +32,15 @@ def told(heard: Heard) -> list[tuple[int, int, bytes]]:
 
 async def test_what_is_committed_reaches_readers_elsewhere_in_order(nats_url: str) -> None:
     async with opened(nats_url) as owner, opened(nats_url) as reader:
-        ear, heard = TestEar("w"), Heard()
-        owner.attach(ear)
+        listener, heard = FakeListener("w"), Heard()
+        owner.attach(listener)
         reader.follow("run", heard)
-        await ear.heard.until(lambda: ("watched", "run") in ear.heard.items)
-        assert owner.wanted("run")
+        await listener.heard.until(lambda: ("watched", "run") in listener.heard.items)
+        assert owner.has_readers("run")
         for seq in range(1, 2001):
             owner.publish_events("run", seq, seq, f"row {seq}".encode())
         await heard.count(2000)
-        assert told(heard) == [(seq, seq, f"row {seq}".encode()) for seq in range(1, 2001)]
+        assert received(heard) == [(seq, seq, f"row {seq}".encode()) for seq in range(1, 2001)]
         assert 0 < reader.health.lag < 5
 
 
@@ -53,21 +53,21 @@ async def test_nothing_is_sent_of_runs_that_nobody_elsewhere_reads(nats_url: str
             owner.publish("run")
         owner.publish(WORK)
         await heard.until(lambda: "work" in heard.items)
-        assert not owner.wanted("run")
+        assert not owner.has_readers("run")
         assert len(heard.items) == 101
         assert owner.health.sent <= 4  # who is there, what is read here, and that there is work
 
 
 async def test_events_too_large_for_a_message_are_left_to_the_store(nats_url: str) -> None:
     async with opened(nats_url) as owner, opened(nats_url) as reader:
-        ear, heard = TestEar("w"), Heard()
-        owner.attach(ear)
+        listener, heard = FakeListener("w"), Heard()
+        owner.attach(listener)
         reader.follow("run", heard)
-        await ear.heard.until(lambda: ("watched", "run") in ear.heard.items)
+        await listener.heard.until(lambda: ("watched", "run") in listener.heard.items)
         owner.publish_events("run", 1, 9, b"x" * owner.max_payload)
         owner.publish_events("run", 10, 10, b"small")
         await heard.count(2)
-        assert told(heard) == [(1, 9, b""), (10, 10, b"small")]
+        assert received(heard) == [(1, 9, b""), (10, 10, b"small")]
 
 
 async def test_a_run_is_listened_to_only_while_somebody_reads_it(
@@ -87,14 +87,14 @@ async def test_a_run_is_listened_to_only_while_somebody_reads_it(
 
 async def test_each_reader_of_a_run_is_told_and_nobody_else(nats_url: str) -> None:
     async with opened(nats_url) as owner, opened(nats_url) as one, opened(nats_url) as two, opened(nats_url) as none:
-        ear, first, second = TestEar("w"), Heard(), Heard()
-        owner.attach(ear)
+        listener, first, second = FakeListener("w"), Heard(), Heard()
+        owner.attach(listener)
         before = set(one._subscriptions)
         one.follow("run", first)
         two.follow("run", second)
         two.follow("other", second)
-        await ear.heard.until(lambda: len(set(owner._read_elsewhere.readers("run"))) == 2)
-        await ear.heard.until(lambda: ("watched", "other") in ear.heard.items)
+        await listener.heard.until(lambda: len(set(owner._read_elsewhere.readers("run"))) == 2)
+        await listener.heard.until(lambda: ("watched", "other") in listener.heard.items)
         owner.publish_events("run", 1, 1, b"row")
         owner.publish_events("other", 1, 1, b"row")
         await first.count(1)
@@ -108,14 +108,14 @@ async def test_messages_that_come_faster_than_they_are_looked_at_mean_that_somet
 ) -> None:
     monkeypatch.setattr(nats_bus, "_PENDING", 4)
     async with opened(nats_url) as owner, opened(nats_url) as reader:
-        ear, heard = TestEar("w"), Heard()
-        owner.attach(ear)
+        listener, heard = FakeListener("w"), Heard()
+        owner.attach(listener)
         reader.follow("run", heard)
-        await ear.heard.until(lambda: ("watched", "run") in ear.heard.items)
+        await listener.heard.until(lambda: ("watched", "run") in listener.heard.items)
         for seq in range(1, 501):
             owner.publish_events("run", seq, seq, b"row")
         await heard.until(lambda: reader.health.overflowed > 0)
-        assert (0, -1, b"") in told(heard)
+        assert (0, -1, b"") in received(heard)
 
 
 # -- inboxes, presence, prefixes ---------------------------------------------------------------------------
@@ -123,12 +123,12 @@ async def test_messages_that_come_faster_than_they_are_looked_at_mean_that_somet
 
 async def test_only_the_owner_of_a_run_hears_of_its_inbox_where_that_is_known(nats_url: str) -> None:
     async with opened(nats_url) as one, opened(nats_url) as two, opened(nats_url) as teller:
-        first, second = TestEar("first"), TestEar("second")
+        first, second = FakeListener("first"), FakeListener("second")
         one.attach(first)
         two.attach(second)
         await until_present(teller, {"first", "second"})
-        teller.tell("first", "mine")
-        teller.tell(None, "anyone's")
+        teller.notify_owner("first", "mine")
+        teller.notify_owner(None, "anyone's")
         await first.heard.count(2)
         await second.heard.count(1)
         assert first.heard.items == [("told", "mine"), ("told", "anyone's")]
@@ -149,11 +149,11 @@ async def until_present(bus: nats_bus.NatsBus, workers: set[str]) -> None:
 
 async def test_whoever_comes_learns_at_once_who_is_there(nats_url: str) -> None:
     async with opened(nats_url) as one:
-        one.attach(TestEar("first", ["echo@1"]))
+        one.attach(FakeListener("first", ["echo@1"]))
         async with opened(nats_url) as two:
             await until_present(two, {"first"})
             assert two.present()[0].queues == ["echo@1"]
-            two.attach(TestEar("second"))
+            two.attach(FakeListener("second"))
             await until_present(one, {"second"})
         await until_present(one, set())
 
@@ -163,14 +163,14 @@ async def test_installations_that_share_a_server_hear_nothing_of_each_other(nats
         heard = Heard()
         other.subscribe(WORK, heard.about("other"))
         same.subscribe(WORK, heard.about("same"))
-        other_ear = TestEar("w")
-        other.attach(other_ear)
+        other_listener = FakeListener("w")
+        other.attach(other_listener)
         one.publish(WORK)
-        one.tell(None, "run")
+        one.notify_owner(None, "run")
         await heard.count(1)
         await other._client.flush()  # type: ignore[union-attr]
         assert heard.items == ["same"]
-        assert other_ear.heard.items == []
+        assert other_listener.heard.items == []
 
 
 async def test_messages_that_are_not_ours_are_passed_over(nats_url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -198,16 +198,16 @@ async def until_ready(*buses: nats_bus.NatsBus) -> None:
 
 async def test_work_goes_to_one_of_those_who_have_the_agent(nats_url: str) -> None:
     async with opened(nats_url) as giving, opened(nats_url) as one, opened(nats_url) as two, opened(nats_url) as other:
-        ears = [TestEar("one"), TestEar("two"), TestEar("other")]
+        ears = [FakeListener("one"), FakeListener("two"), FakeListener("other")]
         both = Heard()
-        for bus, ear, agent in zip((one, two, other), ears, ("echo@1", "echo@1", "else@1"), strict=True):
-            ear.offers = both if agent == "echo@1" else ear.offers
-            bus.attach(ear)
-            bus.take([agent])
+        for bus, listener, agent in zip((one, two, other), ears, ("echo@1", "echo@1", "else@1"), strict=True):
+            listener.offers = both if agent == "echo@1" else listener.offers
+            bus.attach(listener)
+            bus.serve([agent])
         await until_ready(giving, one, two, other)
         for number in range(50):
-            assert giving.hand_out("echo@1", f"run-{number}", 0)
-        assert giving.hand_out("else@1", "last", 0)
+            assert giving.offer("echo@1", f"run-{number}", 0)
+        assert giving.offer("else@1", "last", 0)
         await both.count(50)
         await ears[2].offers.count(1)
         assert sorted(map(str, both.items)) == sorted(str(("echo@1", f"run-{number}")) for number in range(50))
@@ -217,30 +217,30 @@ async def test_work_goes_to_one_of_those_who_have_the_agent(nats_url: str) -> No
 async def test_work_offered_before_anybody_has_the_agent_waits_for_one(nats_url: str) -> None:
     async with opened(nats_url) as giving:
         await until_ready(giving)
-        giving.hand_out("echo@1", "run", 0)
-        giving.hand_out("echo@1", "run", 0)  # the same again is the same
+        giving.offer("echo@1", "run", 0)
+        giving.offer("echo@1", "run", 0)  # the same again is the same
         await giving.send_queue.emptied()
         async with opened(nats_url) as taking:
-            ear = TestEar("w")
-            taking.attach(ear)
-            taking.take(["echo@1"])
-            await ear.offers.count(1)
-            giving.hand_out("echo@1", "next", 0)
-            await ear.offers.count(2)
-            assert ear.offers.items == [("echo@1", "run"), ("echo@1", "next")]
+            listener = FakeListener("w")
+            taking.attach(listener)
+            taking.serve(["echo@1"])
+            await listener.offers.count(1)
+            giving.offer("echo@1", "next", 0)
+            await listener.offers.count(2)
+            assert listener.offers.items == [("echo@1", "run"), ("echo@1", "next")]
             assert taking.health.work_lag > 0
 
 
 async def test_who_has_no_free_slot_takes_no_work(nats_url: str) -> None:
     async with opened(nats_url) as full, opened(nats_url) as free:
-        busy, idle = TestEar("busy"), TestEar("idle")
+        busy, idle = FakeListener("busy"), FakeListener("idle")
         busy.free.clear()
-        for bus, ear in ((full, busy), (free, idle)):
-            bus.attach(ear)
-            bus.take(["echo@1"])
+        for bus, listener in ((full, busy), (free, idle)):
+            bus.attach(listener)
+            bus.serve(["echo@1"])
         await until_ready(full, free)
         for number in range(10):
-            full.hand_out("echo@1", f"run-{number}", 0)
+            full.offer("echo@1", f"run-{number}", 0)
         await idle.offers.count(10)
         assert busy.offers.items == []
 
@@ -252,7 +252,7 @@ async def test_work_that_was_pulled_and_not_settled_is_offered_again(
     async with opened(nats_url) as giving:
         dying = nats_bus.NatsBus(BusSettings(url=nats_url))
         await dying.open()
-        ear = TestEar("dying")
+        listener = FakeListener("dying")
         pulled, never = asyncio.Event(), asyncio.Event()
 
         async def offered(agent: str, run: str, *, again: bool) -> bool:
@@ -260,17 +260,17 @@ async def test_work_that_was_pulled_and_not_settled_is_offered_again(
             await never.wait()  # it dies before the store is asked
             return True
 
-        ear.offered = offered  # type: ignore[method-assign]
-        dying.attach(ear)
-        dying.take(["echo@1"])
+        listener.offered = offered  # type: ignore[method-assign]
+        dying.attach(listener)
+        dying.serve(["echo@1"])
         await until_ready(giving, dying)
-        giving.hand_out("echo@1", "run", 0)
+        giving.offer("echo@1", "run", 0)
         await pulled.wait()
         await dying.close()
         async with opened(nats_url) as next_one:
-            heir = TestEar("heir")
+            heir = FakeListener("heir")
             next_one.attach(heir)
-            next_one.take(["echo@1"])
+            next_one.serve(["echo@1"])
             await heir.offers.count(1)
             assert heir.offers.items == [("echo@1", "run")]
 
@@ -278,16 +278,16 @@ async def test_work_that_was_pulled_and_not_settled_is_offered_again(
 async def test_work_that_nobody_has_room_for_is_offered_again(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interlingua.bus.nats.work_queue._AGAIN", 0.05)
     async with opened(nats_url) as bus:
-        ear = TestEar("w")
-        ear.accepts = False
-        bus.attach(ear)
-        bus.take(["echo@1"])
+        listener = FakeListener("w")
+        listener.accepts = False
+        bus.attach(listener)
+        bus.serve(["echo@1"])
         await until_ready(bus)
-        bus.hand_out("echo@1", "run", 0)
-        await ear.offers.count(3)
-        ear.accepts = True
-        known = len(ear.offers.items)
-        await ear.offers.count(known + 1)
+        bus.offer("echo@1", "run", 0)
+        await listener.offers.count(3)
+        listener.accepts = True
+        known = len(listener.offers.items)
+        await listener.offers.count(known + 1)
 
 
 async def test_without_jetstream_nothing_is_handed_out_and_the_rest_works(
@@ -298,7 +298,7 @@ async def test_without_jetstream_nothing_is_handed_out_and_the_rest_works(
             async with asyncio.timeout(10):
                 while sum("hands out no work" in record.message for record in caplog.records) < 2:
                     await asyncio.sleep(0.01)
-            assert not one.hand_out("echo@1", "run", 0)
+            assert not one.offer("echo@1", "run", 0)
             heard = Heard()
             two.subscribe(WORK, heard.about("work"))
             one.publish(WORK)
@@ -313,11 +313,11 @@ async def test_a_server_that_was_killed_is_found_again_and_everyone_looks_for_wh
     await asyncio.to_thread(server.start)
     try:
         async with opened(server.url) as one, opened(server.url) as two:
-            ear, heard, reading = TestEar("w"), Heard(), Heard()
-            one.attach(ear)
+            listener, heard, reading = FakeListener("w"), Heard(), Heard()
+            one.attach(listener)
             two.subscribe("run", heard.about("run"))
             two.follow("read", reading)
-            await ear.heard.until(lambda: ("watched", "run") in ear.heard.items)
+            await listener.heard.until(lambda: ("watched", "run") in listener.heard.items)
             await asyncio.to_thread(server.kill)
             async with asyncio.timeout(10):
                 while one.health.connected or two.health.connected:
@@ -328,16 +328,16 @@ async def test_a_server_that_was_killed_is_found_again_and_everyone_looks_for_wh
             assert len(one.send_queue) == 0
             assert one.health.dropped >= 100_000
             heard.items.clear()
-            ear.heard.items.clear()
+            listener.heard.items.clear()
             await asyncio.to_thread(server.start)
-            await ear.heard.until(lambda: ("missed",) in ear.heard.items, 20)
+            await listener.heard.until(lambda: ("missed",) in listener.heard.items, 20)
             await heard.until(lambda: "run" in heard.items, 20)
             await reading.until(lambda: bool(reading.items), 20)
-            assert told(reading)[0] == (0, -1, b"")
+            assert received(reading)[0] == (0, -1, b"")
             # And it all goes on as before, without anybody listening anew.
-            await ear.heard.until(lambda: ("watched", "read") in ear.heard.items, 20)
+            await listener.heard.until(lambda: ("watched", "read") in listener.heard.items, 20)
             one.publish_events("read", 7, 7, b"row")
-            await reading.until(lambda: (7, 7, b"row") in told(reading))
+            await reading.until(lambda: (7, 7, b"row") in received(reading))
     finally:
         await asyncio.to_thread(server.stop)
 
@@ -350,11 +350,11 @@ async def test_a_server_that_does_not_read_holds_up_nobody_and_fills_no_memory(
     await asyncio.to_thread(server.start)
     try:
         async with opened(server.url) as one, opened(server.url) as two:
-            ear, missed = TestEar("w"), TestEar("x")
-            one.attach(ear)
+            listener, missed = FakeListener("w"), FakeListener("x")
+            one.attach(listener)
             two.attach(missed)
             two.follow("run", Heard())
-            await ear.heard.until(lambda: ("watched", "run") in ear.heard.items)
+            await listener.heard.until(lambda: ("watched", "run") in listener.heard.items)
             os.kill(server.pid, signal.SIGSTOP)
             slowest, loop = 0.0, asyncio.get_running_loop()
             for _ in range(200):
@@ -380,12 +380,12 @@ async def test_a_server_that_is_down_at_the_start_is_found_when_it_comes(
     async with opened(server.url) as one, opened(server.url) as two:
         assert not one.health.connected
         assert "cannot be reached" in caplog.text
-        heard, ear = Heard(), TestEar("w")
-        one.attach(ear)
+        heard, listener = Heard(), FakeListener("w")
+        one.attach(listener)
         two.subscribe("run", heard.about("run"))
         await asyncio.to_thread(server.start)
         try:
-            await ear.heard.until(lambda: ("watched", "run") in ear.heard.items, 20)
+            await listener.heard.until(lambda: ("watched", "run") in listener.heard.items, 20)
             heard.items.clear()
             one.publish("run")
             await heard.count(1)

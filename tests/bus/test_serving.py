@@ -14,7 +14,7 @@ from interlingua.app import config_meaning
 from interlingua.app.config import read
 from interlingua.app.paths import Place
 from interlingua.app.serve import ServeSettings, serving
-from interlingua.bus.port import BusSettings, RemoteBus
+from interlingua.bus.port import BusSettings, ClusterBus
 from interlingua.cli.session import engine_at
 
 from .common import Heard
@@ -62,7 +62,7 @@ async def _works_beside_a_server(store: Path, named: Path | None, nats_url: str)
         server.engine.core.store.on_change = lambda: None
         heard = Heard()
         async with asyncio.timeout(20), engine_at(named) as command:
-            assert isinstance(command.core.bus, RemoteBus)
+            assert isinstance(command.core.bus, ClusterBus)
             run = await submit(command, "forever")
             async for event in command.runs.events(run):
                 if event.kind == "thought":

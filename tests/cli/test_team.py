@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ..model.test_team import ANALYST, PM, QA
+from ..model.test_manifest import ANALYST, PM, QA
 from ..protocols.cap.test_loading import TEAM_TOML, written
 from .conftest import Result
 

@@ -26,7 +26,7 @@ from interlingua.model.team.authority import (
 )
 from interlingua.model.team.manifest import Binding, Manifest, read_manifest
 
-from .test_team import ANALYST, PM, QA
+from .test_manifest import ANALYST, PM, QA
 
 NOW = 1_750_000_000_000_000
 SECOND = 1_000_000

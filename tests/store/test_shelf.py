@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from interlingua.model.documents import Change, Drop, Follow, Kept, Letter, Post, Put, Rewrite, Settle, Tell
+from interlingua.model.documents import Change, Drop, Follow, Letter, Post, Put, Rewrite, Settle, Tell, WriteResult
 from interlingua.model.errors import InvalidRequest, NotFound, StoreError
 from interlingua.store.ports import Store
 from interlingua.store.sql.store import SqlStore
@@ -531,7 +531,7 @@ def test_lists_that_are_kept_together_do_what_they_would_do_one_after_the_other(
     asyncio.run(compare())
 
 
-def _key(kept: Kept) -> Any:
+def _key(kept: WriteResult) -> Any:
     return kept.letter and (kept.letter.box, kept.letter.number, kept.letter.key)
 
 
@@ -564,7 +564,7 @@ async def test_a_list_that_cannot_be_written_is_refused_alone(store: Path | str)
             s.documents.write([Tell("feed", "k", "", b"2")]),
             return_exceptions=True,
         )
-        assert [type(r) for r in results] == [Kept, InvalidRequest, InvalidRequest, StoreError, Kept]
+        assert [type(r) for r in results] == [WriteResult, InvalidRequest, InvalidRequest, StoreError, WriteResult]
         assert [(t.seq, t.body) for t in await s.documents.feed("feed", 0, 10)] == [(1, b"1"), (2, b"2")]
 
 
@@ -579,10 +579,10 @@ async def test_of_lists_that_are_waited_for_together_each_is_kept_or_refused_by_
             [Tell("f", "k", "", b"2")],
         ]
         first, stale, refused, last = await s.documents.write_each(lists)
-        assert isinstance(first, Kept)
-        assert isinstance(stale, Kept)
+        assert isinstance(first, WriteResult)
+        assert isinstance(stale, WriteResult)
         assert isinstance(refused, InvalidRequest)
-        assert isinstance(last, Kept)
+        assert isinstance(last, WriteResult)
         assert (first.numbers, last.numbers) == ([2, 1], [2])
         assert (stale.numbers, stale.stale) == ([], again)
         assert stale.letter is not None
@@ -596,7 +596,7 @@ async def test_whoever_heeds_what_is_kept_is_told_of_each_list_in_order_and_befo
     async with opened(store) as s:
         told: list[list[int | None]] = []
 
-        def heed(changes: Sequence[Change], kept: Kept) -> None:
+        def heed(changes: Sequence[Change], kept: WriteResult) -> None:
             told.append(kept.numbers)
 
         async def one(place: int) -> int:
@@ -876,7 +876,7 @@ async def test_reading_a_page_and_changing_some_costs_the_same_however_much_ther
                 await use()  # so that it finds the same the next time
                 reading[0] = writing[0] = 0
                 result = await use()
-                used[name] = writing[0] if isinstance(result, Kept) else reading[0]
+                used[name] = writing[0] if isinstance(result, WriteResult) else reading[0]
             return used
 
         await fill(1)

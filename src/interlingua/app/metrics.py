@@ -80,8 +80,8 @@ async def render(engine: Engine, mounts: Iterable[MountView] = (), caller: Calle
             [('{way="out"}', bus.dropped), ('{way="in"}', bus.overflowed)],
         )  # fmt: skip
         told = "Events of runs elsewhere: from commit to arrival."
-        seconds("bus_event_seconds", told, [(labels, numbers.told) for labels, numbers in agents])
-        seconds("caller_bus_event_seconds", told, [(labels, numbers.told) for labels, numbers in callers])
+        seconds("bus_event_seconds", told, [(labels, numbers.delivery) for labels, numbers in agents])
+        seconds("caller_bus_event_seconds", told, [(labels, numbers.delivery) for labels, numbers in callers])
         looked = "Times that a reader found in the store what the bus should have told: after a gap, or by looking."
         metric("bus_reads_from_store_total", "counter", looked, _from_store(agents))
         metric("caller_bus_reads_from_store_total", "counter", looked, _from_store(callers))
@@ -145,7 +145,7 @@ def _shown(busiest: Busiest, may: Callable[[str], bool]) -> list[tuple[str, Numb
         return named
     together = Numbers()
     for numbers in rest:
-        together.take(numbers)
+        together.merge(numbers)
     return [*named, (OTHER, together)]
 
 

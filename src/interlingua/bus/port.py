@@ -1,7 +1,7 @@
 """The port to the bus. The store is the truth; a message on the bus is only a hint to read it.
 
 A bus may lose, repeat or reorder messages: readers and workers then find the changes later, by polling the store.
-`Bus` is enough for one process; `RemoteBus` adds the operations of a bus that reaches other processes.
+`Bus` is enough for one process; `ClusterBus` adds the operations of a bus that reaches other processes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORK = "work"  # the topic of runs to claim and inboxes to read
 QUESTIONS = "questions"  # the topic of questions asked, answered or withdrawn
 
 
-class News(msgspec.Struct, array_like=True, gc=False):
+class CommittedEvents(msgspec.Struct, array_like=True, gc=False):
     """Committed events of a run, from its owner: `first` to `last` of the log."""
 
     sent: int  # microseconds since 1970, by the sender's clock
@@ -41,7 +41,7 @@ class News(msgspec.Struct, array_like=True, gc=False):
     rows: bytes = b""  # the events, encoded by the engine; empty: read the store
 
 
-ANYTHING = News(0, 0, -1)
+ANYTHING = CommittedEvents(0, 0, -1)
 """Messages may have been lost: read the store."""
 
 
@@ -73,7 +73,7 @@ class Health(msgspec.Struct):
     work_lag: float = 0.0  # seconds that offers of work waited, smoothed
 
 
-class Ear(Protocol):
+class BusListener(Protocol):
     """The listener of a remote bus: the worker of this process. All methods are called on the event loop."""
 
     @property
@@ -84,13 +84,13 @@ class Ear(Protocol):
     def missed(self) -> None:
         """Messages may have been lost: check everything, and call `publish_all`."""
 
-    def told(self, run: str) -> None:
+    def inbox_changed(self, run: str) -> None:
         """Another process put an item into the inbox of a run that may be here."""
 
-    def watched(self, run: str) -> None:
+    def reader_joined(self, run: str) -> None:
         """Another process has started to read a run that may be here."""
 
-    async def room(self, queue: str) -> None:
+    async def wait_for_slot(self, queue: str) -> None:
         """Waits for a free slot for a run of this queue."""
 
     async def offered(self, queue: str, run: str, *, again: bool) -> bool:
@@ -101,38 +101,38 @@ class Ear(Protocol):
 
 
 @runtime_checkable
-class RemoteBus(Bus, Protocol):
+class ClusterBus(Bus, Protocol):
     """A bus that reaches other processes."""
 
     health: Health
 
-    def attach(self, ear: Ear) -> None: ...
+    def attach(self, listener: BusListener) -> None: ...
 
     def detach(self) -> None:
         """Stops all callbacks and offers. Messages that wait to be sent still go out."""
 
     # committed events
-    def wanted(self, run: str) -> bool:
+    def has_readers(self, run: str) -> bool:
         """True if another process reads this run now. If not, its events need not be sent."""
 
     def publish_events(self, run: str, first: int, last: int, rows: bytes) -> None:
         """Publishes committed events, after the commit. Without rows: only the length of the log."""
 
-    def follow(self, run: str, callback: Callable[[News], None]) -> Callable[[], None]:
+    def follow(self, run: str, callback: Callable[[CommittedEvents], None]) -> Callable[[], None]:
         """Calls back with the messages of a run's owner in any process. Returns the function that ends it."""
 
     # inboxes
-    def tell(self, worker: str | None, run: str) -> None:
+    def notify_owner(self, worker: str | None, run: str) -> None:
         """Notifies the owner of a run of a new item in its inbox; None: the owner is unknown."""
 
     # work
-    def hand_out(self, queue: str, run: str, entry: int) -> bool:
+    def offer(self, queue: str, run: str, entry: int) -> bool:
         """Offers a due run to a worker that serves its queue and has a free slot. False: this bus cannot do that now.
 
         Each entry of a run (`entry` counts them) is offered once, however often this is called.
         """
 
-    def take(self, queues: list[str]) -> None:
+    def serve(self, queues: list[str]) -> None:
         """Takes offers of these queues from now on, and of no others."""
 
     # presence

@@ -99,10 +99,10 @@ async def _present(settings: BusSettings, wanted: set[str]) -> dict[str, Presenc
     import asyncio
 
     from ..bus.open import open_bus
-    from ..bus.port import RemoteBus
+    from ..bus.port import ClusterBus
 
     bus = open_bus(settings)
-    assert isinstance(bus, RemoteBus)
+    assert isinstance(bus, ClusterBus)
     await bus.open()
     try:
         latest = asyncio.get_running_loop().time() + _PATIENCE

@@ -25,7 +25,7 @@ from .cluster.remote_agents import Elsewhere
 from .handler.workspace import Workspaces
 from .log.log_source import next_hint
 from .observe.engine_metrics import EngineMetrics
-from .observe.loop_watchdog import StallWatch
+from .observe.loop_watchdog import LoopWatchdog
 from .runs.admission import Admission
 from .runs.blocked_report import BlockedReport
 from .runs.service import RunService
@@ -124,7 +124,7 @@ class Core:
         opened.append(self.callbacks.stop)
         self.reminders.start()
         opened.append(self.reminders.stop)
-        self.watchdog = StallWatch(self.settings.stall_warning)
+        self.watchdog = LoopWatchdog(self.settings.stall_warning)
         opened.append(self.watchdog.close)
         opened.append(self.elsewhere.stop)
 

@@ -1,4 +1,4 @@
-"""What the log, and with it every caller, is told of an exception that an agent did not mean to show."""
+"""The text of an agent's unexpected exception for the log, and so for every caller."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from ..security.redaction import redact_text
 
 
 def describe(error: BaseException) -> ErrorInfo:
-    """As `model.errors.describe`. The texts of unexpected exceptions are libraries' and may quote an address with its
-    password; what an agent says in an error of ours is its own business."""
+    """Describes an exception as `model.errors.describe` does, without secrets.
+
+    The text of an unexpected exception comes from a library and may quote an address with its password. The text of an
+    error of our tree is the agent's own and stays as it is.
+    """
     info = errors.describe(error)
     if isinstance(error, InterlinguaError):
         return info

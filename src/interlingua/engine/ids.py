@@ -18,7 +18,7 @@ def now() -> int:
 def new_id() -> str:
     """A UUIDv7. Two ids of one process are never out of order."""
     global _last, _pool, _at
-    # 48 bits of milliseconds, then 12 bits that go on counting within one millisecond.
+    # 48 bits of milliseconds, then 12 bits that count within one millisecond.
     stamp = (time.time_ns() * 4096) // 1_000_000
     if stamp <= _last:
         stamp = _last + 1
@@ -32,7 +32,7 @@ def new_id() -> str:
 
 
 def _forget() -> None:
-    """A process that is split off from this one has digits of its own: those that are left here are this one's."""
+    """Drops the random digits in a forked process: the remaining ones belong to the parent."""
     global _pool, _at
     _pool, _at = "", 0
 

@@ -1,4 +1,4 @@
-"""The output that a run keeps when it is restarted, read from its log: readers need not hold all deltas for it."""
+"""The output that a restarted run keeps, read from its log, so that readers need not hold all deltas."""
 
 from __future__ import annotations
 

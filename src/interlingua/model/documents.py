@@ -121,7 +121,7 @@ class Letter(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-class Told(msgspec.Struct, frozen=True, gc=False):
+class FeedEntry(msgspec.Struct, frozen=True, gc=False):
     feed: str
     seq: int
     kind: str
@@ -130,7 +130,7 @@ class Told(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-class Kept(msgspec.Struct):
+class WriteResult(msgspec.Struct):
     """The outcome of a list of changes. If `stale` is set, none of them was applied."""
 
     # By place in the list: the version of a Put, the number of a Post, the seq of a Tell; for Drop, Settle and Rewrite
@@ -141,4 +141,4 @@ class Kept(msgspec.Struct):
 
 
 # Receives the outcome of a list of changes, before the waiting caller resumes. It must not raise.
-Heed = Callable[[Sequence[Change], Kept], None]
+OnWritten = Callable[[Sequence[Change], WriteResult], None]

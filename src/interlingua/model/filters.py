@@ -31,9 +31,7 @@ class QuestionFilter(msgspec.Struct, kw_only=True):
     state: str | None = "open"
     caller: str | None = None  # only questions of its runs that it may answer
     anyones: bool = False  # with `caller`: it may see all runs, not only its own
-    after: int | None = (
-        None  # only questions changed after this change number, in the order of change; else the oldest first
-    )
+    after: int | None = None  # only questions changed after this number, in the order of change; else oldest first
     newest: bool = False  # order by last change, the latest first
     limit: int = 100
 

@@ -42,14 +42,14 @@ def check(
 
     With `halves`, lone surrogates pass. Returns True if there are any.
     """
-    found = False
+    has_surrogates = False
     stack: list[tuple[Any, str, int]] = [(value, "", 0)]
     while stack:
         item, path, depth = stack.pop()
         cls = type(item)
         if cls is str:
             if not item.isascii() and not _encodable(item):
-                found = True
+                has_surrogates = True
                 if not halves:
                     raise kind(
                         f"{what}: text with a lone surrogate at {display(path)}: split text between characters",
@@ -58,7 +58,7 @@ def check(
         elif cls is dict:
             if depth >= max_depth:
                 raise _too_deep(what, path, max_depth)
-            found |= _check_keys(item, path, kind, what, halves)
+            has_surrogates |= _check_keys(item, path, kind, what, halves)
             for key, member in item.items():
                 if type(member) is not str or not member.isascii():
                     stack.append((member, f"{path}/{escape(key)}", depth + 1))
@@ -76,20 +76,20 @@ def check(
                 "lists and objects, or a type that the schema was made from",
                 path=path,
             )
-    return found
+    return has_surrogates
 
 
 def _check_keys(value: dict[Any, Any], path: str, kind: type[Invalid], what: str, halves: bool) -> bool:
     """Raises unless all keys are strings; returns True if one holds a lone surrogate."""
-    found = False
+    has_surrogates = False
     for key in value:
         if type(key) is not str:
             raise kind(f"{what}: key {key!r} at {display(path)} is not a string", path=path)
         if not key.isascii() and not _encodable(key):
-            found = True
+            has_surrogates = True
             if not halves:
                 raise kind(f"{what}: a key with a lone surrogate at {display(path)}", path=path)
-    return found
+    return has_surrogates
 
 
 def _check_number(value: float, path: str, kind: type[Invalid], what: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from ..model.content import Message
 from ..model.documents import Change as ShelfChange
-from ..model.documents import Document, Heed, Kept, Letter, Told
+from ..model.documents import Document, FeedEntry, Letter, OnWritten, WriteResult
 from ..model.errors import InterlinguaError
 from ..model.events import Event, RunCreated
 from ..model.filters import QuestionFilter, RunFilter, ThreadFilter
@@ -223,14 +223,14 @@ class DelegationStore(Protocol):
 class DocumentStore(Protocol):
     """Documents, letters, feeds and links: what doors keep beside runs and threads."""
 
-    def write(self, changes: Sequence[ShelfChange], heed: Heed | None = None) -> asyncio.Future[Kept]:
+    def write(self, changes: Sequence[ShelfChange], heed: OnWritten | None = None) -> asyncio.Future[WriteResult]:
         """Applies all changes, or none if the condition of one does not hold. Calls take effect in their order, and
         those that are queued together share a transaction."""
         ...
 
     def write_each(
-        self, lists: Sequence[Sequence[ShelfChange]], heed: Heed | None = None
-    ) -> asyncio.Future[list[Kept | InterlinguaError]]:
+        self, lists: Sequence[Sequence[ShelfChange]], heed: OnWritten | None = None
+    ) -> asyncio.Future[list[WriteResult | InterlinguaError]]:
         """Applies many lists in one transaction, each by itself."""
         ...
 
@@ -265,7 +265,7 @@ class DocumentStore(Protocol):
         """Deletes the oldest letters in these states that were posted before that time. Returns their number."""
         ...
 
-    async def feed(self, feed: str, after: int, limit: int, topic: str | None = None) -> list[Told]:
+    async def feed(self, feed: str, after: int, limit: int, topic: str | None = None) -> list[FeedEntry]:
         """Reads the next page after an entry: up to `limit` entries or TOLD_BYTES bytes, and nothing at the end."""
         ...
 

@@ -37,7 +37,7 @@ from interlingua.protocols.cap.wire import (
     write,
 )
 
-from ...model.test_team import ANALYST, PM, QA, changed
+from ...model.test_manifest import ANALYST, PM, QA, changed
 
 
 def said(task: str, sender: str, recipient: str, **members: Any) -> dict[str, Any]:

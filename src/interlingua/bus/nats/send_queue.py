@@ -63,9 +63,9 @@ class SendQueue:
 
     def clear(self) -> int:
         """Drops everything. Returns the number of dropped messages."""
-        said = sum(item.action == "publish" for item in self._items)
+        dropped = sum(item.action == "publish" for item in self._items)
         self._items.clear()
         self._once.clear()
         self._bytes = 0
         self._empty.set()
-        return said
+        return dropped

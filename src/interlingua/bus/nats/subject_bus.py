@@ -15,7 +15,7 @@ import msgspec
 
 from ...runtime.clock import Clock
 from ..local import LocalBus
-from ..port import ANYTHING, WORK, Ear, Health, News, Presence
+from ..port import ANYTHING, WORK, BusListener, CommittedEvents, Health, Presence
 from .address import Subjects, is_token
 from .send_queue import Item, SendQueue
 from .subscriptions import ANNOUNCE_EVERY, LocalReaders, RemoteReaders, Watch
@@ -31,7 +31,7 @@ _MAX_RUNS = 1000  # in one message
 _WORK, _MISSED = b"w", b"m"
 
 _encoder = msgspec.msgpack.Encoder()
-_news_decoder = msgspec.msgpack.Decoder(News)
+_news_decoder = msgspec.msgpack.Decoder(CommittedEvents)
 _watch_decoder = msgspec.msgpack.Decoder(Watch)
 _presence_decoder = msgspec.json.Decoder(Presence)
 
@@ -56,10 +56,10 @@ class SubjectBus(LocalBus):
         self._reader_id = uuid4().hex  # names this process as a reader
         self.handlers[self.subjects.all_read(self._reader_id)] = self._on_events
         self.work = WorkQueue(self.subjects, self.health, clock)
-        self._ear: Ear | None = None
+        self._listener: BusListener | None = None
         self._read_here, self._read_elsewhere = LocalReaders(), RemoteReaders()
         self._new_runs: list[str] = []  # runs that are newly read here, to be announced
-        self._followers: dict[str, dict[object, Callable[[News], None]]] = {}
+        self._followers: dict[str, dict[object, Callable[[CommittedEvents], None]]] = {}
         self._present: dict[str, tuple[Presence, float]] = {}
         self._others_missed = False
         self._announced_at = self._heartbeat_at = 0.0
@@ -101,8 +101,8 @@ class SubjectBus(LocalBus):
         """Makes readers and the worker read the store, because messages were lost."""
         for run in list(self._followers):
             self._notify_readers(run, ANYTHING)
-        if self._ear is not None:
-            self._ear.missed()
+        if self._listener is not None:
+            self._listener.missed()
         else:
             self.publish_all()
 
@@ -144,7 +144,7 @@ class SubjectBus(LocalBus):
         if topic == WORK:
             self._send(self.subjects.changed, _WORK, once=True)
         elif topic in self._read_elsewhere:
-            self._send_to_readers(topic, News(self.clock.now(), 0, -1))
+            self._send_to_readers(topic, CommittedEvents(self.clock.now(), 0, -1))
 
     def publish_all(self) -> None:
         for topic in list(self._listeners):
@@ -162,25 +162,25 @@ class SubjectBus(LocalBus):
 
         return _once(finish)
 
-    def wanted(self, run: str) -> bool:
+    def has_readers(self, run: str) -> bool:
         return run in self._read_elsewhere
 
     def publish_events(self, run: str, first: int, last: int, rows: bytes) -> None:
         super().publish(run)
         if len(rows) > self.max_payload - _OVERHEAD:
             rows = b""
-        self._send_to_readers(run, News(self.clock.now(), first, last, rows))
+        self._send_to_readers(run, CommittedEvents(self.clock.now(), first, last, rows))
 
-    def _send_to_readers(self, run: str, news: News) -> None:
+    def _send_to_readers(self, run: str, events: CommittedEvents) -> None:
         """Sends events of a run to the processes that read it.
 
         A process subscribes to all runs below its own subject, so it need not subscribe to each run.
         """
-        message = _encoder.encode(news)
+        message = _encoder.encode(events)
         for reader in self._read_elsewhere.readers(run):
             self._send(self.subjects.read(reader, run), message)
 
-    def follow(self, run: str, callback: Callable[[News], None]) -> Callable[[], None]:
+    def follow(self, run: str, callback: Callable[[CommittedEvents], None]) -> Callable[[], None]:
         mark = object()
         self._followers.setdefault(run, {})[mark] = callback
         self._start_reading(run)
@@ -208,33 +208,35 @@ class SubjectBus(LocalBus):
         for at in range(0, len(fresh), _MAX_RUNS):
             self._send(self.subjects.watch, _encoder.encode(Watch(self._reader_id, fresh[at : at + _MAX_RUNS])))
 
-    def tell(self, worker: str | None, run: str) -> None:
+    def notify_owner(self, worker: str | None, run: str) -> None:
         self._send(self.subjects.inbox if worker is None else self.subjects.worker(worker), run.encode())
 
-    def hand_out(self, queue: str, run: str, entry: int) -> bool:
+    def offer(self, queue: str, run: str, entry: int) -> bool:
         if not self.work.ready:
             return False
-        return self._send(self.subjects.work(queue), self.work.offer(run, self.clock.now()), id_=f"{run}:{entry}")
+        return self._send(
+            self.subjects.work(queue), self.work.encode_offer(run, self.clock.now()), id_=f"{run}:{entry}"
+        )
 
-    def take(self, queues: list[str]) -> None:
-        self.work.take(queues)
+    def serve(self, queues: list[str]) -> None:
+        self.work.serve(queues)
 
     # -- serving ------------------------------------------------------------------------------------------
 
-    def attach(self, ear: Ear) -> None:
-        self._ear = self.work.ear = ear
-        self._subscribe_to(self.subjects.worker(ear.worker), self._on_inbox)
+    def attach(self, listener: BusListener) -> None:
+        self._listener = self.work.listener = listener
+        self._subscribe_to(self.subjects.worker(listener.worker), self._on_inbox)
         self._send_heartbeat(asks=True)
 
     def detach(self) -> None:
-        ear, self._ear = self._ear, None
-        if ear is None:
+        listener, self._listener = self._listener, None
+        if listener is None:
             return
-        self.work.take([])
-        self.work.ear = None
-        self._unsubscribe_from(self.subjects.worker(ear.worker))
+        self.work.serve([])
+        self.work.listener = None
+        self._unsubscribe_from(self.subjects.worker(listener.worker))
         if self.health.connected:
-            about = ear.presence()
+            about = listener.presence()
             about.leaves = True
             self._send(self.subjects.presence, msgspec.json.encode(about))
 
@@ -243,7 +245,7 @@ class SubjectBus(LocalBus):
             return
         self._heartbeat_at = self.clock.monotonic()
         # A process without a worker announces nothing, but asks.
-        about = self._ear.presence() if self._ear is not None else Presence("", "", 0, [])
+        about = self._listener.presence() if self._listener is not None else Presence("", "", 0, [])
         about.sent, about.asks = self.clock.now(), asks
         if asks or about.worker:
             self._send(self.subjects.presence, msgspec.json.encode(about))
@@ -263,17 +265,17 @@ class SubjectBus(LocalBus):
             self.missed()
 
     def _on_inbox(self, data: bytes, _: str) -> None:
-        if self._ear is not None:
-            self._ear.told(data.decode())
+        if self._listener is not None:
+            self._listener.inbox_changed(data.decode())
 
     def _on_watch(self, data: bytes, _: str) -> None:
         watch = _watch_decoder.decode(data)
         if not is_token(watch.reader):
             return  # a foreign message
         self._read_elsewhere.add(watch.reader, [*watch.new, *watch.still], self.clock.monotonic())
-        if self._ear is not None:
+        if self._listener is not None:
             for run in watch.new:
-                self._ear.watched(run)
+                self._listener.reader_joined(run)
 
     def _on_presence(self, data: bytes, _: str) -> None:
         about = _presence_decoder.decode(data)
@@ -284,7 +286,7 @@ class SubjectBus(LocalBus):
         if about.asks:
             self._new_runs = self._read_here.all()  # a new process knows no readers yet
             self._announce()
-            if self._ear is not None:
+            if self._listener is not None:
                 self._send_heartbeat()
 
     def _on_events(self, data: bytes, subject: str) -> None:
@@ -292,15 +294,15 @@ class SubjectBus(LocalBus):
             self._receive(run, data)
 
     def _receive(self, run: str, data: bytes) -> None:
-        news = _news_decoder.decode(data)
+        events = _news_decoder.decode(data)
         self.health.received += 1
         # Clocks may differ: a message from the future counts as immediate.
-        self.health.lag += 0.1 * (max(0, self.clock.now() - news.sent) / 1e6 - self.health.lag)
-        self._notify_readers(run, news)
+        self.health.lag += 0.1 * (max(0, self.clock.now() - events.sent) / 1e6 - self.health.lag)
+        self._notify_readers(run, events)
 
-    def _notify_readers(self, run: str, news: News) -> None:
+    def _notify_readers(self, run: str, events: CommittedEvents) -> None:
         for callback in list(self._followers.get(run, {}).values()):
-            callback(news)
+            callback(events)
         LocalBus.publish(self, run)
 
 

@@ -19,7 +19,7 @@ import msgspec
 from ...runtime.clock import Clock
 from ...runtime.closing import close_all
 from ...runtime.job_group import JobGroup
-from ..port import Ear, Health
+from ..port import BusListener, Health
 from .address import Subjects
 
 log = logging.getLogger("interlingua.bus")
@@ -70,7 +70,7 @@ class Queues(Protocol):
 
 class WorkQueue:
     def __init__(self, subjects: Subjects, health: Health, clock: Clock) -> None:
-        self.ear: Ear | None = None
+        self.listener: BusListener | None = None
         self._subjects = subjects
         self._health = health
         self._clock = clock
@@ -86,7 +86,7 @@ class WorkQueue:
 
     def start(self, queues: Queues) -> None:
         self._queues = queues
-        self.take(self._served)
+        self.serve(self._served)
 
     async def stop(self) -> None:
         """Stops after the connection was lost. Unsettled offers are delivered again, to any worker."""
@@ -94,31 +94,31 @@ class WorkQueue:
         self._pulling = {}
         await close_all([partial(self._pulls.close, CANCEL_AGAIN), partial(self._offers.close, CANCEL_AGAIN)])
 
-    def take(self, served: list[str]) -> None:
+    def serve(self, served: list[str]) -> None:
         self._served = served
         gone = [self._pulling.pop(runs) for runs in self._pulling.keys() - set(served)]
         if gone:
             self._offers.spawn(_end(gone))
-        if self._queues is not None and self.ear is not None:
+        if self._queues is not None and self.listener is not None:
             for runs in served:
                 if runs not in self._pulling:
-                    self._pulling[runs] = self._pulls.spawn(self._pull(self._queues, self.ear, runs))
+                    self._pulling[runs] = self._pulls.spawn(self._pull(self._queues, self.listener, runs))
 
-    def offer(self, run: str, now: int) -> bytes:
+    def encode_offer(self, run: str, now: int) -> bytes:
         return msgspec.msgpack.encode(_Ticket(now, run))
 
-    async def _pull(self, queues: Queues, ear: Ear, runs: str) -> None:
+    async def _pull(self, queues: Queues, listener: BusListener, runs: str) -> None:
         wait = _RETRY_FIRST
         while True:
             queue: Queue | None = None
             try:
                 queue = await queues.of(self._subjects.work(runs))
                 while True:
-                    await ear.room(runs)
+                    await listener.wait_for_slot(runs)
                     offer = await queue.next()
                     wait = _RETRY_FIRST
                     if offer is not None:
-                        self._offers.spawn(self._settle(ear, runs, offer))
+                        self._offers.spawn(self._settle(listener, runs, offer))
             except Exception as error:
                 log.debug("work for %s cannot be pulled: %s", runs, error)  # polling workers find the runs
             finally:
@@ -127,7 +127,7 @@ class WorkQueue:
             await asyncio.sleep(wait * random.uniform(0.5, 1.5))
             wait = min(2 * wait, _RETRY_LAST)
 
-    async def _settle(self, ear: Ear, runs: str, offer: Offer) -> None:
+    async def _settle(self, listener: BusListener, runs: str, offer: Offer) -> None:
         try:
             ticket = _tickets.decode(offer.data)
         except msgspec.MsgspecError:
@@ -135,7 +135,7 @@ class WorkQueue:
             return
         lag = max(0, self._clock.now() - ticket.sent) / 1e6
         self._health.work_lag += 0.1 * (lag - self._health.work_lag)
-        if await ear.offered(runs, ticket.run, again=offer.again):
+        if await listener.offered(runs, ticket.run, again=offer.again):
             await offer.taken()
         else:
             await offer.later(_AGAIN * random.uniform(0.5, 1.5))

@@ -92,20 +92,20 @@ class Agent(Generic[P, R]):
         self.check_state = Validator(card.state, what="state") if card.state is not None else None
         self.reads_history = ctx_param is not None  # the earlier messages of its thread are loaded for it
         self.login: Login | None = None  # if its user must log in before it works
-        # Of a mounted one: sees whether it is there, where to load it again would leave something at the other end.
+        # For a mounted agent: checks that the remote agent exists, if loading it again would leave a trace there.
         self.reach: Callable[[], Awaitable[None]] | None = None
-        # And ends the connection or the process that it has in common with its siblings.
+        # Closes the connection or the process that it shares with the other agents of its mount.
         self.let_go: Callable[[], Awaitable[None]] | None = None
-        # And tells when that has ended by itself, other than by a run that fails.
+        # Calls back when that connection or process ends by itself.
         self.watch: Callable[[Callable[[], None]], None] | None = None
-        # Of one to which nothing is open between two runs: sees whether it is there. Raises where it is not.
+        # For an agent without a connection between runs: checks that it is reachable, and raises if not.
         self.try_out: Callable[[], Awaitable[None]] | None = None
-        # Of one at a server that finds its runs by their ids: makes an agent that goes on with the run of an id, and
-        # takes any input.
+        # For a server that finds its runs by id: makes an agent that continues the run of an id, and takes any
+        # input.
         self.attach: Callable[[str], Agent[..., Any]] | None = None
-        # Of a mounted one without `attach`: why its wire cannot go on with a run.
+        # For a mounted agent without `attach`: the reason why its wire cannot continue a run.
         self.no_attach = ""
-        # Called with the id that a run has at the server, as soon as that is known, and perhaps more than once.
+        # Called with the run's id on the remote server once it is known, possibly more than once.
         self.on_remote_run: Callable[[str], None] | None = None
         self.__name__ = getattr(fn, "__name__", card.name)
         self.__doc__ = fn.__doc__

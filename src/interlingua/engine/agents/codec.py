@@ -49,7 +49,7 @@ class Codec:
             raise Invalid(f"{self.what}: nested too deeply, or contains itself") from None
 
     def _in_order(self, value: Any, plain: Any) -> Any:
-        """What pydantic made of a value, with the members of sets in an order that is the same in every process."""
+        """Sorts the members of sets in an encoded value, so that their order is the same in every process."""
         try:
             typed = self._adapter.dump_python(value, by_alias=True)
         except TypeError:  # a set of models: as dicts, they are in no set
@@ -75,7 +75,7 @@ class Codec:
 
 
 def _with_ordered_defaults(schema: Any) -> Any:
-    """A schema with the defaults of sets in an order that is the same in every process: cards are compared."""
+    """Sorts the defaults of sets in a schema, so that the cards of all processes are equal."""
     if isinstance(schema, list):
         return [_with_ordered_defaults(member) for member in schema]
     if not isinstance(schema, dict):
@@ -87,7 +87,7 @@ def _with_ordered_defaults(schema: Any) -> Any:
 
 
 def _beside(typed: Any, plain: Any) -> Any:
-    """Order the lists that were made of sets. `typed`: the same with its sets."""
+    """Sorts the lists that were made of sets. `typed`: the same value with its sets."""
     if isinstance(plain, list):
         if isinstance(typed, set | frozenset):
             return json_values.in_order(plain)

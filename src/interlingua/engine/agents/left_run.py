@@ -1,4 +1,4 @@
-"""Runs that end while their handler is not in memory, for agents that stand for remote ones."""
+"""Runs of mounted agents that end while their handler is not in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..log.record_keys import place_of, step_place
 
 
 class LeftRun:
-    """A run that ends while its handler is not in memory: it was parked, or its process is gone."""
+    """A run that ends while its handler is not in memory: it was parked, or its process died."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class LeftRun:
         self._records = records
 
     def recorded(self, step: str) -> Any:
-        """The result of a step, by its key or (for its first use) its name; None where it was never recorded."""
+        """The result of a step, by its key or (for its first use) its name; None if it was not recorded."""
         if step_place(step) in self._records:
             return self._records[step_place(step)][1].value
         for key, (_, record) in self._records.items():
@@ -41,7 +41,7 @@ class LeftRun:
 OnCancel = Callable[[LeftRun], Awaitable[None]]
 """Tells the remote side that a run is over.
 
-Called when a run is cancelled, or given up after crashes, while its handler is not in memory. (A handler that is in
-memory gets CancelledError, and tells it itself.) The run ends when this returns, fails or takes too long; where the
-process dies meanwhile, it is called again, so it may be called more than once.
+Called when a run is cancelled, or fails after crashes, while its handler is not in memory. (A handler in memory gets
+CancelledError and notifies the remote side itself.) The run ends when this returns, fails or takes too long. If the
+process dies meanwhile, it is called again.
 """

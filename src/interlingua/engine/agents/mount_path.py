@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ...store.ports import Store
 
 MOUNTED_FROM = "mounted_from"
-"""The member of a card's metadata that says where a mounted agent comes from. Every mount sets it: a process without
-the agent's code leaves such a run to one that has it, and can tell the remote side."""
+"""The member of a card's metadata that names the source of a mounted agent. Every mount sets it: a process without the
+agent's code leaves such a run to a process that has it and can notify the remote side."""
 
 VIA = "via"
 """The member of a mounted card's metadata with the mount path: the agent's own server first, the mounted server last.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...bus.port import QUESTIONS, WORK, News, Presence, RemoteBus
+from ...bus.port import QUESTIONS, WORK, ClusterBus, CommittedEvents, Presence
 from ...model.events import Event, RunCreated
 from ...store.changes import CloseQuestion, PutQuestion, Sealed
 from ...store.rows import EventRow, RunRow
@@ -31,7 +31,7 @@ _rows_out = msgspec.msgpack.Encoder()
 class ClusterLink:
     """Publishes this worker's committed events on the bus, and applies those of others."""
 
-    def __init__(self, worker: Worker, bus: RemoteBus) -> None:
+    def __init__(self, worker: Worker, bus: ClusterBus) -> None:
         self._worker = worker
         self._bus = bus
         self._started_at = worker.clock.now()
@@ -53,10 +53,10 @@ class ClusterLink:
             remote.release()
 
     def handed_back(self) -> None:
-        self._bus.publish(WORK)  # others may take what was handed back
+        self._bus.publish(WORK)  # other workers may claim the returned runs
 
     def agents_changed(self) -> None:
-        self._bus.take(self._worker.registry.queues())
+        self._bus.serve(self._worker.registry.queues())
 
     def presence(self) -> Presence:
         worker = self._worker
@@ -72,20 +72,19 @@ class ClusterLink:
             remote.wake()  # the run was elsewhere when a reader of this process began
         if sealed is not None and any(isinstance(change, PutQuestion | CloseQuestion) for change in sealed.changes):
             self.questions_changed()
-        if sealed is None or not sealed.events or not self._bus.wanted(run):
+        if sealed is None or not sealed.events or not self._bus.has_readers(run):
             self._bus.publish(run)
             return
         events = sealed.events
         self._bus.publish_events(run, events[0].seq, events[-1].seq, _rows_out.encode(events))
 
-    def watched(self, run: str) -> None:
+    def reader_joined(self, run: str) -> None:
         log = self._worker.log_of(run)
         if log is not None:
             self._tell_head(log)
 
     def _tell_head(self, log: LiveLog) -> None:
-        """What was committed before anybody there listened is not told again: they look, if that is more than they
-        have."""
+        """Publishes the length of a log to a new reader, which reads earlier events from the store."""
         self._bus.publish_events(log.row.id, 0, log.committed_seq, b"")
 
     async def remote_log(self, run: str, about: About | None = None) -> RemoteLog:
@@ -107,7 +106,7 @@ class ClusterLink:
         return remote
 
     def follow_new(self, row: RunRow, created: RunCreated, first: EventRow) -> RemoteLog:
-        """Ends by itself after a while where no reader comes."""
+        """Opens a remote log for a new run. It closes by itself if no reader comes."""
         remote = self._open(row.id, About.asked(created.request))
         size = len(first.body) if first.body is not None else 0
         remote.begin(Event(row.id, first.seq, first.time, first.hash, created, first.seq, size))
@@ -118,10 +117,10 @@ class ClusterLink:
         remote = self._remote_logs.get(run)
         return remote if remote is not None and remote.submitted is not None else None
 
-    def _receive(self, remote: RemoteLog, news: News) -> None:
-        if news.rows:  # two clocks may differ: what seems to come from the future came at once
+    def _receive(self, remote: RemoteLog, news: CommittedEvents) -> None:
+        if news.rows:  # clocks may differ: a message from the future counts as immediate
             late = max(0, self._worker.clock.now() - news.sent) / 1e6
-            self._worker.meters.told(remote.about.agent, remote.about.caller, late)
+            self._worker.meters.delivered(remote.about.agent, remote.about.caller, late)
             if remote.lag is not None:
                 remote.lag.add(late)
         remote.receive(news)
@@ -139,11 +138,11 @@ class ClusterLink:
 
     def tell_owner(self, run: str, owner: str | None) -> None:
         if owner is not None and owner != self._worker.id:
-            self._bus.tell(owner or None, run)
+            self._bus.notify_owner(owner or None, run)
         if not owner or owner == self._worker.id:
             self._bus.publish(WORK)
 
-    def told(self, run: str) -> None:
+    def inbox_changed(self, run: str) -> None:
         self._worker.notify_from_bus(run)
 
     def missed(self) -> None:
@@ -153,15 +152,15 @@ class ClusterLink:
 
     def offer(self, row: RunRow) -> None:
         due = row.worker is None and row.queued is None and row.wake_at == 0
-        if due and self._bus.hand_out(row.queue, row.id, row.epoch):
+        if due and self._bus.offer(row.queue, row.id, row.epoch):
             self._worker.claims.wake()
         else:
             self._bus.publish(WORK)
 
-    async def room(self, queue: str) -> None:
+    async def wait_for_slot(self, queue: str) -> None:
         while not self._worker.limits.may_claim(queue):
             self._slot.clear()
-            # Slots also become free where nobody says so: agents that begin to wait.
+            # Slots also become free without a signal, when agents start to wait.
             try:
                 async with asyncio.timeout(self._worker.settings.sweep_every):
                     await self._slot.wait()
@@ -172,7 +171,7 @@ class ClusterLink:
         self._slot.set()
 
     async def offered(self, queue: str, run: str, *, again: bool) -> bool:
-        if again:  # somebody may have taken it: that is seen at less cost than a claim
+        if again:  # another worker may own it: this check costs less than a claim
             row = await self._worker.store.runs.get(run)
             if row is None or row.worker is not None or row.status.final:
                 return True

@@ -1,7 +1,7 @@
-"""Processes that serve one store together: who they are, where they reach each other, and which of them are alive.
+"""Membership: the processes that serve one store, their addresses, and which of them are alive.
 
-Each notes itself in the store once. Whether it lives is what the store says of its worker, so there is one opinion of
-that for runs and for everything else, and nothing is written while nothing happens. Passing requests on is for others.
+Each process registers in the store once. It is alive while the store says so of its worker, so runs and all other
+records share one decision, and an idle cluster writes nothing. Other modules forward requests.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _PATIENCE = 5.0  # seconds beside what the store needs to miss a process: for th
 
 class Replica(msgspec.Struct, frozen=True):
     id: str
-    address: str  # where the others reach it
+    address: str  # at which the others reach it
     worker: str
     host: str = ""
 
 
 class Replicas:
-    """This process among them. Alone until it has entered."""
+    """The membership of this process. Until it enters, it is alone."""
 
     def __init__(self, engine: Core) -> None:
         self.id = secrets.token_hex(4)
@@ -55,12 +55,12 @@ class Replicas:
     # -- life ---------------------------------------------------------------------------------------------
 
     async def enter(self, address: str) -> list[str]:
-        """This process answers at an address from now on. Gives what the owner should read."""
+        """Registers this process at an address. Returns warnings for the owner."""
         store, host = self._engine.store, socket.gethostname()
         me = Replica(self.id, address.rstrip("/"), self._engine.worker.id, host)
         await self.look()
         others = self.others()
-        # Whoever had this address on this machine cannot have it any more: it died, and nobody has noticed yet.
+        # An earlier process with this address on this machine has died, and the sweep has not noticed yet.
         gone = [other for other in others if other.address == me.address and other.host == host]
         await store.documents.write([*(Drop(_SPACE, other.id) for other in gone), _note(me)])
         self._me = me
@@ -80,7 +80,7 @@ class Replicas:
         return notes
 
     async def leave(self) -> None:
-        """In good order: the others need not find out."""
+        """Deregisters this process, so that the others need not detect its end."""
         me, self._me = self._me, None
         await self.jobs.close()
         self._known.clear()
@@ -104,7 +104,7 @@ class Replicas:
         return [replica for replica in self._known.values() if replica.id != self.id]
 
     def living(self, id_: str) -> Replica | None:
-        """As far as is known: nothing is read for that."""
+        """The last known state, without a read of the store."""
         return self._known.get(id_)
 
     def of_worker(self, worker: str) -> Replica | None:
@@ -117,7 +117,7 @@ class Replicas:
         return self._known.get(id_)
 
     async def look(self) -> None:
-        """See who is there now. Those who ask meanwhile wait for the same look."""
+        """Reads the current members. Concurrent callers share one read."""
         if self._looking is None or self._looking.done():
             self._looking = self.jobs.share(self._look())
         await asyncio.shield(self._looking)

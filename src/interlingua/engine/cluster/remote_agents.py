@@ -1,8 +1,8 @@
-"""Agents that only other processes of the store have: which they are, and whether one of those processes is there.
+"""Remote agents: the agents that only other processes of the store have, and their availability.
 
-Every process that runs agents for others notes in the store which; its card of each is there already. One with doors
-offers the agents of the others as if they were its own: their runs are written down, and taken by who has the code.
-Whether a process lives is what the store says of its worker.
+Every process that executes agents for others registers them in the store, beside their cards. A process with doors
+offers them like its own agents: it writes their runs, and a worker with the code claims them. A process is alive while
+the store says so of its worker.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("interlingua.elsewhere")
 
 _SPACE = "offered"
-_LOOK_EVERY = 2.0  # seconds, where nobody says that something has changed
-_REST = 0.2  # seconds between two looks: others may write all the time
-FORGET_AFTER = 3600.0  # seconds for which an agent is shown that nobody has any more
+_LOOK_EVERY = 2.0  # seconds between polls without a hint of a change
+_REST = 0.2  # seconds between two reads, as others may write often
+FORGET_AFTER = 3600.0  # seconds for which an agent without processes is still listed
 
 _queues = msgspec.json.Decoder(list[str])
 
@@ -45,7 +45,7 @@ def unavailable(card: AgentCard) -> Unavailable:
 
 
 class Elsewhere:
-    """What this process offers to the others of its store, and what it offers of theirs."""
+    """Registers the agents of this process for the others, and offers theirs here."""
 
     def __init__(self, engine: Core) -> None:
         self.looks = False  # the agents of others are offered here
@@ -59,7 +59,7 @@ class Elsewhere:
     # -- life ---------------------------------------------------------------------------------------------
 
     async def start(self, *, looks: bool) -> None:
-        """Tell the others what is here. `looks`: and offer here what is there."""
+        """Registers the local agents for the others. With `looks`, also offers their agents here."""
         self.looks = looks
         await self._look()
         self.jobs.spawn(self._keep())
@@ -72,7 +72,7 @@ class Elsewhere:
             await self._engine.store.documents.write([Drop(_SPACE, self._engine.worker.id)])
 
     def hint(self) -> None:
-        """Something may have changed, here or elsewhere."""
+        """Schedules an update after a possible change, here or elsewhere."""
         self._news.set()
 
     async def _keep(self) -> None:
@@ -90,7 +90,7 @@ class Elsewhere:
     # -- who has what -------------------------------------------------------------------------------------
 
     def _mine(self) -> list[str]:
-        """What is run here, for others too."""
+        """The agents that this process also executes for others."""
         engine = self._engine
         if engine.settings.max_running == 0:
             return []
@@ -147,7 +147,7 @@ class Elsewhere:
         before = {id(agent) for agent in self.agents()}
         self._known, self._seen = found, seen
         new = [agent for agent in self.agents() if id(agent) not in before]
-        # What is here as well is listed as it was: nobody is told of that.
+        # An agent that is also here is listed as before, so listeners are not called.
         self._engine.agents.set_elsewhere(found, tell=bool(new) or len(before) != len(self.agents()))
         for agent in new:
             if agent.available:
@@ -156,7 +156,7 @@ class Elsewhere:
                 log.warning("agent %s is not available: no process that has it is there", agent.card.key)
 
     def _chosen(self, queues: Iterable[str]) -> dict[str, str]:
-        """One queue for each name and version: code of the project comes before mounts."""
+        """Picks one queue for each name and version: code of the project comes before mounts."""
         here = {agent.card.key: self._engine.agents.queue(agent) for agent in self._engine.agents.own()}
         chosen: dict[str, str] = {}
         for queue in sorted(queues, key=lambda queue: (is_mount(queue), queue)):
@@ -171,7 +171,7 @@ class Elsewhere:
         return chosen
 
     def _fits(self, card: AgentCard) -> bool:
-        """Whether it can be shown here: nobody sees the members of a team, and doors have rules for cards."""
+        """True if doors may list an agent: members of teams are hidden, and doors have rules for cards."""
         if MEMBER_OF in card.metadata:
             return False
         problems = [problem for check in self._engine.agents.checks for problem in check(card)]
@@ -180,7 +180,7 @@ class Elsewhere:
         return not problems
 
     async def somebody_runs(self, queue: str) -> bool:
-        """Whether a process that is there, whichever, takes up runs of a queue."""
+        """True if a living process executes the runs of a queue."""
         offered = {
             row.id: _queues.decode(row.body) for row in await self._engine.store.documents.search(_SPACE, limit=10_000)
         }
@@ -194,11 +194,11 @@ class Elsewhere:
         return False
 
     def agents(self) -> list[AgentElsewhere]:
-        """Those that are not here as well."""
+        """The remote agents that are not also local."""
         own = {agent.card.key for agent in self._engine.agents.own()}
         return [agent for key, agent in self._known.items() if key not in own]
 
     def check(self, card: AgentCard, agent: Agent[..., Any] | None) -> None:
-        """Raise Unavailable where a run of this agent would wait for a process that is not there."""
+        """Raises Unavailable if no living process executes the runs of this agent."""
         if self.looks and (agent is None or not agent.available):
             raise unavailable(card)

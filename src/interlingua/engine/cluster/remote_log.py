@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...bus.port import News
+from ...bus.port import CommittedEvents
 from ...model.events import Event, RunCreated, body_decoder
 from ...model.run import RunRequest
 from ...model.trace_context import Carrier
@@ -36,7 +36,7 @@ class About(NamedTuple):
 
     @classmethod
     def of(cls, first: Event) -> About:
-        """By the first event of its log."""
+        """Reads them from the first event of a log."""
         if not isinstance(first.body, RunCreated):
             return cls()  # it was erased
         return cls.asked(first.body.request)
@@ -58,7 +58,7 @@ class RemoteLog:
         self._clock = clock
         self.run = run
         self.about = about
-        self.lag = tracing.Lag(clock.now()) if tracing.wanted() else None
+        self.lag = tracing.Lag(clock.now()) if tracing.enabled() else None
         self.looks = 0  # raised when readers should look in the store
         self.hinted = 0  # the value of `looks` when the owner asked for the last one
         self.readers = 0
@@ -71,7 +71,7 @@ class RemoteLog:
         self._closed = closed
         self._timer = clock.call_at(clock.monotonic() + sweep_every, self._sweep)
 
-    def receive(self, news: News) -> None:
+    def receive(self, news: CommittedEvents) -> None:
         known = self._recent.last.seq if self._recent.last is not None else 0
         if news.rows:
             if news.last > known:
@@ -104,7 +104,7 @@ class RemoteLog:
         return self._recent.since(seq) if self._recent.last is not None else []
 
     def changed(self) -> asyncio.Future[None]:
-        """Done when there is news, or when it is time to look anyway."""
+        """Resolves at new events, or when it is time to read the store."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(future)
         future.add_done_callback(self._waiters.discard)
@@ -117,7 +117,7 @@ class RemoteLog:
                 waiter.set_result(None)
 
     def _sweep(self) -> None:
-        self.looks += 1  # hints may get lost: look anyway
+        self.looks += 1  # hints may be lost: read the store
         self.wake()
         self._timer = self._clock.call_at(self._clock.monotonic() + self._sweep_every, self._sweep)
         self.release()

@@ -1,6 +1,6 @@
-"""Waiting for the end of a run that is in another process, by what that process publishes.
+"""Waits for the end of a run in another process, by the events that it publishes.
 
-The store is read only where something may be missing, or where an event does not say enough.
+Reads the store only after a gap, or if an event does not contain enough.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _ended(engine: RunQueries, remote: RemoteLog, last: Event, *, sealed: bool) 
 
 
 def _says_too_little(remote: RemoteLog, last: Event, seen: int, *, settled: bool) -> bool:
-    """Whether the store must be asked: there was a gap, the run has ended, or it asks, which is more than an event."""
+    """True if the store must be read: after a gap, at the end of the run, or at a question, which needs its record."""
     told = remote.since(seen)
     if told is None or type(last.body) is RunFinished:
         return True

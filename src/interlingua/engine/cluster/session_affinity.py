@@ -1,7 +1,7 @@
-"""What one process has in its memory for a client, noted so that every replica finds it, or makes it anew.
+"""Session affinity: which replica holds a client session, and how another one rebuilds it.
 
-The id that a client is given names the process that made it. The note says who has it now, and holds what another one
-needs to go on when that process is dead. What is in a note, only the door knows.
+The id of a session names the process that created it. Its note in the store names the current holder, and contains the
+data with which another replica rebuilds the session after the holder died. Only the door knows the format of a note.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 _NAME = re.compile("[0-9a-f]{8}")  # of a replica: nothing is looked for under any other
 
 Fits = Callable[[Document], bool]
-"""Whether a note is of who asks: others do not even find out that there is one."""
+"""Decides if a note belongs to the client. Other clients do not learn that it exists."""
 Adopt = Callable[[Document, int], Awaitable[None]]
 """(a note, how many processes had it before) → it is made anew, here."""
 
 
 class Placed:
-    """Things of one kind."""
+    """The sessions of one kind."""
 
     def __init__(
         self,
@@ -63,12 +63,12 @@ class Placed:
         self._replicas.duties.append(self._sweep)
 
     def id(self, secret: str) -> str:
-        """What a client is given: it tells all replicas where to look first."""
+        """Creates a session id, which tells all replicas where to look first."""
         return f"{self._replicas.id}.{secret}"
 
     @staticmethod
     def key(id_: str) -> str:
-        """Whoever reads the store cannot speak as a client that has shown nothing but its id."""
+        """Hashes an id, so that a reader of the store cannot act as a client that only presents its id."""
         return hashlib.sha256(id_.encode()).hexdigest()[:32]
 
     def note(self, id_: str, body: bytes, owner: str, times: int = 0) -> Awaitable[object]:
@@ -89,7 +89,7 @@ class Placed:
         await self._documents.write(changes)
 
     def foreign(self, id_: str) -> bool:
-        """Whether an id that is not here may be somewhere else. Costs nothing."""
+        """True if a session that is not here may be at another replica. Reads nothing."""
         name, mark, _ = id_.partition(".")
         return bool(mark) and (self._was_given_up or name != self._replicas.id)
 

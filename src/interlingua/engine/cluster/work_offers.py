@@ -1,6 +1,6 @@
 """Runs that the bus offers to this worker one by one, claimed together: while some are being claimed, the next gather.
 
-An offer says that a run of a queue is due. Which one is taken for it, the store decides.
+An offer says that a run of a queue is due. The store decides which run is claimed for it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ class WorkOffers:
         return len(found.slots) if found is not None else 0
 
     async def take(self, queue: str) -> bool:
-        """Take one run of a queue that is due. Returns when the store has decided whose it is; false:
-        there is no free slot here."""
+        """Claims one due run of a queue, and returns once the store has decided. False: no slot is free here."""
         worker = self._worker
         if worker.registry.serving(queue) is None or not worker.limits.may_claim(queue):
             return False

@@ -46,7 +46,7 @@ class Entrance:
             thread = data.row.thread
             raise ThreadBusy(f"thread {thread} was busy with run {taken_by} when the time of this run had come")
 
-    async def write(self, agent: Agent[..., Any], taken_over_from: int | None) -> tracing.Before:
+    async def write(self, agent: Agent[..., Any], taken_over_from: int | None) -> tracing.EntryTimes:
         """Write that the run has started, or goes on with other code. Raises where the run must not be resumed.
 
         `taken_over_from`: the time of its last event, where the worker died that had it.
@@ -56,7 +56,7 @@ class Entrance:
         entered, due = host.clock.now(), self._due()
         if taken_over_from is not None:
             stood_still = max(0, entered - taken_over_from) / 1e6
-            host.meters.entered_again(row.agent, caller, stood_still)
+            host.meters.resumed(row.agent, caller, stood_still)
             run_logging.taken_over(row, stood_still)
         self._check_crashes(agent)
         if not replay.started:
@@ -69,7 +69,7 @@ class Entrance:
                     raise asyncio.CancelledError
         elif agent.code != replay.code:
             log.append(CodeChanged(replay.code, agent.code))
-        return tracing.Before(entered, None if replay.started else due, taken_over_from)
+        return tracing.EntryTimes(entered, None if replay.started else due, taken_over_from)
 
     def _check_crashes(self, agent: Agent[..., Any]) -> None:
         row, replay = self._data.row, self._data.replay

@@ -328,7 +328,7 @@ class Execution:
         self.waits.entered = True
         process_exits.contain(self)
         branches.enter(self.waits.branches.root)
-        if not tracing.wanted():
+        if not tracing.enabled():
             return await handler_call.invoke(self)
         with tracing.invoke_agent(row, self.request.trace, before, remote=is_mounted(agent.card)):
             return await handler_call.invoke(self)

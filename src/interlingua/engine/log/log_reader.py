@@ -1,6 +1,6 @@
-"""Reading a run's log as it grows: from memory where the run is here, from the store where it is not.
+"""Reads a run's log as it grows: from memory if the run is here, else from the store.
 
-Where another process owns the run and publishes what it commits, that is read instead; the store has what is missing.
+If another process owns the run and publishes its commits, those are read first; the store has the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .log_source import LiveSource, LogSource, LogSources
 from .run_log import compose_runs
 
 _PAGE = 512
-_PIECE = 256 * 1024  # bytes that a reader gets at once: one that is far behind must not get all of it in one piece
+_PIECE = 256 * 1024  # bytes per read: a reader that is far behind gets the log in pieces
 
 
 class LogReader:
@@ -138,7 +138,7 @@ class LogReader:
         return compose_runs(batch) if len(batch) > 1 else batch
 
     async def _check(self) -> None:
-        """A cursor beyond the end is of another log, or of one that a power cut has shortened."""
+        """Raises for a cursor beyond the end: it belongs to another log, or a power cut has shortened this one."""
         log = self._sources.live(self._run)
         if log is not None:
             last = log.committed_seq
@@ -154,7 +154,7 @@ class LogReader:
         self._checked = True
 
     async def _wait(self, changed: asyncio.Future[None], until: float | None) -> bool:
-        """Wait for news; returns false where the time is up first.
+        """Waits for news; returns False if the time is up first.
 
         One timer serves many waits: it is set anew only when it rings too early. A timer per event would cost more than
         the event.
@@ -203,7 +203,7 @@ class LogReader:
             self._waiting.set_result(None)
 
     def _blocked(self, why: Blocked) -> Event:
-        """An event that is not in the log. It has the seq of the last one: a reader that returns goes on after that."""
+        """Makes an event outside the log. It has the seq of the last one, after which a returning reader continues."""
         self._without_code, self._told_at = None, self.cursor
         return Event(self._run, self.cursor, self._clock.now(), b"", RunBlocked(why.reason, why.message, why.details))
 

@@ -1,4 +1,4 @@
-"""The messages that a run was sent, in the order of its log. Few are in memory at once: the rest is in the store."""
+"""The messages to a run, in the order of its log. Few are in memory; the store has the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ does the work of another."""
 
 
 class Letter(msgspec.Struct):
-    """A message that was sent to a run."""
+    """A message to a run."""
 
     seq: int  # of its event
     sender: str | None
@@ -68,7 +68,7 @@ class ReceivedMessages:
         return {letter.passed for letter in self._letters if letter.passed is not None}
 
     def take(self, place: int) -> Message | None:
-        """The message at a place, which is forgotten here; None where it must be read from the store."""
+        """Takes the message at a place out of memory; None if it must be read from the store."""
         letter = self._letters[place]
         message, letter.message = letter.message, None
         if message is not None:

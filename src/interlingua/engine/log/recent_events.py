@@ -1,4 +1,4 @@
-"""The newest events of a run in memory, for its readers: without gaps, and bounded in number and in bytes."""
+"""The newest events of a run in memory, for its readers: without gaps, bounded in number and bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KEEP_EVENTS = 512
 
 
 class RecentEvents:
-    """A window over the end of a log. What is before it is in the store. The last event always stays."""
+    """A window over the end of a log. The store has earlier events. The last event always stays."""
 
     __slots__ = ("_events", "bytes", "most_bytes")
 
@@ -43,7 +43,7 @@ class RecentEvents:
         return self._events[-1] if self._events else None
 
     def since(self, seq: int) -> list[Event] | None:
-        """Events after `seq`; None where the window begins later than that, or holds nothing."""
+        """The events after `seq`; None if the window starts later or is empty."""
         events = self._events
         if not events or events[0].seq > seq + 1:
             return None

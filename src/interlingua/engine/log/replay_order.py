@@ -1,6 +1,6 @@
-"""The order in which several branches of a handler get what the history has for them: that in which it came.
+"""The order of replay: branches of a handler receive recorded results in the order in which these first came.
 
-A handler that takes whichever of two answers is first would otherwise find both at once when it is replayed.
+Otherwise a handler that takes the first of two answers would find both at once when it is replayed.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def encode(body: Body) -> bytes:
 
 
 def _with_head(change: Change, run: str, head: bytes) -> Change:
-    """News of a child carry the last hash of its log, which is known only now."""
+    """Adds the last hash of a child's log to its news, as it is known only now."""
     if not isinstance(change, ChildNews):
         return change
     news = {"run": run, "status": change.status, "head": head.hex(), "output": change.output, "error": change.error}
@@ -212,7 +212,7 @@ class LiveLog:
     # -- writing ------------------------------------------------------------------------------------------
 
     def append(self, body: Body, *changes: Change, encoded: bytes | None = None) -> int:
-        """Add an event, and give its seq. It is encoded at once, so that later changes of the body do not change it."""
+        """Adds an event and returns its seq. It is encoded at once: later changes of the body have no effect."""
         if self.lost is not None or self.closed:
             return 0
         if type(body) is OutputDelta:
@@ -258,11 +258,11 @@ class LiveLog:
 
     @property
     def heavy(self) -> bool:
-        """True when so much waits for the disk that the next of it should wait, too."""
+        """True if so much waits for the disk that further output should wait."""
         return self._unwritten + self._in_flight > self.recent.most_bytes
 
     def touch(self, *changes: Change, close: bool = False) -> None:
-        """Write the row as it is, and some changes. `close`: nothing more comes from this owner."""
+        """Writes the current row and some changes. `close`: this owner appends nothing more."""
         if self.lost is None and not self.closed:
             self.closed = close
             self._changes.extend(changes)
@@ -283,7 +283,7 @@ class LiveLog:
             self._fragments = None
 
     async def breathe(self) -> None:
-        """Called between output fragments: give way to others, and wait where the disk cannot keep up."""
+        """Yields to other tasks between output fragments, and waits if the disk cannot keep up."""
         if self._appended - self._durable > _FULL or self.heavy:
             await self.flush()
         elif self._since_pause >= _PAUSE:
@@ -393,7 +393,7 @@ class LiveLog:
 
     @property
     def settled(self) -> bool:
-        """Nothing is on its way to the store."""
+        """True if nothing is on its way to the store."""
         return self.lost is not None or self._durable >= self._appended
 
     # -- reading ------------------------------------------------------------------------------------------
@@ -404,7 +404,7 @@ class LiveLog:
         return last.seq if last is not None else self._expected_seq - 1
 
     def since(self, seq: int) -> list[Event] | None:
-        """Committed events after `seq`, from memory; None where memory does not reach back that far."""
+        """The committed events after `seq` from memory; None if memory does not reach back that far."""
         return self.recent.since(seq)
 
     def leave_memory(self) -> None:
@@ -414,7 +414,7 @@ class LiveLog:
             self.finished = replace(self.finished, output=None)
 
     def changed(self) -> asyncio.Future[None]:
-        """Done at the next commit."""
+        """Resolves at the next commit."""
         future = asyncio.get_running_loop().create_future()
         self._readers.add(future)
         future.add_done_callback(self._readers.discard)
@@ -436,7 +436,7 @@ def weight(delta: Any) -> int:
 
 
 def compose_runs(events: list[Event]) -> list[Event]:
-    """Neighbouring output deltas as one event each: for readers that fell behind. Nothing is lost."""
+    """Composes neighbouring output deltas into one event, for slow readers. Nothing is lost."""
     out: list[Event] = []
     composer: Composer | None = None
     for event in events:

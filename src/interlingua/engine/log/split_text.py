@@ -1,4 +1,4 @@
-"""Joins characters that two pieces of an output or of a thought split, before anything is written down.
+"""Joins characters that were split between two pieces of an output or a thought, before they are written.
 
 JavaScript cuts text between UTF-16 units, so mounted agents send such pieces, and handlers pass them on. Only whole
 characters are written and sent: a half waits for the other one, and becomes U+FFFD where that never comes.
@@ -27,7 +27,7 @@ class Pieces:
         self._thoughts: dict[str | None, tuple[str, str | None]] = {}  # by id: the half that waits, and its step
 
     def take(self, body: Any) -> Any:
-        """The emission with whole characters. A half at its end is held back."""
+        """Returns the emission with whole characters. A half at its end is held back."""
         if type(body) is OutputDelta:
             self._output.step = body.step
             return OutputDelta(self._output.add(body.delta), body.step, body.branch)
@@ -41,7 +41,7 @@ class Pieces:
         return self._whole(body)
 
     def end(self, step: str | None = None) -> list[Emission]:
-        """The halves that stayed alone, as U+FFFD: those of one step, or all."""
+        """Returns the remaining halves, as U+FFFD: those of one step, or all."""
         out: list[Emission] = []
         if self._output.holds and step in (None, self._output.step):
             delta = self._output.end()

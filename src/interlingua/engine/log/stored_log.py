@@ -12,7 +12,7 @@ _PAGE = 2000
 
 
 async def pages(store: Store, run: str) -> AsyncIterator[list[Event]]:
-    """The log of a run as it is in the store, never more of it at once than a page."""
+    """Reads the log of a run from the store, one page at a time."""
     after, last = 0, False
     while not last:
         page = await store.runs.events(run, after, _PAGE)

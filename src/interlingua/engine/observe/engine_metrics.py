@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ...bus.port import Bus, Health, RemoteBus
+from ...bus.port import Bus, ClusterBus, Health
 from ...store.ports import Store
 from .run_metrics import Meters
 
@@ -61,12 +61,12 @@ class EngineMetrics:
     @property
     def bus(self) -> Health | None:
         """The state of the bus to other processes; None where there is none."""
-        return self._bus.health if isinstance(self._bus, RemoteBus) else None
+        return self._bus.health if isinstance(self._bus, ClusterBus) else None
 
     @property
     def workers_present(self) -> int:
         """The processes on the bus, with this one."""
-        return len(self._bus.present()) + 1 if isinstance(self._bus, RemoteBus) else 1
+        return len(self._bus.present()) + 1 if isinstance(self._bus, ClusterBus) else 1
 
     def store_trouble(self) -> str | None:
         """Returns why nothing can be written: the file that was opened is no longer at its path."""

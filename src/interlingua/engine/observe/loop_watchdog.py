@@ -1,6 +1,6 @@
-"""Notices when something blocks the event loop, and says what: an agent that computes in an async function.
+"""The watchdog of the event loop: logs the code that blocks it, such as an agent that computes in an async function.
 
-It cannot be stopped from outside, but whoever reads the log learns which line to move into a plain function.
+Blocking code cannot be stopped from outside, but the log names the line to move into a plain function.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import traceback
 log = logging.getLogger("interlingua.engine")
 
 
-class StallWatch:
+class LoopWatchdog:
     def __init__(self, after: float) -> None:
         self._after = after
         self._loop = asyncio.get_running_loop()

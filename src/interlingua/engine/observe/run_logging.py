@@ -1,6 +1,6 @@
-"""Lines of the program's log when a run is created, taken over and when it has ended, with its id and who asked for it.
+"""Log lines for created, taken over, blocked and ended runs, with the run's id and caller.
 
-Nothing of what was asked or answered stands in them. Where nobody reads them they cost one look at a logger.
+They never contain inputs or outputs. With the log level above INFO they cost one check of the logger.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def created(row: RunRow) -> None:
 def taken_over(row: RunRow, stood_still: float) -> None:
     if log.isEnabledFor(logging.INFO):
         fields = _fields(row) | {"ms": round(stood_still * 1000, 1)}
-        log.info("run %s of %s goes on here: its worker died", row.id, row.agent, extra={"fields": fields})
+        log.info("run %s of %s continues here: its worker died", row.id, row.agent, extra={"fields": fields})
 
 
 def blocked(row: RunRow, body: RunBlocked) -> None:
@@ -33,7 +33,7 @@ def blocked(row: RunRow, body: RunBlocked) -> None:
 
 
 def committed(sealed: Sealed) -> None:
-    """Called after each transaction of a run that is here."""
+    """Logs the end of a run. Called after each transaction of a local run."""
     if not log.isEnabledFor(logging.INFO):
         return
     for body in sealed.bodies:
@@ -48,8 +48,8 @@ def _ended(row: RunRow, body: RunFinished) -> None:
         return
     fields |= {"error": body.error.code, "transient": body.error.transient}
     level = logging.INFO if body.status is Status.CANCELLED else logging.WARNING
-    said = body.status.value.replace("_", " ")
-    log.log(level, "run %s of %s %s: %s", row.id, row.agent, said, body.error.message, extra={"fields": fields})
+    status = body.status.value.replace("_", " ")
+    log.log(level, "run %s of %s %s: %s", row.id, row.agent, status, body.error.message, extra={"fields": fields})
 
 
 def _fields(row: RunRow) -> dict[str, Any]:

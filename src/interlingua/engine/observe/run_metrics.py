@@ -1,6 +1,6 @@
-"""How long runs of this process waited and ran, counted for whoever watches: by agent and by caller, within bounds.
+"""Metrics of the runs of this process: durations and counts, by agent and by caller, for a bounded number of names.
 
-Only numbers that grow, in memory: what they mean over time is for the program that reads them. No run depends on them.
+The numbers are in memory and only grow; the program that reads them computes rates. No run depends on them.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from typing import Literal
 from ...model.run import OWNER, Caller
 from ...model.status import Status
 
-SHOWN = 20  # names that have numbers of their own
+SHOWN = 20  # names with their own numbers
 OTHER = "other"
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)  # seconds
 
 _SHORT = BOUNDS[0]
-_KEY = "key:"  # what the ids of callers begin with who have shown a key
+_KEY = "key:"  # prefix of the ids of callers with an API key
 _NAMED = (OWNER.id, "anonymous")
-_NOTED = 1000  # names without numbers of their own, of which it is known how busy they are
-_AGED = 10_000  # notes of one name after which what was before counts half
+_MAX_OUTSIDE = 1000  # names without their own numbers whose activity is counted
+_AGE_AFTER = 10_000  # observations of one name after which all activity counts are halved
 
-Why = Literal["gap", "silence"]
-"""How a reader of a run elsewhere noticed that it had not been told of something: by what came after, or by looking."""
+LossSign = Literal["gap", "silence"]
+"""How a reader noticed lost messages about a remote run: by a gap in them, or by polling the store."""
 
 
 class Histogram:
-    """How many seconds, how often."""
+    """A histogram of seconds."""
 
     __slots__ = ("count", "counts", "total")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS) + 1)  # by the first bound that is not smaller; the last: beyond all
+        self.counts = [0] * (len(BOUNDS) + 1)  # by the first bound that is not smaller; the last counts longer times
         self.count = 0
         self.total = 0.0
 
@@ -40,23 +40,23 @@ class Histogram:
         self.count += 1
         self.total += seconds
 
-    def take(self, other: Histogram) -> None:
+    def merge(self, other: Histogram) -> None:
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
         self.count += other.count
         self.total += other.total
 
 
 class Numbers:
-    """Of one agent, or of one caller."""
+    """The metrics of one agent or of one caller."""
 
-    __slots__ = ("finished", "from_store", "queued", "ran", "recent", "stood_still", "told")
+    __slots__ = ("delivery", "finished", "from_store", "queued", "ran", "recent", "stood_still")
 
     def __init__(self) -> None:
-        self.queued = Histogram()  # from when a run could start to its start
-        self.ran = Histogram()  # of runs that ended: how long they ran, waiting left out
-        self.stood_still = Histogram()  # of runs whose worker died: from their last event until they were entered again
-        self.told = Histogram()  # what runs elsewhere had committed: from then until it was here
-        self.from_store: dict[Why, int] = {}  # times that their readers found in the store what they had not been told
+        self.queued = Histogram()  # seconds from when a run could start to its start
+        self.ran = Histogram()  # seconds of execution of ended runs, without waiting
+        self.stood_still = Histogram()  # seconds from the last event of a dead worker until the run was resumed
+        self.delivery = Histogram()  # seconds from the commit of events in another process to their arrival
+        self.from_store: dict[LossSign, int] = {}  # number of times that readers found undelivered events in the store
         self.finished: dict[Status, int] = {}
         self.recent = 0
 
@@ -67,11 +67,11 @@ class Numbers:
         except KeyError:
             self.finished[status] = 1
 
-    def take(self, other: Numbers) -> None:
-        self.queued.take(other.queued)
-        self.ran.take(other.ran)
-        self.stood_still.take(other.stood_still)
-        self.told.take(other.told)
+    def merge(self, other: Numbers) -> None:
+        self.queued.merge(other.queued)
+        self.ran.merge(other.ran)
+        self.stood_still.merge(other.stood_still)
+        self.delivery.merge(other.delivery)
         for why, count in other.from_store.items():
             self.from_store[why] = self.from_store.get(why, 0) + count
         for status, count in other.finished.items():
@@ -79,40 +79,39 @@ class Numbers:
 
 
 class Busiest:
-    """Numbers by name: of the busiest their own, of all others together.
+    """Numbers by name for the busiest names, and together for all others.
 
-    No number ever falls, whoever comes and goes: one that gives way leaves what it had to the others, and one that
-    comes begins anew.
+    No number ever falls: a name that is displaced adds its numbers to the others, and a new name starts from zero.
     """
 
     def __init__(self, most: int = SHOWN) -> None:
         self.by_name: dict[str, Numbers] = {}
         self.others = Numbers()
         self._most = most
-        self._outside: dict[str, int] = {}  # how busy those are that have none of their own
+        self._outside: dict[str, int] = {}  # activity of names without their own numbers
 
     def of(self, name: str) -> Numbers:
-        """Where something about a name is to be noted."""
-        found = self.by_name.get(name)  # which is all that most need; it is done some times for every run
-        if found is None:
-            found = self._let_in(name) if name != OTHER else self.others
-        found.recent += 1
-        if found.recent >= _AGED:
+        """Returns the numbers in which an observation about a name is counted."""
+        numbers = self.by_name.get(name)  # the common case, several times per run
+        if numbers is None:
+            numbers = self._let_in(name) if name != OTHER else self.others
+        numbers.recent += 1
+        if numbers.recent >= _AGE_AFTER:
             self._age()
-        return found
+        return numbers
 
     def _let_in(self, name: str) -> Numbers:
         if len(self.by_name) >= self._most:
             busy = self._outside[name] = self._outside.get(name, 0) + 1
-            if len(self._outside) > _NOTED:
+            if len(self._outside) > _MAX_OUTSIDE:
                 self._age()
-            least = min(self.by_name, key=lambda one: self.by_name[one].recent)
-            if busy <= 2 * self.by_name[least].recent:  # well ahead, or two of a kind would push each other out
+            least = min(self.by_name, key=lambda other: self.by_name[other].recent)
+            if busy <= 2 * self.by_name[least].recent:  # a clear lead, or two equal names would displace each other
                 return self.others
-            self.others.take(self.by_name.pop(least))
+            self.others.merge(self.by_name.pop(least))
             self._outside.pop(name, None)
-        found = self.by_name[name] = Numbers()
-        return found
+        numbers = self.by_name[name] = Numbers()
+        return numbers
 
     def _age(self) -> None:
         for numbers in (*self.by_name.values(), self.others):
@@ -120,9 +119,9 @@ class Busiest:
         self._outside = {name: count // 2 for name, count in self._outside.items() if count > 1}
 
     def all(self) -> list[tuple[str, Numbers]]:
-        """By name, and the others last, if there are any."""
-        found = sorted(self.by_name.items())
-        return [*found, (OTHER, self.others)] if self.others.recent else found
+        """Lists the numbers by name; the others come last, if there are any."""
+        named = sorted(self.by_name.items())
+        return [*named, (OTHER, self.others)] if self.others.recent else named
 
 
 class Meters:
@@ -139,24 +138,26 @@ class Meters:
         self.agents.of(agent).end(status, ran)
         self.callers.of(label(caller)).end(status, ran)
 
-    def entered_again(self, agent: str, caller: Caller, stood_still: float) -> None:
+    def resumed(self, agent: str, caller: Caller, stood_still: float) -> None:
         self.taken_over += 1
         self.agents.of(agent).stood_still.add(stood_still)
         self.callers.of(label(caller)).stood_still.add(stood_still)
 
-    def told(self, agent: str, caller: str, late: float) -> None:
-        """Something of a run elsewhere came over the bus. `caller`, here and below: its label."""
-        self.agents.of(agent).told.add(late)
-        self.callers.of(caller).told.add(late)
+    def delivered(self, agent: str, caller: str, late: float) -> None:
+        """Counts the arrival of events of a remote run. `caller`, here and below, is a label."""
+        self.agents.of(agent).delivery.add(late)
+        self.callers.of(caller).delivery.add(late)
 
-    def found_in_store(self, agent: str, caller: str, why: Why) -> None:
+    def found_in_store(self, agent: str, caller: str, why: LossSign) -> None:
         for numbers in (self.agents.of(agent), self.callers.of(caller)):
             numbers.from_store[why] = numbers.from_store.get(why, 0) + 1
 
 
 def label(caller: Caller) -> str:
-    """What a caller is called where many may read it: by the name that the owner gave to its key. Who came with a
-    token, or as a peer, has a name that others chose, or that is nobody's business."""
+    """The label of a caller in metrics: the name that the owner gave to its key.
+
+    Callers with a token, and peers, are counted as others: their names were chosen elsewhere or are private.
+    """
     if caller.id.startswith(_KEY):
         return caller.name or OTHER
     return caller.id if caller.id in _NAMED else OTHER

@@ -1,10 +1,10 @@
-"""OpenTelemetry spans, for programs that use OpenTelemetry. In others nothing is imported, and nothing costs: what a
-run was submitted with goes on as it came.
+"""OpenTelemetry spans, for programs that use OpenTelemetry. Other programs import nothing and pass on the received
+trace context unchanged.
 
-Each entry of an agent is a span `invoke_agent NAME`, under the trace that the run was submitted with. That of a mounted
-agent is a client's: the remote side goes on under it. Beside it are the times in which nothing ran: `queued NAME`, from
-when the run could start, and `taken_over NAME`, from the last sign of a worker that died. Where a process reads a run
-that is in another, there is `followed NAME`: how late it was told.
+Each execution of an agent is a span `invoke_agent NAME` in the trace of the request. For a mounted agent it is a client
+span, under which the remote side continues. Further spans cover idle times: `queued NAME`, from when the run could
+start, and `taken_over NAME`, from the last sign of a dead worker. `followed NAME` covers the reading of a run that
+executes in another process, with its lag.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from ..cluster.remote_log import About
 
 
-_NOT_THE_PROGRAMS = (trace_context.HOPS, SCOPE)  # how far a call has come, and what may be done in it
-_WAITED = 1000  # microseconds; a run that starts where it is submitted waits for less
+_OWN_MEMBERS = (trace_context.HOPS, SCOPE)  # members of the baggage that the program must not set
+_SHORTEST_WAIT = 1000  # microseconds; a run that starts where it is submitted waits for less
 
 
-class Before(NamedTuple):
-    """What was before an entry. All in microseconds since 1970."""
+class EntryTimes(NamedTuple):
+    """The times before an execution, in microseconds since 1970."""
 
     entered: int
-    due: int | None = None  # when it could have started; None: it had started before
-    silent: int | None = None  # since when nothing came from its worker, which died; None: it did not
+    due: int | None = None  # when the run could have started; None: it had started before
+    silent: int | None = None  # the last sign of its dead worker; None: the worker did not die
 
 
 class Lag:
-    """How late what a run elsewhere committed was here, over one time of following it."""
+    """The lag of the events of a remote run, from their commit to their arrival, while a process follows it."""
 
     __slots__ = ("count", "from_store", "longest", "since", "total", "until")
 
@@ -44,7 +44,7 @@ class Lag:
         self.since = self.until = since  # microseconds since 1970
         self.count = 0  # messages
         self.total = self.longest = 0.0  # seconds
-        self.from_store = 0  # times that there was more in the store than had been told
+        self.from_store = 0  # number of times that the store had undelivered events
 
     def add(self, seconds: float) -> None:
         self.count += 1
@@ -52,20 +52,20 @@ class Lag:
         self.longest = max(self.longest, seconds)
 
 
-def wanted() -> bool:
+def enabled() -> bool:
     return "opentelemetry.sdk.trace" in sys.modules
 
 
 @contextlib.contextmanager
 def invoke_agent(
-    row: RunRow, carried: trace_context.Carrier | None, before: Before, *, remote: bool
+    row: RunRow, carried: trace_context.Carrier | None, before: EntryTimes, *, remote: bool
 ) -> Iterator[None]:  # fmt: skip
     from opentelemetry import context, trace
     from opentelemetry.baggage.propagation import W3CBaggagePropagator
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    # W3C's, whatever the program has set for its own calls: that is what the doors take. A baggage without a parent
-    # leaves the span that is under way here as it is.
+    # Always W3C, as the doors do, whatever propagator the program uses. A baggage without a parent keeps the current
+    # span as the parent.
     parent = TraceContextTextMapPropagator().extract(carried or {}, context.get_current())
     token = context.attach(W3CBaggagePropagator().extract(carried or {}, parent))
     attributes = {
@@ -80,7 +80,7 @@ def invoke_agent(
     waits = [("queued", before.due)] if before.silent is None else [("taken_over", before.silent)]
     try:
         for what, since in waits:
-            if since is not None and before.entered - since >= _WAITED:
+            if since is not None and before.entered - since >= _SHORTEST_WAIT:
                 span = tracer.start_span(f"{what} {row.agent}", attributes=common, start_time=since * 1000)
                 span.set_attribute("interlingua.worker", row.worker or "")
                 span.end(before.entered * 1000)
@@ -91,7 +91,7 @@ def invoke_agent(
 
 
 def followed(run: str, about: About, lag: Lag) -> None:
-    """A run elsewhere was read here, and is not any more."""
+    """Records the span of a remote run whose last reader left."""
     from opentelemetry import context, trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -107,7 +107,7 @@ def followed(run: str, about: About, lag: Lag) -> None:
     if lag.count:
         attributes["interlingua.bus.lag.mean"] = lag.total / lag.count
         attributes["interlingua.bus.lag.max"] = lag.longest
-    # Of the run's trace, whoever reads: under what is current here would be the reader's own.
+    # The span belongs to the run's trace; the current span is that of the reader.
     parent = TraceContextTextMapPropagator().extract(about.trace or {}, context.Context())
     tracer = trace.get_tracer("interlingua")
     span = tracer.start_span(f"followed {about.agent}", parent, attributes=attributes, start_time=lag.since * 1000)
@@ -115,31 +115,33 @@ def followed(run: str, about: About, lag: Lag) -> None:
 
 
 def current(carried: trace_context.Carrier | None) -> trace_context.Carrier | None:
-    """The trace that is under way here, to be carried on: the current span in place of the one that came, and the
-    baggage with what the program has added. Without OpenTelemetry it is what came."""
-    if not wanted():
+    """The trace context for outgoing calls: the current span as the parent, and the baggage with the program's members.
+
+    Without OpenTelemetry it is the received one.
+    """
+    if not enabled():
         return carried
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     carried = carried or {}
-    found: trace_context.Carrier = {}
-    TraceContextTextMapPropagator().inject(found)
-    if not found:
+    injected: trace_context.Carrier = {}
+    TraceContextTextMapPropagator().inject(injected)
+    if not injected:
         return carried or None
     baggage = _baggage(carried.get("baggage", ""))
-    return {**found, "baggage": baggage} if baggage else found
+    return {**injected, "baggage": baggage} if baggage else injected
 
 
-def _baggage(came: str) -> str:
-    """What came stays as it was written: OpenTelemetry drops properties of members."""
+def _baggage(received: str) -> str:
+    """Adds the program's members to a received baggage, which stays as written: OpenTelemetry drops properties."""
     from opentelemetry import baggage, context
     from opentelemetry.baggage.propagation import W3CBaggagePropagator
 
-    here = baggage.get_all()
-    there = baggage.get_all(W3CBaggagePropagator().extract({"baggage": came}, context.Context()))
+    current_members = baggage.get_all()
+    received_members = baggage.get_all(W3CBaggagePropagator().extract({"baggage": received}, context.Context()))
     added = {
         quote(name, safe=""): quote(str(value), safe="")
-        for name, value in here.items()
-        if there.get(name) != value and name not in _NOT_THE_PROGRAMS
+        for name, value in current_members.items()
+        if received_members.get(name) != value and name not in _OWN_MEMBERS
     }
-    return trace_context.with_members(came, added) if added else came
+    return trace_context.with_members(received, added) if added else received

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...bus.port import WORK, Bus, RemoteBus
+from ...bus.port import WORK, Bus, ClusterBus
 from ...model.errors import Conflict, ErrorInfo, InterlinguaError, NotFound
 from ...model.events import Event
 from ...runtime.closing import close_all
@@ -83,7 +83,7 @@ class Worker:
         self.limits = ConcurrencyLimits(registry, settings)
         self._executions: dict[str, Execution] = {}
         self._finished = FinishedLogs(settings)
-        self.cluster: ClusterPort = ClusterLink(self, bus) if isinstance(bus, RemoteBus) else NoCluster(self.id, bus)
+        self.cluster: ClusterPort = ClusterLink(self, bus) if isinstance(bus, ClusterBus) else NoCluster(self.id, bus)
         self.sources = Sources(
             store, bus, self.cluster, self.meters, engine.blocked_report, self.log_of, settings.sweep_every
         )

@@ -1,9 +1,8 @@
-"""Telling others when a run changes its status: in order per run, at least once, over restarts.
+"""Callbacks: notify addresses of changes of a run's status, in order per run, at least once, over restarts.
 
 The changes are rows, written in the transaction of the change. Here they are sent, with retries that wait longer each
 time, for about a day; a receiver that is dead or hangs holds up its own runs' news and nothing else: it gets one try at
-a time, with growing pauses, on places that those who answer well do not need. How a body looks is a door's business: it
-registers a format.
+a time, with growing pauses, on places that healthy receivers do not need. Doors register the formats of the bodies.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ class RunViews(Protocol):
 
 
 class NotTaken(Unavailable):
-    """The receiver answered, but not that it has taken the callback."""
+    """The receiver answered, but did not accept the callback."""
 
 
 def pause_after(attempts: int) -> float:
-    """How long to wait after so many failures: twice as long each time, an hour at most."""
+    """The delay after so many failures: it doubles each time, up to an hour."""
     return min(_FIRST_PAUSE * 2.0 ** min(attempts - 1, 60), _LONGEST_PAUSE)
 
 
@@ -102,7 +101,7 @@ class Callbacks:
         return await self._store.callbacks.retry(ids, self._store.clock.now())
 
     def check(self, url: str, path: str) -> None:
-        """Raise InvalidRequest for an address to which nothing would ever be sent."""
+        """Raises InvalidRequest for an address that may never be called."""
         check_id(url, "the address for callbacks", path, most=_LONGEST_URL)
         if self.judge is not None:
             try:

@@ -1,7 +1,6 @@
-"""Questions: what all runs ask, and answering it. A question is one record, however deep the run is that asks it.
+"""Questions of all runs, and their answers. A question is one record, however deep the run that asks it.
 
-The first valid answer wins, and everybody who sees the question reads of it in the logs that it shows on. Nothing here
-knows how a door shows a question.
+The first valid answer wins, and all logs that show the question record it. Doors decide how to show a question.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class QuestionQueries:
         return [record.question for record in await self._store.questions.search(where)]
 
     async def get(self, question: str) -> QuestionRecord:
-        """A question, and all that became of it."""
+        """The record of a question."""
         found = await self._store.questions.get(question)
         if found is None:
             raise QuestionNotFound(f"there is no question {question}")

@@ -1,8 +1,8 @@
-"""Reminding of questions that nobody has answered: in the program's log, and at the run's callback.
+"""Reminders of unanswered questions: in the program's log, and at the run's callback.
 
-When to remind is written down with the question. A process that serves claims what is due, and what is told to a
-callback is a row of the same transaction: so nothing is lost over restarts, and nobody is reminded twice because there
-are several processes. A reminder is news about a run and not for it: the run is not woken.
+The times are stored with the question. A server claims due reminders, and the callback is a row of the same
+transaction: so none is lost over restarts, and none is sent twice by several processes. A reminder does not wake the
+run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Reminders:
         await self._jobs.close()
 
     def hint(self) -> None:
-        """A question was asked here: there may be something to remind of sooner."""
+        """Wakes the loop after a new question, whose reminder may be due sooner."""
         self._wake.set()
 
     async def _loop(self) -> None:
@@ -60,7 +60,7 @@ class Reminders:
                     await self._wake.wait()
 
     async def _remind(self) -> float:
-        """Remind of what is due, and say how long nothing will be."""
+        """Sends due reminders, and returns the seconds until the next one."""
         due = await self._store.questions.next_reminder()  # a read: most of the time there is nothing to claim
         if due is None:
             return _LOOK_ANYWAY

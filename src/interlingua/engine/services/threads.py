@@ -215,7 +215,7 @@ class ThreadService(ThreadQueries):
 
 
 def same_state(one: Schema | None, other: Schema | None) -> bool:
-    """Whether two schemas describe the same, whatever they are called."""
+    """True if two schemas describe the same values, whatever their titles."""
     return json_values.canonical(_bare(one)) == json_values.canonical(_bare(other))
 
 

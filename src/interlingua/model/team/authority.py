@@ -242,9 +242,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     times: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
     seconds: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 1.0  # before the first retry
     factor: Annotated[float, msgspec.Meta(ge=1, le=100)] = 2.0  # of growth of the wait from retry to retry
-    to: str | None = (
-        None  # escalate: overseer, user or orchestrator; reassign: an agent, by default the next allowed one
-    )
+    to: str | None = None  # escalate: overseer, user or orchestrator; reassign: an agent, else the next allowed one
 
 
 class Action(msgspec.Struct, frozen=True, omit_defaults=True):

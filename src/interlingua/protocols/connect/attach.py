@@ -113,7 +113,7 @@ class Attachment:
             handle: Handle = await ctx.step("start", self._start, input_, key=_START)
             self._handle, begins = handle, handle.path
             self._mounted.found_at_server(handle.run_id)
-        elif not tracing.wanted():  # else it says which step it belongs to
+        elif not tracing.enabled():  # else it says which step it belongs to
             # Nothing may leave before the run is written down: there is time for it until then.
             asyncio.get_running_loop().call_soon(self._prepare)
         follower = Follower(self.remote, self.http, begins, self._mounted, self._patience)

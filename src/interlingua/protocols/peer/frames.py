@@ -159,7 +159,7 @@ def delegate(sender: str, task_id: str, payload: dict[str, Any], **more: Any) ->
 
 
 def updated(sender: str, task_id: str, status: str, *, artifact: dict[str, Any] | None = None, **more: Any) -> Frame:
-    """News of a task. A chunk of an artifact says so inside it, by `append` and `last_chunk`."""
+    """CommittedEvents of a task. A chunk of an artifact says so inside it, by `append` and `last_chunk`."""
     return _headed("task.updated", sender, task_id=task_id, status=status, artifact=artifact, **_given(more))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...model.documents import Change, Kept, Post
+from ...model.documents import Change, Post, WriteResult
 from ...model.errors import AlreadyAnswered, InterlinguaError
 from . import frames, plain, states
 from .journal import Said
@@ -39,8 +39,8 @@ class Taking(msgspec.Struct):
     each other; all others are kept together: `kept` is under way, and `then` is what follows from it."""
 
     work: Coroutine[Any, Any, None] | None = None
-    kept: asyncio.Future[Kept] | None = None
-    then: Callable[[Kept], Coroutine[Any, Any, None] | None] | None = None
+    kept: asyncio.Future[WriteResult] | None = None
+    then: Callable[[WriteResult], Coroutine[Any, Any, None] | None] | None = None
 
 
 class Inbound:
@@ -177,7 +177,7 @@ class Inbound:
         if message.task_id is not None and task is None and not runs and not answers:
             changes += self._adopt(peer, message.task_id, frame, id_)
 
-        def then(kept: Kept) -> Coroutine[Any, Any, None] | None:
+        def then(kept: WriteResult) -> Coroutine[Any, Any, None] | None:
             self._confirm(session, peer, frame)
             if isinstance(kept.stale, Post):
                 self.deduplicated += 1
@@ -230,12 +230,12 @@ class Inbound:
         return kept
 
     def _texts_kept(
-        self, session: Session, peer: Peer, ids: list[str], done: asyncio.Future[list[Kept | InterlinguaError]]
+        self, session: Session, peer: Peer, ids: list[str], done: asyncio.Future[list[WriteResult | InterlinguaError]]
     ) -> None:
         node, error = self._node, done.exception()
         confirms = peer.able("delivery_ack")
         for id_, kept in zip(ids, [error] * len(ids) if error is not None else done.result(), strict=True):
-            if not isinstance(kept, Kept):
+            if not isinstance(kept, WriteResult):
                 if node.running:
                     session.not_kept({"message_id": id_}, kept)
                 continue
@@ -329,7 +329,7 @@ class Inbound:
             frame.get("context_id") or "", "done" if awaited else "new", peer.id,
         )  # fmt: skip
 
-        def then(kept: Kept) -> None:
+        def then(kept: WriteResult) -> None:
             self._confirm(session, peer, frame)
             if isinstance(kept.stale, Post):
                 self.deduplicated += 1

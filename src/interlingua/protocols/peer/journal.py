@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from ...engine.ports import DocumentStore
-from ...model.documents import Change, Document, Heed, Kept, Letter, Put, Tell
+from ...model.documents import Change, Document, Letter, OnWritten, Put, Tell, WriteResult
 from ...model.errors import InterlinguaError
 from .frames import now_z
 from .tasks import Task, decoder, document_id
@@ -188,7 +188,9 @@ class Journal:
         self.name = name
         self._own = Feed(documents, name)
         self._names = {name}
-        self._kept: list[tuple[Sequence[Change], Kept]] = []  # with news in it, of which readers were not told yet
+        self._kept: list[
+            tuple[Sequence[Change], WriteResult]
+        ] = []  # with news in it, of which readers were not told yet
         # Callers of the door come and go: what they listen to is held by those who listen.
         self._feeds: weakref.WeakValueDictionary[str, Feed] = weakref.WeakValueDictionary({name: self._own})
         self.box_in, self.box_out, self.box_door = f"{name}/in", f"{name}/out", f"{name}/door"
@@ -232,16 +234,16 @@ class Journal:
         """The event of a message for the owner's feed."""
         return Tell(self.name, "message", "", _encode(event))
 
-    def keep(self, changes: Sequence[Change], heed: Heed | None = None) -> asyncio.Future[Kept]:
+    def keep(self, changes: Sequence[Change], heed: OnWritten | None = None) -> asyncio.Future[WriteResult]:
         """Queued at once, in the order of the calls. Whoever waits goes on after the readers of feeds were told, for
         which whoever heeds it itself calls `heed` here."""
         return self._documents.write(changes, heed or self.heed)
 
-    def keep_each(self, lists: Sequence[Sequence[Change]]) -> asyncio.Future[list[Kept | InterlinguaError]]:
+    def keep_each(self, lists: Sequence[Sequence[Change]]) -> asyncio.Future[list[WriteResult | InterlinguaError]]:
         """The same for many lists that somebody waits for together."""
         return self._documents.write_each(lists, self.heed)
 
-    def heed(self, changes: Sequence[Change], kept: Kept) -> None:
+    def heed(self, changes: Sequence[Change], kept: WriteResult) -> None:
         """These were kept: readers are told, once for all that were kept together."""
         if not self._kept:
             asyncio.get_running_loop().call_soon(self._tell)  # before those who wait for it: they are woken after this
@@ -309,7 +311,7 @@ class Journal:
 
     async def change_task(
         self, task: Task, change: Callable[[Task], list[Change]], *, missing_ok: bool = True
-    ) -> tuple[Task, Kept]:
+    ) -> tuple[Task, WriteResult]:
         """Change a task and say so, however many others change it at the same time. `change` may raise, and then
         nothing happens; it gives what else is to be kept."""
         while True:

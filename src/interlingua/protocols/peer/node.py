@@ -22,7 +22,7 @@ from ... import extras
 from ...engine.engine import Engine
 from ...engine.ids import new_id
 from ...model.card import AgentCard
-from ...model.documents import Change, Drop, Kept, Put, Settle
+from ...model.documents import Change, Drop, Put, Settle, WriteResult
 from ...model.run import Caller
 from ...security import scopes
 from . import card as cards
@@ -89,7 +89,7 @@ class Node:
         self.bindings: list[str] = []  # where it is reached by something that does not listen
         self.notices: list[str] = []  # what the owner should read at the start
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.told_last: asyncio.Future[Kept] | None = None  # the newest of what is kept and nobody waits for
+        self.told_last: asyncio.Future[WriteResult] | None = None  # the newest of what is kept and nobody waits for
         self._news: dict[str, set[asyncio.Future[None]]] = {}
         self._declared = skills.declared(list(self.settings.skills))
         self._card: tuple[Any, dict[str, Any]] | None = None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...model.documents import Change, Drop, Kept, Post, Put, Settle
+from ...model.documents import Change, Drop, Post, Put, Settle, WriteResult
 from ...model.errors import NotFound, TooLarge
 from .card import MAX_MSG_BYTES, has, largest
 from .frames import now_z
@@ -179,7 +179,7 @@ class Outbox:
 
     # -- posting ------------------------------------------------------------------------------------------
 
-    def heed(self, changes: Sequence[Change], kept: Kept) -> None:
+    def heed(self, changes: Sequence[Change], kept: WriteResult) -> None:
         """A message, the first of these, was kept: it goes out with all that were kept together with it, and before
         whoever waits for that goes on."""
         self._peer.node.journal.heed(changes, kept)
@@ -290,7 +290,7 @@ class Outbox:
             return
         for change in self.settle():
 
-            def written(kept: asyncio.Future[Kept], numbers: list[int] = change.numbers) -> None:
+            def written(kept: asyncio.Future[WriteResult], numbers: list[int] = change.numbers) -> None:
                 if not kept.cancelled() and kept.exception() is None:
                     self._unwritten.difference_update(numbers)
 

@@ -27,7 +27,7 @@ from starlette.routing import Route
 from ...model.errors import InvalidRequest, TooLarge
 from ...transports import json_text
 from ...transports.http import HttpLimits, SlowBody, json_response, read_body
-from .relay_sessions import Full, Kept, Refused, RelaySettings, Session, Sessions, after_of, gone, key_of
+from .relay_sessions import Full, Refused, RelaySettings, Session, Sessions, WriteResult, after_of, gone, key_of
 
 __all__ = ["RelaySettings", "relay_app"]
 
@@ -115,7 +115,7 @@ class _Relay:
             if self.sessions.living(key_of(request.path_params["token"])) is not session:
                 raise gone()
             found = after_of(session, after, since)
-        kept: list[Kept] = []
+        kept: list[WriteResult] = []
         size = 0
         for message in found[:limit]:
             size += len(message.body)

@@ -44,7 +44,7 @@ class RelaySettings(msgspec.Struct, kw_only=True, frozen=True):
     """HOST[:PORT] for links, where it is not what the request says."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class WriteResult(msgspec.Struct, frozen=True):
     seq: int
     id: str
     ms: int
@@ -55,7 +55,7 @@ class Session:
     def __init__(self, owner: str) -> None:
         self.owner = owner  # the address that began it
         self.agents: dict[str, int] = {}
-        self.log: deque[Kept] = deque()
+        self.log: deque[WriteResult] = deque()
         self.ids: dict[str, int] = {}
         self.size = 0
         self.seq = 0
@@ -182,9 +182,9 @@ class Sessions:
                 return
         raise Refused(503, "full")
 
-    def append(self, session: Session, identity: str, message: dict[str, Any]) -> Kept:
+    def append(self, session: Session, identity: str, message: dict[str, Any]) -> WriteResult:
         ms = int(time.time() * 1000)
-        kept = Kept(
+        kept = WriteResult(
             session.seq + 1, identity, ms, _encode({**message, "id": identity, "seq": session.seq + 1, "ts": ms})
         )
         size = len(kept.body)
@@ -229,7 +229,7 @@ class Sessions:
         self.size -= len(oldest.body)
 
 
-def after_of(session: Session, after: str | None, since: float) -> list[Kept]:
+def after_of(session: Session, after: str | None, since: float) -> list[WriteResult]:
     """The messages that were asked for. A message that is not in the log any more is before all that are."""
     log = session.log
     if after is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...model.card import AgentCard
-from ...model.documents import Change, Follow, Kept, Post, Put, Tell
+from ...model.documents import Change, Follow, Post, Put, Tell, WriteResult
 from ...model.errors import ErrorInfo
 from ...model.events import Event
 from ...model.run import RunRequest
@@ -31,7 +31,7 @@ _SHORT = 1000  # characters of an error that is too long
 
 
 class Origin(msgspec.Struct, omit_defaults=True):
-    """Where a run comes from, and so where what it says goes. Kept on the run."""
+    """Where a run comes from, and so where what it says goes. WriteResult on the run."""
 
     node: str
     scope: str = ""
@@ -136,7 +136,7 @@ class Telling:
         outcome = any(isinstance(act, Replied) or (isinstance(act, Moved) and act.question is not None) for act in acts)
         return Draft(changes, live, task, touched, outcome)
 
-    def kept(self, draft: Draft, kept: Kept) -> None:
+    def kept(self, draft: Draft, kept: WriteResult) -> None:
         """It was: whoever waits is told."""
         node, task = self._node, draft.task
         self._files.clear()
@@ -311,7 +311,7 @@ def status_event(node: Node, task: Task, state: str) -> Change:
 def task_frame(
     name: str, task: Task, state: str, artifact: dict[str, Any] | None, moved: Moved | None = None
 ) -> dict[str, Any]:
-    """News of a task for the peer that it came from."""
+    """CommittedEvents of a task for the peer that it came from."""
     frame = frames.updated(name, task.id, state, artifact=artifact if state == "completed" else None)
     if task.error is not None:
         frame["error"] = task.error

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...model.documents import Change, Follow, Kept
+from ...model.documents import Change, Follow, WriteResult
 from ...model.errors import Unavailable
 from ...model.events import Event, RunFinished
 from .telling import Draft, Outcome, Telling
@@ -37,7 +37,7 @@ class Witnessed:
         self._first: Sequence[Change] = first
         self._before = before  # of these, so many are not what was also to be kept
         self._upto = 0
-        self._keeping: asyncio.Future[Kept] | None = None
+        self._keeping: asyncio.Future[WriteResult] | None = None
         self._over = False  # the log tells no more
         self._error: BaseException | None = None  # because of this
         self.run = run
@@ -79,7 +79,7 @@ class Witnessed:
 
     # -- told by the store --------------------------------------------------------------------------------
 
-    def _kept(self, draft: Draft, follow: Follow, changes: Sequence[Change], kept: Kept) -> None:
+    def _kept(self, draft: Draft, follow: Follow, changes: Sequence[Change], kept: WriteResult) -> None:
         self._keeping = None
         self._node.journal.heed(changes, kept)
         if kept.stale is not None:
@@ -101,7 +101,7 @@ class Witnessed:
             self._leave(self._error)
         self._settle(None)
 
-    def _not_kept(self, keeping: asyncio.Future[Kept]) -> None:
+    def _not_kept(self, keeping: asyncio.Future[WriteResult]) -> None:
         error = None if keeping.cancelled() else keeping.exception()
         if self._keeping is keeping and (error is not None or keeping.cancelled()):
             self._keeping, self._over = None, True

@@ -19,7 +19,7 @@ from ...engine.ids import new_id
 from ...model import trace_context
 from ...model.card import AgentCard
 from ...model.content import Message
-from ...model.documents import Change, Follow, Kept, Post, Settle
+from ...model.documents import Change, Follow, Post, Settle, WriteResult
 from ...model.errors import (
     AlreadyAnswered,
     Conflict,
@@ -78,7 +78,7 @@ class Usual:
 
     outcome = None
 
-    def __init__(self, run: str, kept: Kept, before: int) -> None:
+    def __init__(self, run: str, kept: WriteResult, before: int) -> None:
         self.run = run
         self.stale = kept.stale is not None
         self.numbers = kept.numbers[before:]

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, assert_never
 
-from ...model.documents import Change, Drop, Follow, Kept, Letter, Post, Put, Rewrite, Settle, Tell
+from ...model.documents import Change, Drop, Follow, Letter, Post, Put, Rewrite, Settle, Tell, WriteResult
 from ...model.errors import InterlinguaError, InvalidRequest, StoreError
 from .dialect import Connection, Dialect, Lock, check_indexed
 
@@ -28,7 +28,7 @@ _WIDTHS = (64, 32, 16, 8, 4, 2, 1)
 _RUN = 4  # numbers in a row that are worth a statement of their own
 
 
-def keep(conn: Connection, units: list[Unit]) -> list[Kept | InterlinguaError]:
+def keep(conn: Connection, units: list[Unit]) -> list[WriteResult | InterlinguaError]:
     """Applies lists of changes, in order. One that cannot be written gives an error and disturbs no other.
 
     Counters are locked until the transaction ends: so the numbers of a feed become visible in their order and without
@@ -59,7 +59,7 @@ def _check(units: list[Unit]) -> None:
                 check_indexed(change.feed, change.topic)
 
 
-def _attempt(conn: Connection, units: list[Unit]) -> list[Kept]:
+def _attempt(conn: Connection, units: list[Unit]) -> list[WriteResult]:
     _check(units)
     conn.execute("SAVEPOINT keep")
     try:
@@ -212,9 +212,9 @@ class _Together:
         self._documents: dict[Pair, _Document | None] = {}
         self._cursors: dict[Pair, _Cursor | None] = {}
         self._edits: list[tuple[Settle | Rewrite, list[int], list[int | None], int]] = []  # …, for whom, and where
-        self._met: list[tuple[Kept, Post]] = []  # letters whose key was in use
+        self._met: list[tuple[WriteResult, Post]] = []  # letters whose key was in use
 
-    def apply(self, units: list[Unit]) -> list[Kept]:
+    def apply(self, units: list[Unit]) -> list[WriteResult]:
         self._look_up(units)
         documents, cursors = self._documents.copy(), self._cursors.copy()
         results = [
@@ -277,7 +277,7 @@ class _Together:
 
     # -- in memory ----------------------------------------------------------------------------------------
 
-    def _message(self, post: Post, tell: Tell, time: int) -> Kept:
+    def _message(self, post: Post, tell: Tell, time: int) -> WriteResult:
         """A letter and the news of it: that is what nearly all lists are."""
         box, feed, key = post.box, tell.feed, (post.box, post.key)
         if key in self._keys:
@@ -287,9 +287,9 @@ class _Together:
         self._letters += (box, number, post.key, post.rank, post.topic, post.state, post.owner, time, post.body)
         seq = self._feeds[feed] = self._feeds[feed] + 1
         self._news += (feed, seq, tell.kind, tell.topic, time, tell.body)
-        return Kept([number, seq])
+        return WriteResult([number, seq])
 
-    def _unit(self, changes: Sequence[Change], time: int) -> Kept:
+    def _unit(self, changes: Sequence[Change], time: int) -> WriteResult:
         numbers: list[int | None] = []
         before: list[Any] = []  # the documents and cursors from before, in case they have to come back
         edits = len(self._edits)
@@ -303,7 +303,7 @@ class _Together:
                 del self._edits[edits:]
                 self._take_back(changes[:place], before)
                 return self._stale(changes[:place], change)
-        return Kept(numbers)
+        return WriteResult(numbers)
 
     def _apply(
         self, change: Tell | Post | Put | Drop | Follow, time: int, numbers: list[int | None], before: list[Any]
@@ -351,14 +351,14 @@ class _Together:
             return False
         return change.hash is None or self._has_event(change.run, change.upto, change.hash)
 
-    def _stale(self, earlier: Sequence[Change], stale: Change) -> Kept:
+    def _stale(self, earlier: Sequence[Change], stale: Change) -> WriteResult:
         # That the letters before it are new was only assumed, and a list that is not written would never show it.
         for post in earlier:
             if isinstance(post, Post) and find_letter(self._conn, post.box, post.key) is not None:
                 self._keys.add((post.box, post.key))
                 stale = post
                 break
-        kept = Kept(stale=stale)
+        kept = WriteResult(stale=stale)
         if isinstance(stale, Post) and (stale.box, stale.key) in self._keys:  # else it met one of its own list
             self._met.append((kept, stale))
         return kept

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...model.documents import Change, Document, Follow, Heed, Kept, Letter, Tell, Told
+from ...model.documents import Change, Document, FeedEntry, Follow, Letter, OnWritten, Tell, WriteResult
 from ...model.errors import InterlinguaError, NotFound, StoreError
 from ..ports import settle
 from ..rows import TOLD_BYTES
@@ -28,11 +28,11 @@ _PEEK = (
     f"SELECT {', '.join(Document.__struct_fields__[:-1])}, CASE WHEN length(body)<={_SMALL} THEN body END "
     "FROM documents WHERE space=? AND id=?"
 )
-_ENTRY = ", ".join(Told.__struct_fields__)
+_ENTRY = ", ".join(FeedEntry.__struct_fields__)
 
 
 # Lists of changes, their future, whether it takes a list of results, and a callback that is called before it resolves.
-_Queued = tuple[list[Unit], asyncio.Future[Any], bool, Heed | None]
+_Queued = tuple[list[Unit], asyncio.Future[Any], bool, OnWritten | None]
 
 
 class SqlDocuments:
@@ -45,20 +45,20 @@ class SqlDocuments:
 
     # -- writing ------------------------------------------------------------------------------------------
 
-    def write(self, changes: Sequence[Change], heed: Heed | None = None) -> asyncio.Future[Kept]:
+    def write(self, changes: Sequence[Change], heed: OnWritten | None = None) -> asyncio.Future[WriteResult]:
         if not self._gathering:
             self._gather()
-        future: asyncio.Future[Kept] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[WriteResult] = asyncio.get_running_loop().create_future()
         self._queued.append(([(tuple(changes), self._database.clock.now())], future, False, heed))
         return future
 
     def write_each(
-        self, lists: Sequence[Sequence[Change]], heed: Heed | None = None
-    ) -> asyncio.Future[list[Kept | InterlinguaError]]:
+        self, lists: Sequence[Sequence[Change]], heed: OnWritten | None = None
+    ) -> asyncio.Future[list[WriteResult | InterlinguaError]]:
         if not self._gathering:
             self._gather()
         now = self._database.clock.now()
-        future: asyncio.Future[list[Kept | InterlinguaError]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[list[WriteResult | InterlinguaError]] = asyncio.get_running_loop().create_future()
         self._queued.append(([(tuple(changes), now) for changes in lists], future, True, heed))
         return future
 
@@ -83,11 +83,11 @@ class SqlDocuments:
             light = all(_is_only_output(changes) for changes, _ in units)
             return light
 
-        def apply(conn: Connection) -> list[Kept | InterlinguaError]:
+        def apply(conn: Connection) -> list[WriteResult | InterlinguaError]:
             take()
             return keep(conn, units)
 
-        def done(call: asyncio.Future[list[Kept | InterlinguaError]]) -> None:
+        def done(call: asyncio.Future[list[WriteResult | InterlinguaError]]) -> None:
             error = call.exception()
             if error is not None:
                 if not taken:  # it never had its turn: everybody has waited for nothing
@@ -244,7 +244,7 @@ class SqlDocuments:
 
     # -- feeds --------------------------------------------------------------------------------------------
 
-    async def feed(self, feed: str, after: int, limit: int, topic: str | None = None) -> list[Told]:
+    async def feed(self, feed: str, after: int, limit: int, topic: str | None = None) -> list[FeedEntry]:
         terms, args = list[str](), list[Any]()
         if topic is not None:
             _add_term("topic", topic, terms, args)
@@ -257,7 +257,7 @@ class SqlDocuments:
         sql = f"SELECT {_ENTRY} FROM feed_entries WHERE {which} AND seq<=({last}) ORDER BY seq"
         every = [feed, *args, after]
         rows = await self._database.read(lambda conn: conn.execute(sql, [*every, *every, limit, TOLD_BYTES]).fetchall())
-        return [Told(*row) for row in rows]
+        return [FeedEntry(*row) for row in rows]
 
     async def feed_head(self, feed: str) -> int:
         return await self._database.read(lambda conn: _head(conn, feed))
@@ -340,7 +340,7 @@ class SqlDocuments:
         return int(row[0])
 
 
-def _hand_out(taken: list[_Queued], results: list[Kept | InterlinguaError]) -> None:
+def _hand_out(taken: list[_Queued], results: list[WriteResult | InterlinguaError]) -> None:
     at = 0
     for units, future, many, heed in taken:
         if many:
@@ -348,7 +348,7 @@ def _hand_out(taken: list[_Queued], results: list[Kept | InterlinguaError]) -> N
             at += len(units)
             if heed is not None:
                 for (changes, _), result in zip(units, some, strict=True):
-                    if isinstance(result, Kept):
+                    if isinstance(result, WriteResult):
                         heed(changes, result)
             settle(future, some, None)
             continue
