@@ -19,7 +19,7 @@ from .host import ExecutionHost
 
 if TYPE_CHECKING:
     from ..agents.agent import Agent
-    from ..runs.entry import Entry
+    from .entry import Entry
 
 
 class Entrance:

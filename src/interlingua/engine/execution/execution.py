@@ -28,7 +28,6 @@ from ...model.status import Status
 from ...runtime.clock import Timer
 from ...store.changes import Fenced
 from ...store.rows import InboxItem
-from ..agents.left_run import LeftRun
 from ..agents.mount_path import is_mounted
 from ..agents.process_pool import ProcessDied, ProcessPool
 from ..handler import branches, handler_call, process_exits
@@ -37,6 +36,7 @@ from ..handler.calls import Calls
 from ..handler.child_runs import ChildRuns
 from ..handler.context import Context
 from ..handler.context_use import ContextUse
+from ..handler.left_run import LeftRun
 from ..handler.mailbox import Mailbox
 from ..handler.output import Output
 from ..handler.questions import Questions
@@ -61,7 +61,7 @@ from .run_clock import RunClock
 
 if TYPE_CHECKING:
     from ..agents.agent import Agent
-    from ..runs.entry import Entry
+    from .entry import Entry
 
 log_ = logging.getLogger("interlingua.engine")
 

@@ -24,14 +24,14 @@ from ...model.run import Option
 from ...model.run import Question as AskedQuestion
 from ...model.team import carried_scope
 from ...model.team.carried_scope import CarriedScope
-from ..agents.left_run import LeftRun as LeftRun
-from ..agents.left_run import OnCancel as OnCancel
 from ..agents.mount_path import MOUNTED_FROM as MOUNTED_FROM
 from ..agents.mount_path import VIA
 from ..agents.question_types import EXPIRED, Question, QuestionCodec
 from ..agents.question_types import Gone as Gone
 from ..log.record_keys import step_place as step_place
 from ..observe import tracing
+from .left_run import LeftRun as LeftRun
+from .left_run import OnCancel as OnCancel
 from .suspension import Leaving
 
 if TYPE_CHECKING:

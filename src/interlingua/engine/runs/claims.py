@@ -13,10 +13,10 @@ from ...runtime.clock import Clock
 from ...store.ports import Store
 from ...store.rows import SUSPECT, BlockedLine, Found, RunRow
 from ..agents.agent import Registry
+from ..execution.entry import Entry
 from ..settings import Settings
 from .blocked_runs import BlockedRuns
 from .concurrency_limits import ConcurrencyLimits
-from .entry import Entry
 from .inbox_router import InboxRouter
 
 log = logging.getLogger("interlingua.engine")

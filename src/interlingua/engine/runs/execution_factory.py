@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...store.rows import RunRow
 from ..agents.agent import Agent
+from ..execution.entry import Entry
 from ..execution.execution import Execution
 from ..log.replay import Replay
 from ..log.run_log import LiveLog
 from ..log.stored_log import pages
-from .entry import Entry
 
 if TYPE_CHECKING:
     from .worker import Worker

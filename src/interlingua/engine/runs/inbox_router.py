@@ -11,8 +11,8 @@ from typing import Protocol
 from ...store.changes import PutInbox
 from ...store.ports import Store
 from ...store.rows import InboxItem
+from ..execution.entry import Entry
 from .cluster_port import ANYBODY, ClusterPort
-from .entry import Entry
 
 log = logging.getLogger("interlingua.engine")
 

@@ -19,7 +19,6 @@ from ...model.status import Status
 from ...store.changes import Submitted
 from ...store.ports import Store
 from ...store.rows import MoveTo, RunRow
-from ..cluster.remote_wait import wait_elsewhere
 from ..ids import new_id, now
 from ..log.run_log import Witness, tell_witness
 from ..observe import run_logging
@@ -29,6 +28,7 @@ from ..teams.conversation import MailKind
 from .admission import Admission, NewRun
 from .blocked_report import BlockedReport
 from .queries import RunQueries
+from .remote_wait import wait_elsewhere
 from .retry import check_retry, continuation
 from .run_handle import RunHandle
 

@@ -37,6 +37,7 @@ from ..clock import WallClock
 from ..cluster.link import ClusterLink
 from ..cluster.log_sources import Sources
 from ..cluster.no_cluster import NoCluster
+from ..execution.entry import Entry
 from ..execution.execution import Execution
 from ..execution.parking import Listeners
 from ..handler import process_exits
@@ -51,7 +52,6 @@ from .claims import Claims, is_cleared
 from .cluster_port import ANYBODY, ClusterPort
 from .commit_fanout import CommitFanout
 from .concurrency_limits import AgentLimit, ConcurrencyLimits
-from .entry import Entry
 from .execution_factory import ExecutionFactory
 from .finished_logs import FinishedLogs
 from .inbox_router import InboxRouter

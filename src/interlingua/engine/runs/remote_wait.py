@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from ...model.events import Event, QuestionAsked, RunFinished
 from ...model.run import Run
 from ...model.status import Status
-from .remote_log import RemoteLog
+from ..cluster.remote_log import RemoteLog
 
 if TYPE_CHECKING:
-    from ..runs.queries import RunQueries
+    from .queries import RunQueries
 
 
 async def wait_elsewhere(engine: RunQueries, run: str, remote: RemoteLog, *, settled: bool, sealed: bool) -> Run | None:
