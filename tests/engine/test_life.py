@@ -17,6 +17,7 @@ from interlingua.engine.cluster.no_cluster import NoCluster
 from interlingua.engine.cluster.remote_agents import Elsewhere
 from interlingua.engine.runs.admission import Admission
 from interlingua.engine.runs.inbox_router import InboxRouter
+from interlingua.engine.runs.lease import Lease
 from interlingua.engine.runs.worker import Worker
 from interlingua.engine.services import store_owner
 from interlingua.engine.services.callbacks import Callbacks
@@ -107,7 +108,7 @@ async def test_the_first_error_counts_and_the_others_are_logged(caplog: pytest.L
         (mount_path, "server_id"),
         (AgentCatalog, "publish_cards"),
         (Admission, "count_waiting"),
-        (Worker, "_enter_store"),
+        (Lease, "enter"),
         (Worker, "start"),
         (NoCluster, "start"),
         (Callbacks, "start"),

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -19,13 +19,14 @@ from ...model.card import AgentCard
 from ...model.documents import Drop, Put
 from ...model.errors import InterlinguaError, Unavailable
 from ...model.run_identity import is_mount, split_queue
+from ...runtime.clock import sleep
 from ...runtime.job_group import JobGroup
+from ...store.ports import Store
 from ..agents.agent import Agent
+from ..agents.catalog import AgentCatalog
 from ..agents.mount_path import MEMBER_OF
 from ..agents.remote_agent import AgentElsewhere as AgentElsewhere
-
-if TYPE_CHECKING:
-    from ..assembly import Core
+from ..runs.concurrency_limits import ConcurrencyLimits
 
 log = logging.getLogger("interlingua.elsewhere")
 
@@ -44,17 +45,36 @@ def unavailable(card: AgentCard) -> Unavailable:
     )
 
 
+class LocalWorker(Protocol):
+    """The worker of this process."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def limits(self) -> ConcurrencyLimits: ...
+
+
 class Elsewhere:
     """Registers the agents of this process for the others, and offers theirs here."""
 
-    def __init__(self, engine: Core) -> None:
+    def __init__(self, store: Store, agents: AgentCatalog, executes: bool) -> None:
+        """`executes`: this process executes runs."""
+        self.worker: LocalWorker | None = None  # of this process, from the start of the engine on
         self.looks = False  # the agents of others are offered here
-        self._engine = engine
+        self._store = store
+        self._agents = agents
+        self._executes = executes
         self._known: dict[str, AgentElsewhere] = {}  # by name and version
         self._ambiguous: set[str] = set()  # of those: that were found with several origins, and said to be
         self._seen: object = None  # what was offered when it was looked at last
         self._news = asyncio.Event()
         self.jobs = JobGroup("agents elsewhere")
+
+    @property
+    def _worker(self) -> LocalWorker:
+        assert self.worker is not None, "the engine has not been started"
+        return self.worker
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -69,7 +89,7 @@ class Elsewhere:
             return
         await self.jobs.close()
         with contextlib.suppress(InterlinguaError):
-            await self._engine.store.documents.write([Drop(_SPACE, self._engine.worker.id)])
+            await self._store.documents.write([Drop(_SPACE, self._worker.id)])
 
     def hint(self) -> None:
         """Schedules an update after a possible change, here or elsewhere."""
@@ -85,24 +105,23 @@ class Elsewhere:
                 await self._look()
             except InterlinguaError as error:
                 log.error("could not look for agents elsewhere: %s", error)
-            await asyncio.sleep(_REST)
+            await sleep(self._store.clock, _REST)
 
     # -- who has what -------------------------------------------------------------------------------------
 
     def _mine(self) -> list[str]:
         """The agents that this process also executes for others."""
-        engine = self._engine
-        if engine.settings.max_running == 0:
+        if not self._executes:
             return []
-        limits = engine.worker.limits
+        agents, limits = self._agents, self._worker.limits
         return sorted(
-            engine.agents.queue(agent)
-            for agent in engine.agents.own()
+            agents.queue(agent)
+            for agent in agents.own()
             if (limit := limits.of_agent(agent)) is None or limit.limit > 0
         )
 
     async def _look(self) -> None:
-        store, me = self._engine.store, self._engine.worker.id
+        store, me = self._store, self._worker.id
         rows = await store.documents.search(_SPACE, limit=10_000)
         workers = {
             worker.id for worker in await store.claims.workers()
@@ -113,14 +132,14 @@ class Elsewhere:
         mine = self._mine()
         told = offered.pop(me, None)
         if told is None or told[1] != mine:  # also where others took this process for dead meanwhile
-            await self._engine.agents.publish_cards()
+            await self._agents.publish_cards()
             await store.documents.write([Put(_SPACE, me, msgspec.json.encode(mine))])
         if self.looks:
             await self._take(offered)
 
     async def _take(self, offered: dict[str, tuple[int, list[str]]]) -> None:
         seen = {(id_, version) for id_, (version, _) in offered.items()}
-        forgotten = self._engine.store.clock.monotonic() - FORGET_AFTER
+        forgotten = self._store.clock.monotonic() - FORGET_AFTER
         stale = any(not agent.available and agent.gone_at < forgotten for agent in self._known.values())
         if seen == self._seen and not stale:
             return
@@ -128,7 +147,7 @@ class Elsewhere:
         for _, queues in offered.values():
             for queue in queues:
                 there[queue] = there.get(queue, 0) + 1
-        cards = {card.queue: card for card in await self._engine.store.cards.list()} if there else {}
+        cards = {card.queue: card for card in await self._store.cards.list()} if there else {}
         found: dict[str, AgentElsewhere] = {}
         for key, queue in self._chosen(there).items():
             card, known = cards.get(queue), self._known.get(key)
@@ -136,19 +155,19 @@ class Elsewhere:
                 known.workers = there[queue]
                 found[key] = known
             elif card is not None and self._fits(card.card):
-                found[key] = AgentElsewhere(card, there[queue], self._engine.store.clock)
+                found[key] = AgentElsewhere(card, there[queue], self._store.clock)
         for key, agent in self._known.items():
             if key in found:
                 continue
             if agent.available:
-                found[key] = AgentElsewhere(agent.stored, 0, self._engine.store.clock)
+                found[key] = AgentElsewhere(agent.stored, 0, self._store.clock)
             elif agent.gone_at >= forgotten:
                 found[key] = agent
         before = {id(agent) for agent in self.agents()}
         self._known, self._seen = found, seen
         new = [agent for agent in self.agents() if id(agent) not in before]
         # An agent that is also here is listed as before, so listeners are not called.
-        self._engine.agents.set_elsewhere(found, tell=bool(new) or len(before) != len(self.agents()))
+        self._agents.set_elsewhere(found, tell=bool(new) or len(before) != len(self.agents()))
         for agent in new:
             if agent.available:
                 log.info("agent %s is there, elsewhere", agent.card.key)
@@ -157,7 +176,7 @@ class Elsewhere:
 
     def _chosen(self, queues: Iterable[str]) -> dict[str, str]:
         """Picks one queue for each name and version: code of the project comes before mounts."""
-        here = {agent.card.key: self._engine.agents.queue(agent) for agent in self._engine.agents.own()}
+        here = {agent.card.key: self._agents.queue(agent) for agent in self._agents.own()}
         chosen: dict[str, str] = {}
         for queue in sorted(queues, key=lambda queue: (is_mount(queue), queue)):
             key = split_queue(queue)[1]
@@ -174,17 +193,15 @@ class Elsewhere:
         """True if doors may list an agent: members of teams are hidden, and doors have rules for cards."""
         if MEMBER_OF in card.metadata:
             return False
-        problems = [problem for check in self._engine.agents.checks for problem in check(card)]
+        problems = [problem for check in self._agents.checks for problem in check(card)]
         if problems:
             log.warning("agent %s is elsewhere, and left out here: %s", card.key, "; ".join(problems))
         return not problems
 
     async def somebody_runs(self, queue: str) -> bool:
         """True if a living process executes the runs of a queue."""
-        offered = {
-            row.id: _queues.decode(row.body) for row in await self._engine.store.documents.search(_SPACE, limit=10_000)
-        }
-        for worker in await self._engine.store.claims.workers():
+        offered = {row.id: _queues.decode(row.body) for row in await self._store.documents.search(_SPACE, limit=10_000)}
+        for worker in await self._store.claims.workers():
             told = offered.get(worker.id)  # None: a command, which offers nothing and takes what it has the code for
             if told and queue in told:
                 return True
@@ -195,7 +212,7 @@ class Elsewhere:
 
     def agents(self) -> list[AgentElsewhere]:
         """The remote agents that are not also local."""
-        own = {agent.card.key for agent in self._engine.agents.own()}
+        own = {agent.card.key for agent in self._agents.own()}
         return [agent for key, agent in self._known.items() if key not in own]
 
     def check(self, card: AgentCard, agent: Agent[..., Any] | None) -> None:

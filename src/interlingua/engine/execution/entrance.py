@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...model.errors import Invalid, RunLost, ThreadBusy
 from ...model.events import CodeChanged, RunStarted
 from ...store.rows import SUSPECT
-from ..clock import Alarm
+from ..alarm_clock import Alarm
 from ..handler.output import Output
 from ..handler.run_data import RunData
 from ..handler.thread_state import ThreadState

@@ -10,9 +10,9 @@ from ..handler.child_runs import Cards, Submitter
 from ..handler.run_data import Host
 from ..handler.workspace import Workspaces
 from ..observe.run_metrics import Meters
-from ..runs.concurrency_limits import AgentLimit
 from ..teams.finished_work import RunLogs
 from ..teams.ports import Directory, Gate, Participants
+from .agent_limit import AgentLimit
 from .parking import Listeners
 
 

@@ -16,7 +16,7 @@ from ...model.run import Question
 from ...runtime.clock import Timer
 from ..handler.run_data import RunData
 from ..handler.waits import Waits
-from ..runs.concurrency_limits import AgentLimit
+from .agent_limit import AgentLimit
 from .run_clock import RunClock
 
 _A_TURN = 0.05  # seconds that a branch of the handler has, when it goes on while another waits

@@ -35,7 +35,6 @@ from .left_run import OnCancel as OnCancel
 from .suspension import Leaving
 
 if TYPE_CHECKING:
-    from ..engine import Engine
     from .context import Context
 
 log_ = logging.getLogger("interlingua.engine")
@@ -130,9 +129,8 @@ class Mounted:
             await run.output.show(body)
 
     @property
-    def engine(self) -> Engine:
-        engine: Engine = self._run.engine
-        return engine
+    def engine(self) -> Any:
+        return self._run.engine
 
     @property
     def agent(self) -> str:
@@ -152,7 +150,7 @@ class Mounted:
         trace = trace_context.read(tracing.current(self._run.data.request.trace))
         scope = self._scope(trace)
         more = {carried_scope.SCOPE: carried_scope.write(scope)} if scope is not None else {}
-        return trace_context.next_hop(trace, self.engine.settings.max_hops, more)
+        return trace_context.next_hop(trace, self._run.data.host.settings.max_hops, more)
 
     def _scope(self, trace: trace_context.Carrier | None) -> CarriedScope | None:
         """The scope and the limits that go on to the remote side. Raises Denied where somebody narrowed the call, and

@@ -40,8 +40,6 @@ class Slots(Protocol):
     @property
     def limits(self) -> ConcurrencyLimits: ...
 
-    def path_of(self, row: RunRow) -> str: ...
-
     def spawn(self, work: Coroutine[Any, Any, None], /) -> object: ...
 
 
@@ -110,7 +108,7 @@ class Admission:
             await self._check_line(request.caller.id, request.key)
         row = RunRow(
             run, stored.card.name, stored.card.version, Status.PENDING, request.caller.id, request.thread,
-            created.parent, self._slots.path_of(parent) if parent is not None else "",
+            created.parent, parent.path_below if parent is not None else "",
             json_values.encode(request.metadata), time, time, None, 0, 2, hash_chain.GENESIS, 0, 0, 0, None,
             request.extra.get("mark"),
             int((parent is not None and parent.sealed) or (request.assignment or _PLAIN).sealed),

@@ -58,7 +58,9 @@ class Claimer(Protocol):
 
     def is_here(self, run: str) -> bool: ...
 
-    def workers_died(self) -> None: ...
+    @property
+    def on_workers_died(self) -> Callable[[], None]:
+        """Called when dead workers were found."""
 
 
 class Claims:
@@ -215,7 +217,7 @@ class Claims:
         if dead := await self._worker.store.claims.bury():
             log.warning("gone without a word: worker %s; what it ran goes on elsewhere", ", ".join(dead))
             self._worker.bus.publish(WORK)  # a process with the agents of those runs may not have noticed
-            self._worker.workers_died()
+            self._worker.on_workers_died()
 
     async def find_orphans(self) -> None:
         """Hand back runs that this worker owns on paper and that are not here: the store refused something once."""

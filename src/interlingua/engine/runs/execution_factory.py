@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...store.rows import RunRow
-from ..agents.agent import Agent
+from ..agents.agent import Agent, Registry
 from ..execution.entry import Entry
 from ..execution.execution import Execution
+from ..execution.host import ExecutionHost
 from ..log.replay import Replay
 from ..log.run_log import LiveLog
 from ..log.stored_log import pages
+from .commit_fanout import CommitFanout
 
-if TYPE_CHECKING:
-    from .worker import Worker
+
+class FactoryHost(ExecutionHost, Protocol):
+    """The worker that executions are made for."""
+
+    @property
+    def registry(self) -> Registry: ...
+
+    @property
+    def commits(self) -> CommitFanout: ...
 
 
 class ExecutionFactory:
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: FactoryHost) -> None:
         self._worker = worker
 
     def build(self, entry: Entry, agent: Agent[..., Any] | None = None) -> Execution:

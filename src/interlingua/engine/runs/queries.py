@@ -11,20 +11,16 @@ from ...model import json_values
 from ...model.errors import RunNotFound
 from ...model.events import Event, RunCreated, RunFinished
 from ...model.filters import RunFilter
-from ...model.run import Run
+from ...model.run import Question, Run
 from ...model.status import Status
 from ...store import integrity
 from ...store.ports import Store
 from ...store.rows import PAGE_BYTES, EventRow, QueueCount, RunRow, Tombstone
-from ..cluster.log_sources import Sources
-from ..cluster.no_cluster import NoCluster
 from ..kept_output import kept_output
 from ..log.log_reader import LogReader
 from ..log.log_source import LogSources, next_hint
 from ..log.replay import Replay
 from ..log.run_log import LiveLog
-from ..observe.run_metrics import Meters
-from ..services.questions import QuestionQueries
 from ..settings import Settings
 from .blocked_report import BlockedReport
 from .blocked_runs import read_reason
@@ -67,11 +63,9 @@ class LocalRuns(Protocol):
 class NoLocalRuns:
     """A process that executes nothing."""
 
-    def __init__(self, store: Store, bus: Bus, settings: Settings, blocked: BlockedReport) -> None:
-        self.cluster: ClusterPort = NoCluster("", bus)
-        self.sources: LogSources = Sources(
-            store, bus, self.cluster, Meters(), blocked, self.log_of, settings.sweep_every
-        )
+    def __init__(self, cluster: ClusterPort, sources: LogSources) -> None:
+        self.cluster = cluster
+        self.sources = sources
 
     def log_of(self, run: str) -> LiveLog | None:
         return None
@@ -80,18 +74,23 @@ class NoLocalRuns:
         return None
 
 
+class OpenQuestions(Protocol):
+    """Finds the open questions of a run."""
+
+    async def open(self, *, run: str | None = None) -> list[Question]: ...
+
+
 class RunQueries:
     """Finds runs, and reads their logs. `sealed`, on all methods, is for the owner: also runs of overseen agents."""
 
     def __init__(
-        self, store: Store, bus: Bus, settings: Settings, questions: QuestionQueries, blocked: BlockedReport
-    ) -> None:
+        self, store: Store, bus: Bus, settings: Settings, questions: OpenQuestions, blocked: BlockedReport,
+        local: LocalRuns,
+    ) -> None:  # fmt: skip
         self.store = store
         self.settings = settings
         self.blocked_report = blocked
-        self.worker: LocalRuns = NoLocalRuns(
-            store, bus, settings, blocked
-        )  # of this process, from the start to the end
+        self.worker = local  # from the start of the engine on: its worker
         self._bus = bus
         self._questions = questions
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -22,12 +22,11 @@ from ...store.rows import MoveTo, RunRow
 from ..ids import new_id, now
 from ..log.run_log import Witness, tell_witness
 from ..observe import run_logging
-from ..services.questions import QuestionService
 from ..settings import Settings
 from ..teams.conversation import MailKind
 from .admission import Admission, NewRun
 from .blocked_report import BlockedReport
-from .queries import RunQueries
+from .queries import LocalRuns, OpenQuestions, RunQueries
 from .remote_wait import wait_elsewhere
 from .retry import check_retry, continuation
 from .run_handle import RunHandle
@@ -40,6 +39,12 @@ log = logging.getLogger("interlingua.runs")
 _MOMENT = 0.05  # seconds in which most short runs end
 
 
+class AnswerPort(OpenQuestions, Protocol):
+    """Takes answers to questions."""
+
+    async def answer(self, question: str, value: Any, *, by: Caller = OWNER, door: str = "") -> None: ...
+
+
 class RunService(RunQueries):
     """Starts runs and acts on them: admit the request, write the run, enter it."""
 
@@ -48,11 +53,12 @@ class RunService(RunQueries):
         store: Store,
         bus: Bus,
         settings: Settings,
-        questions: QuestionService,
+        questions: AnswerPort,
         blocked: BlockedReport,
         admission: Admission,
+        local: LocalRuns,
     ) -> None:
-        super().__init__(store, bus, settings, questions, blocked)
+        super().__init__(store, bus, settings, questions, blocked, local)
         self.questions = questions
         self.admission = admission
         self._worker: Worker | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -14,11 +14,9 @@ from ...model.run_identity import Origin, is_mount
 from ...model.status import Status
 from ...store.rows import QueueCount, StoredCard
 from ..agents.agent import Agent, version_key
-from ..runs.worker import Worker
+from ..agents.catalog import AgentCatalog
+from ..runs.service import RunService
 from ..teams.members import TeamAgent
-
-if TYPE_CHECKING:
-    from ..engine import Engine
 
 _OPEN = [status for status in Status if not status.final]
 
@@ -32,10 +30,20 @@ class Moved(msgspec.Struct, frozen=True):
     problem: str = ""  # why the run was not moved
 
 
+class MovingEngine(Protocol):
+    """The engine that moves runs."""
+
+    @property
+    def runs(self) -> RunService: ...
+
+    @property
+    def agents(self) -> AgentCatalog: ...
+
+
 class Mover:
     """Moves runs to the agents of one target, each to the agent of its name."""
 
-    def __init__(self, engine: Engine, agents: Iterable[Agent[..., Any]]) -> None:
+    def __init__(self, engine: MovingEngine, agents: Iterable[Agent[..., Any]]) -> None:
         self._engine = engine
         self._there = [
             StoredCard(str(engine.agents.origin(part)), part.card)
@@ -68,7 +76,7 @@ class Mover:
         moved = [Moved(run, row.agent, to.origin)]
         tree = RunFilter(root=row.path.split("/")[1] if row.path else run, status=_OPEN, sealed=True, limit=100_000)
         for child in await engine.runs.rows(tree):
-            if child.path.startswith(Worker.path_of(row)) and child.origin == row.origin:
+            if child.path.startswith(row.path_below) and child.origin == row.origin:
                 moved.append(await self._one(child.id, child.agent, child.version, child.origin, by))
         return moved
 

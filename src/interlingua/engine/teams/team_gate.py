@@ -44,8 +44,6 @@ class ExecutingRuns(Protocol):
 
     def execution(self, run: str) -> ExecutingRun | None: ...
 
-    def path_of(self, row: RunRow) -> str: ...
-
 
 class Gatekeeper(TeamDirectory):
     """Checks and counts what members of teams delegate and propose, and gives each child its authority."""
@@ -84,13 +82,13 @@ class Gatekeeper(TeamDirectory):
             above = [one.instance for _, one in lineage if one.agent == member.id]
             return max(known.last(member.id), *above, 0) + 1
 
-        path = self._worker.path_of(row)
+        path = row.path_below
         return CountDelegation(authority.root or row.id, path, member.id, admit, part_of=authority.task)
 
     async def count_review(self, row: RunRow, judged: Authority, overseer: Member, label: str = "") -> CountDelegation:
         """As `count_delegation`, for a verdict. It counts for no budget; rounds of one review have one label."""
         return CountDelegation(
-            judged.root or row.id, self._worker.path_of(row), overseer.id, lambda known: 1, part_of=judged.task,
+            judged.root or row.id, row.path_below, overseer.id, lambda known: 1, part_of=judged.task,
             label=label, review=True,
         )  # fmt: skip
 

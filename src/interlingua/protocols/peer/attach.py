@@ -44,6 +44,7 @@ from .resuming import seal, unseal
 from .standing import Standing
 
 if TYPE_CHECKING:
+    from ...engine.engine import Engine
     from .client import Mount
 
 log = logging.getLogger("interlingua.peer")
@@ -184,7 +185,8 @@ class Attachment:
 
     async def _given(self, input_: dict[str, Any]) -> list[dict[str, Any]]:
         """What is sent. Bytes travel by address here: a door of this process offers them, where there is one."""
-        files = self._mounted.engine.files
+        engine: Engine = self._mounted.engine
+        files = engine.files
         kept: list[Awaitable[object]] = []
 
         def publish(body: bytes, media_type: str, name: str | None) -> str:
