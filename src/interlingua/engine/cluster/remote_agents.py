@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Container, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -123,51 +124,63 @@ class Elsewhere:
     async def _look(self) -> None:
         store, me = self._store, self._worker.id
         rows = await store.documents.search(_SPACE, limit=10_000)
-        workers = {
-            worker.id for worker in await store.claims.workers()
-        }  # after: who has noted something has entered before
+        # Read afterwards: a worker enters before it registers anything.
+        workers = {worker.id for worker in await store.claims.workers()}
         offered = {row.id: (row.version, _queues.decode(row.body)) for row in rows if row.id in workers}
         if dead := [row.id for row in rows if row.id not in workers]:
             await store.documents.write([Drop(_SPACE, id_) for id_ in dead])
         mine = self._mine()
-        told = offered.pop(me, None)
-        if told is None or told[1] != mine:  # also where others took this process for dead meanwhile
+        registered = offered.pop(me, None)
+        if registered is None or registered[1] != mine:  # also where others took this process for dead meanwhile
             await self._agents.publish_cards()
             await store.documents.write([Put(_SPACE, me, msgspec.json.encode(mine))])
         if self.looks:
             await self._take(offered)
 
     async def _take(self, offered: dict[str, tuple[int, list[str]]]) -> None:
-        seen = {(id_, version) for id_, (version, _) in offered.items()}
+        """Lists the agents that other workers offer. `offered`: version and queues, by worker."""
+        seen = {(worker, version) for worker, (version, _) in offered.items()}
         forgotten = self._store.clock.monotonic() - FORGET_AFTER
         stale = any(not agent.available and agent.gone_at < forgotten for agent in self._known.values())
         if seen == self._seen and not stale:
             return
-        there: dict[str, int] = {}
-        for _, queues in offered.values():
-            for queue in queues:
-                there[queue] = there.get(queue, 0) + 1
-        cards = {card.queue: card for card in await self._store.cards.list()} if there else {}
-        found: dict[str, AgentElsewhere] = {}
-        for key, queue in self._chosen(there).items():
+        workers = Counter(queue for _, queues in offered.values() for queue in queues)
+        listed = await self._available(workers)
+        listed |= self._unavailable(listed, forgotten)
+        before = {id(agent) for agent in self.agents()}
+        self._known, self._seen = listed, seen
+        self._announce(before)
+
+    async def _available(self, workers: Counter[str]) -> dict[str, AgentElsewhere]:
+        """The agents of these queues, by name and version. `workers`: how many serve each queue."""
+        cards = {card.queue: card for card in await self._store.cards.list()} if workers else {}
+        available: dict[str, AgentElsewhere] = {}
+        for key, queue in self._chosen(workers).items():
             card, known = cards.get(queue), self._known.get(key)
             if known is not None and known.available and card == known.stored:
-                known.workers = there[queue]
-                found[key] = known
+                known.workers = workers[queue]
+                available[key] = known
             elif card is not None and self._fits(card.card):
-                found[key] = AgentElsewhere(card, there[queue], self._store.clock)
+                available[key] = AgentElsewhere(card, workers[queue], self._store.clock)
+        return available
+
+    def _unavailable(self, available: Container[str], forgotten: float) -> dict[str, AgentElsewhere]:
+        """The known agents that no worker offers any more, but for those that are gone since before `forgotten`."""
+        unavailable: dict[str, AgentElsewhere] = {}
         for key, agent in self._known.items():
-            if key in found:
+            if key in available:
                 continue
             if agent.available:
-                found[key] = AgentElsewhere(agent.stored, 0, self._store.clock)
+                unavailable[key] = AgentElsewhere(agent.stored, 0, self._store.clock)
             elif agent.gone_at >= forgotten:
-                found[key] = agent
-        before = {id(agent) for agent in self.agents()}
-        self._known, self._seen = found, seen
+                unavailable[key] = agent
+        return unavailable
+
+    def _announce(self, before: set[int]) -> None:
+        """Lists the known agents, and logs the changes. `before`: ids of the objects that were listed."""
         new = [agent for agent in self.agents() if id(agent) not in before]
         # An agent that is also here is listed as before, so listeners are not called.
-        self._agents.set_elsewhere(found, tell=bool(new) or len(before) != len(self.agents()))
+        self._agents.set_elsewhere(self._known, tell=bool(new) or len(before) != len(self.agents()))
         for agent in new:
             if agent.available:
                 log.info("agent %s is there, elsewhere", agent.card.key)
@@ -185,7 +198,7 @@ class Elsewhere:
                 self._ambiguous.add(key)
                 log.warning(
                     "agent %s has code of several origins, and calls of it here go to the first: %s; %s", key,
-                    *(split_queue(one)[0].strip() for one in (first, queue)),
+                    *(split_queue(name)[0].strip() for name in (first, queue)),
                 )  # fmt: skip
         return chosen
 
@@ -202,11 +215,11 @@ class Elsewhere:
         """True if a living process executes the runs of a queue."""
         offered = {row.id: _queues.decode(row.body) for row in await self._store.documents.search(_SPACE, limit=10_000)}
         for worker in await self._store.claims.workers():
-            told = offered.get(worker.id)  # None: a command, which offers nothing and takes what it has the code for
-            if told and queue in told:
+            queues = offered.get(worker.id)  # None: a command, which offers nothing and takes what it has the code for
+            if queues and queue in queues:
                 return True
-            # One that offers none has doors alone. Members of teams are not offered, and are run all the same.
-            if told != [] and queue in worker.queues:
+            # A worker that offers nothing has only doors. Members of teams are not offered, and are run all the same.
+            if queues != [] and queue in worker.queues:
                 return True
         return False
 

@@ -30,8 +30,8 @@ from ..error_text import describe
 from ..handler import process_exits
 from ..handler.calls import Calls
 from ..handler.child_runs import ChildRuns
-from ..handler.left_run import LeftRun, OnCancel
 from ..handler.mailbox import Mailbox
+from ..handler.mounted_run import LeftRun, OnCancel
 from ..handler.output import Output
 from ..handler.questions import Questions
 from ..handler.run_data import RunData

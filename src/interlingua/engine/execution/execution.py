@@ -36,8 +36,8 @@ from ..handler.calls import Calls
 from ..handler.child_runs import ChildRuns
 from ..handler.context import Context
 from ..handler.context_use import ContextUse
-from ..handler.left_run import LeftRun
 from ..handler.mailbox import Mailbox
+from ..handler.mounted_run import LeftRun
 from ..handler.output import Output
 from ..handler.questions import Questions
 from ..handler.run_data import RunData
@@ -99,21 +99,11 @@ class Execution:
         self.parking = Parking(data, waits, self.clock, worker.listeners, self.questions.open)
         self.activity = waits.activity = Activity(data, waits, self.clock, self.parking, worker)
         self.ending = Ending(
-            data,
-            waits,
-            calls,
-            self.output,
-            self.questions,
-            self.mailbox,
-            self.children,
-            self.thread,
-            self.clock,
+            data, waits, calls, self.output, self.questions, self.mailbox, self.children, self.thread, self.clock,
             worker.id,
-        )
+        )  # fmt: skip
         self._member: MemberRun | None = None
-        self.entry: Entry | None = (
-            None  # everything that was known of the run when it came in, until the handler begins
-        )
+        self.entry: Entry | None = None  # what was known of the run when it came in, until the handler begins
         self.taken_over_from: int | None = None  # the time of its last event, where the worker died that had it
         self.task: asyncio.Task[None] | None = None
         self.bound = False

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -20,7 +20,7 @@ from ...model.content import DataPart, Part, TextPart
 from ...model.errors import Denied, ErrorInfo, InterlinguaError, Invalid, InvalidInput, RunError, RunNotFound
 from ...model.events import Emission, Recorded, Warned
 from ...model.prompt_input import prompt_input
-from ...model.run import Option
+from ...model.run import Option, RunRequest
 from ...model.run import Question as AskedQuestion
 from ...model.team import carried_scope
 from ...model.team.carried_scope import CarriedScope
@@ -28,10 +28,9 @@ from ..agents.mount_path import MOUNTED_FROM as MOUNTED_FROM
 from ..agents.mount_path import VIA
 from ..agents.question_types import EXPIRED, Question, QuestionCodec
 from ..agents.question_types import Gone as Gone
+from ..log.record_keys import place_of
 from ..log.record_keys import step_place as step_place
 from ..observe import tracing
-from .left_run import LeftRun as LeftRun
-from .left_run import OnCancel as OnCancel
 from .suspension import Leaving
 
 if TYPE_CHECKING:
@@ -414,3 +413,40 @@ class RemoteCodec(QuestionCodec):
         self.type = type_
         self.payload = _FreeForm({})  # type: ignore[assignment]  # the remote side vouches for what it asks
         self.answer = _FreeForm(answer)  # type: ignore[assignment]
+
+
+class LeftRun:
+    """A run that ends while its handler is not in memory: it was parked, or its process died."""
+
+    def __init__(
+        self,
+        run: str,
+        thread: str | None,
+        request: RunRequest,
+        why: Literal["cancelled", "lost"],
+        records: Mapping[str, tuple[int, Recorded]],
+    ) -> None:
+        self.id = run
+        self.thread = thread
+        self.request = request
+        self.why = why
+        self._records = records
+
+    def recorded(self, step: str) -> Any:
+        """The result of a step, by its key or (for its first use) its name; None if it was not recorded."""
+        if step_place(step) in self._records:
+            return self._records[step_place(step)][1].value
+        for key, (_, record) in self._records.items():
+            place = place_of(key)
+            if place is not None and (place.kind, place.name) == ("step", step):
+                return record.value
+        return None
+
+
+OnCancel = Callable[[LeftRun], Awaitable[None]]
+"""Tells the remote side that a run is over.
+
+Called when a run is cancelled, or fails after crashes, while its handler is not in memory. (A handler in memory gets
+CancelledError and notifies the remote side itself.) The run ends when this returns, fails or takes too long. If the
+process dies meanwhile, it is called again.
+"""
