@@ -25,7 +25,7 @@ from .cluster.link import ClusterLink
 from .cluster.log_sources import RemoteLogs, Sources
 from .cluster.membership import Replicas
 from .cluster.no_cluster import NoCluster
-from .cluster.remote_agents import Elsewhere
+from .cluster.remote_agents import Elsewhere, is_served
 from .handler.workspace import Workspaces
 from .log.log_source import LogSources, next_hint
 from .log.run_log import LiveLog
@@ -75,7 +75,7 @@ class Core:
         self.reminders = Reminders(store, self.callbacks)
         self.replicas = Replicas(store, settings.sweep_every)
         self.elsewhere = Elsewhere(store, self.agents, executes=settings.max_running > 0)
-        self.blocked_report = BlockedReport(store, self.agents, self.elsewhere.somebody_runs)
+        self.blocked_report = BlockedReport(store, self.agents, partial(is_served, store))
         self.admission = Admission(
             store, settings, self.agents, begin_task=self._begin_task, check_callback=self.callbacks.check,
             check_available=self.elsewhere.check,

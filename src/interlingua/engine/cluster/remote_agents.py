@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -211,18 +211,6 @@ class Elsewhere:
             log.warning("agent %s is elsewhere, and left out here: %s", card.key, "; ".join(problems))
         return not problems
 
-    async def somebody_runs(self, queue: str) -> bool:
-        """True if a living process executes the runs of a queue."""
-        offered = {row.id: _queues.decode(row.body) for row in await self._store.documents.search(_SPACE, limit=10_000)}
-        for worker in await self._store.claims.workers():
-            queues = offered.get(worker.id)  # None: a command, which offers nothing and takes what it has the code for
-            if queues and queue in queues:
-                return True
-            # A worker that offers nothing has only doors. Members of teams are not offered, and are run all the same.
-            if queues != [] and queue in worker.queues:
-                return True
-        return False
-
     def agents(self) -> list[AgentElsewhere]:
         """The remote agents that are not also local."""
         own = {agent.card.key for agent in self._agents.own()}
@@ -232,3 +220,18 @@ class Elsewhere:
         """Raises Unavailable if no living process executes the runs of this agent."""
         if self.looks and (agent is None or not agent.available):
             raise unavailable(card)
+
+
+async def is_served(store: Store, queue: str, dead: Collection[str] = ()) -> bool:
+    """Returns True if a living process executes the runs of a queue. `dead`: workers that do not live any more."""
+    offered = {row.id: _queues.decode(row.body) for row in await store.documents.search(_SPACE, limit=10_000)}
+    for worker in await store.claims.workers():
+        if worker.id in dead:
+            continue
+        queues = offered.get(worker.id)  # None: a command, which offers nothing and takes what it has the code for
+        if queues and queue in queues:
+            return True
+        # A worker that offers nothing has only doors. Members of teams are not offered, and are run all the same.
+        if queues != [] and queue in worker.queues:
+            return True
+    return False

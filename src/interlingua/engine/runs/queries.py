@@ -152,6 +152,16 @@ class RunQueries:
                 return False
         return True
 
+    async def is_abandoned(self, run: str) -> bool:
+        """Returns True if a run that has not ended goes on only when somebody resumes it: no living worker has it or
+        serves its queue."""
+        row = await self.store.runs.get(run)
+        if row is None or row.status.final:
+            return False
+        if row.worker is not None and row.worker not in await self.store.claims.dead():
+            return False
+        return not await self.blocked_report.is_served(row.queue)
+
     async def verify(self, run: str, *, sealed: bool = False) -> int | None:
         """Checks the hash chain of a run's log. Returns the seq of the first event that does not fit, or None."""
         if not sealed:

@@ -29,6 +29,13 @@ async def join(store: Store, agents: Registry) -> str:
     return project
 
 
+async def check(store: Store, project: str) -> None:
+    """Raises OtherProject if a store belongs to another project than this. An empty one reads any store."""
+    owner = await store.claims.project()
+    if project and owner is not None and owner.id != project:
+        raise OtherProject(store.shown, owner.id)
+
+
 class OtherProject(Conflict):
     """A store of another project."""
 

@@ -53,6 +53,8 @@ class Liveness(Protocol):
 
     async def leave(self, worker: str) -> None: ...
 
+    async def dead(self) -> list[str]: ...
+
     async def bury(self) -> list[str]: ...
 
     def lives(self, conn: Connection, worker: str) -> bool:
@@ -76,6 +78,10 @@ class SqlClaims:
 
     async def leave(self, worker: str) -> None:
         await self._liveness.leave(worker)
+
+    async def dead(self) -> list[str]:
+        """Returns workers that died and are not buried yet."""
+        return await self._liveness.dead()
 
     async def bury(self) -> list[str]:
         """Hands back the runs of workers that died. Returns those workers."""
