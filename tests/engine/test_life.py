@@ -14,7 +14,7 @@ from interlingua.engine.agents import mount_path
 from interlingua.engine.agents.catalog import AgentCatalog
 from interlingua.engine.agents.process_pool import ProcessPool
 from interlingua.engine.cluster.no_cluster import NoCluster
-from interlingua.engine.cluster.remote_agents import Elsewhere
+from interlingua.engine.cluster.remote_agents import RemoteAgents
 from interlingua.engine.runs.admission import Admission
 from interlingua.engine.runs.inbox_router import InboxRouter
 from interlingua.engine.runs.lease import Lease
@@ -47,7 +47,7 @@ def agent_that_waits() -> tuple[il.Agent[..., Any], asyncio.Event, asyncio.Event
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (Elsewhere, "stop"),
+        (RemoteAgents, "stop"),
         (Reminders, "stop"),
         (Callbacks, "stop"),
         (Worker, "_stop_looking"),

@@ -23,12 +23,12 @@ from .agents.catalog import AgentCatalog
 from .cluster.cluster import Cluster
 from .cluster.link import ClusterLink
 from .cluster.log_sources import RemoteLogs, Sources
-from .cluster.membership import Replicas
+from .cluster.membership import Membership
 from .cluster.no_cluster import NoCluster
-from .cluster.remote_agents import Elsewhere, is_served
+from .cluster.remote_agents import RemoteAgents, is_served
 from .handler.workspace import Workspaces
 from .log.log_source import LogSources, next_hint
-from .log.run_log import LiveLog
+from .log.run_log import RunLog
 from .observe.engine_metrics import EngineMetrics
 from .observe.loop_watchdog import LoopWatchdog
 from .observe.run_metrics import Meters
@@ -49,7 +49,7 @@ from .services.retention import Retention
 from .services.team_tasks import TeamService
 from .services.threads import ThreadService
 from .settings import Settings
-from .teams.team_gate import Gatekeeper
+from .teams.team_gate import TeamGate
 
 
 class Core:
@@ -65,20 +65,18 @@ class Core:
         self.bus = bus
         self.settings = settings
         self.agents = AgentCatalog(store, project, root)
-        self.gate = Gatekeeper(
-            store, self.agents, partial(next_hint, bus, store.clock, look_every=settings.sweep_every)
-        )
+        self.gate = TeamGate(store, self.agents, partial(next_hint, bus, store.clock, look_every=settings.sweep_every))
         self.threads = ThreadService(store, self.agents)
         self.questions = QuestionService(store, settings, self._answered)
         self.instances = InstanceService(store, self.agents)
         self.callbacks = Callbacks(store)
         self.reminders = Reminders(store, self.callbacks)
-        self.replicas = Replicas(store, settings.sweep_every)
-        self.elsewhere = Elsewhere(store, self.agents, executes=settings.max_running > 0)
+        self.membership = Membership(store, settings.sweep_every)
+        self.remote_agents = RemoteAgents(store, self.agents, executes=settings.max_running > 0)
         self.blocked_report = BlockedReport(store, self.agents, partial(is_served, store))
         self.admission = Admission(
             store, settings, self.agents, begin_task=self._begin_task, check_callback=self.callbacks.check,
-            check_available=self.elsewhere.check,
+            check_available=self.remote_agents.check,
         )  # fmt: skip
         alone = NoCluster("", bus)
         self.runs = RunService(
@@ -87,12 +85,12 @@ class Core:
         )  # fmt: skip
         self.callbacks.runs = self.runs
         self.teams = TeamService(store, self.gate, self.runs)
-        self.cluster = Cluster(store, self.replicas, self.elsewhere)
+        self.cluster = Cluster(store, self.membership, self.remote_agents)
         self.links = LinkService(store.documents)
         self.metrics = EngineMetrics(store, bus)
         self.workspaces = Workspaces()
         self.files = FileService()
-        self.store_listeners: list[Callable[[], None]] = [self.callbacks.hint, self.elsewhere.hint]
+        self.store_listeners: list[Callable[[], None]] = [self.callbacks.hint, self.remote_agents.hint]
         """Called when others wrote to the store, or may have."""
         self._opened: list[Step] = []  # closes the objects that were started
 
@@ -121,8 +119,8 @@ class Core:
         self.agents.server_id = await mount_path.server_id(self.store)
         worker = self.worker = Worker(self, self.store, self.bus, self.agents, self.settings, self._connect)
         worker.foreign = self.store_listeners
-        self.gate.worker = self.cluster.worker = self.metrics.worker = self.elsewhere.worker = worker
-        self.replicas.worker = worker.id
+        self.gate.worker = self.cluster.worker = self.metrics.worker = self.remote_agents.worker = worker
+        self.membership.worker = worker.id
         self._listen_to(worker)
         self.runs.attach(worker)
         self.store.on_change = worker.store_changed
@@ -139,7 +137,7 @@ class Core:
         opened.append(self.reminders.stop)
         self.watchdog = LoopWatchdog(self.settings.stall_warning)
         opened.append(self.watchdog.close)
-        opened.append(self.elsewhere.stop)
+        opened.append(self.remote_agents.stop)
 
     async def stop(self) -> None:
         """Finishes what can be finished, returns the rest, and stops everything, whatever goes wrong on the way. Raises
@@ -169,7 +167,7 @@ class Core:
         alone = NoCluster(worker.id, self.bus)
         return alone, self._sources(alone, worker.meters, worker.log_of)
 
-    def _sources(self, cluster: RemoteLogs, meters: Meters, live: Callable[[str], LiveLog | None]) -> Sources:
+    def _sources(self, cluster: RemoteLogs, meters: Meters, live: Callable[[str], RunLog | None]) -> Sources:
         return Sources(self.store, self.bus, cluster, meters, self.blocked_report, live, self.settings.sweep_every)
 
     def _listen_to(self, worker: Worker) -> None:
@@ -179,7 +177,7 @@ class Core:
 
         worker.commits.listen(PutCallback, lambda change, committed: self.callbacks.hint())
         worker.commits.listen(PutQuestion, asked)
-        worker.on_workers_died = self.elsewhere.hint
+        worker.on_workers_died = self.remote_agents.hint
         retention = Retention(self.store, self.settings, worker.forget)
         worker.sweep.duties += [retention.expire, self.blocked_report.tell_readers]
 
@@ -197,7 +195,7 @@ class Core:
         self.worker.spawn(self.agents.publish_cards())
         self.worker.limits.refresh()
         self.worker.spawn(self.worker.lease.serve())
-        self.elsewhere.hint()
+        self.remote_agents.hint()
         self.worker.claims.blocked.hint()
         self.worker.cluster.agents_changed()
 

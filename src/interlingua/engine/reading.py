@@ -29,7 +29,7 @@ from .services.questions import QuestionQueries
 from .services.team_tasks import TeamQueries
 from .services.threads import ThreadQueries
 from .settings import Settings
-from .teams.team_gate import Gatekeeper
+from .teams.team_gate import TeamGate
 
 
 class ReadOnlyEngine:
@@ -47,7 +47,7 @@ class ReadOnlyEngine:
         self.threads = ThreadQueries(store, self.agents)
         self.callbacks = CallbackQueries(store)
         hint = partial(next_hint, bus, store.clock, look_every=settings.sweep_every)
-        self.teams = TeamQueries(store, Gatekeeper(store, self.agents, hint), self.runs)
+        self.teams = TeamQueries(store, TeamGate(store, self.agents, hint), self.runs)
         self.documents = store.documents
         self.keys = store.keys
         self._store = store

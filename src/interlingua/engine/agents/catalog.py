@@ -13,7 +13,7 @@ from ...store.rows import ProjectRow, StoredCard
 from . import mount_path
 from .agent import Agent, Registry
 from .mount_path import MEMBER_OF
-from .remote_agent import AgentElsewhere
+from .remote_agent import RemoteAgent
 
 UnavailableHint = Callable[[str], Unavailable | None]
 """Returns the error for the name of an agent that is expected and not there now; None for other names."""
@@ -70,7 +70,7 @@ class AgentCatalog(Registry):
 
     def stored(self, agent: Agent[..., Any]) -> StoredCard:
         """Returns the card of an agent that is known here, with its origin."""
-        if isinstance(agent, AgentElsewhere):
+        if isinstance(agent, RemoteAgent):
             return agent.stored
         return StoredCard(str(self.origin(agent)), agent.card)
 

@@ -23,7 +23,7 @@ from .remote_log import RemoteLog
 from .work_offers import WorkOffers
 
 if TYPE_CHECKING:
-    from ..log.run_log import LiveLog
+    from ..log.run_log import RunLog
     from ..runs.worker import Worker
 
 _rows_out = msgspec.msgpack.Encoder()
@@ -84,7 +84,7 @@ class ClusterLink:
         if log is not None:
             self._tell_head(log)
 
-    def _tell_head(self, log: LiveLog) -> None:
+    def _tell_head(self, log: RunLog) -> None:
         """Publishes the length of a log to a new reader, which reads earlier events from the store."""
         self._bus.publish_events(log.row.id, 0, log.committed_seq, b"")
 

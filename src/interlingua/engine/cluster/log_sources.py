@@ -10,7 +10,7 @@ from ...model.errors import RunNotFound
 from ...model.events import Event
 from ...store.ports import Store
 from ..log.log_source import BlockedReader, LogSource, StoredSource
-from ..log.run_log import LiveLog
+from ..log.run_log import RunLog
 from ..observe.run_metrics import Meters, RunLabels
 from .remote_log import RemoteLog, RemoteSource
 
@@ -36,7 +36,7 @@ class Sources:
 
     def __init__(
         self, store: Store, bus: Bus, cluster: RemoteLogs, meters: Meters, blocked: BlockedWatch,
-        live: Callable[[str], LiveLog | None], look_every: float,
+        live: Callable[[str], RunLog | None], look_every: float,
     ) -> None:  # fmt: skip
         self.store = store
         self.live = live

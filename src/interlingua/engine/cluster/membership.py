@@ -35,7 +35,7 @@ class Replica(msgspec.Struct, frozen=True):
     host: str = ""
 
 
-class Replicas:
+class Membership:
     """The membership of this process. Until it enters, it is alone."""
 
     def __init__(self, store: Store, sweep_every: float) -> None:

@@ -26,7 +26,7 @@ from ...store.ports import Store
 from ..agents.agent import Agent
 from ..agents.catalog import AgentCatalog
 from ..agents.mount_path import MEMBER_OF
-from ..agents.remote_agent import AgentElsewhere as AgentElsewhere
+from ..agents.remote_agent import RemoteAgent as RemoteAgent
 from ..runs.concurrency_limits import ConcurrencyLimits
 
 log = logging.getLogger("interlingua.elsewhere")
@@ -56,7 +56,7 @@ class LocalWorker(Protocol):
     def limits(self) -> ConcurrencyLimits: ...
 
 
-class Elsewhere:
+class RemoteAgents:
     """Registers the agents of this process for the others, and offers theirs here."""
 
     def __init__(self, store: Store, agents: AgentCatalog, executes: bool) -> None:
@@ -66,7 +66,7 @@ class Elsewhere:
         self._store = store
         self._agents = agents
         self._executes = executes
-        self._known: dict[str, AgentElsewhere] = {}  # by name and version
+        self._known: dict[str, RemoteAgent] = {}  # by name and version
         self._ambiguous: set[str] = set()  # of those: that were found with several origins, and said to be
         self._seen: object = None  # what was offered when it was looked at last
         self._news = asyncio.Event()
@@ -151,27 +151,27 @@ class Elsewhere:
         self._known, self._seen = listed, seen
         self._announce(before)
 
-    async def _available(self, workers: Counter[str]) -> dict[str, AgentElsewhere]:
+    async def _available(self, workers: Counter[str]) -> dict[str, RemoteAgent]:
         """The agents of these queues, by name and version. `workers`: how many serve each queue."""
         cards = {card.queue: card for card in await self._store.cards.list()} if workers else {}
-        available: dict[str, AgentElsewhere] = {}
+        available: dict[str, RemoteAgent] = {}
         for key, queue in self._chosen(workers).items():
             card, known = cards.get(queue), self._known.get(key)
             if known is not None and known.available and card == known.stored:
                 known.workers = workers[queue]
                 available[key] = known
             elif card is not None and self._fits(card.card):
-                available[key] = AgentElsewhere(card, workers[queue], self._store.clock)
+                available[key] = RemoteAgent(card, workers[queue], self._store.clock)
         return available
 
-    def _unavailable(self, available: Container[str], forgotten: float) -> dict[str, AgentElsewhere]:
+    def _unavailable(self, available: Container[str], forgotten: float) -> dict[str, RemoteAgent]:
         """The known agents that no worker offers any more, but for those that are gone since before `forgotten`."""
-        unavailable: dict[str, AgentElsewhere] = {}
+        unavailable: dict[str, RemoteAgent] = {}
         for key, agent in self._known.items():
             if key in available:
                 continue
             if agent.available:
-                unavailable[key] = AgentElsewhere(agent.stored, 0, self._store.clock)
+                unavailable[key] = RemoteAgent(agent.stored, 0, self._store.clock)
             elif agent.gone_at >= forgotten:
                 unavailable[key] = agent
         return unavailable
@@ -211,7 +211,7 @@ class Elsewhere:
             log.warning("agent %s is elsewhere, and left out here: %s", card.key, "; ".join(problems))
         return not problems
 
-    def agents(self) -> list[AgentElsewhere]:
+    def agents(self) -> list[RemoteAgent]:
         """The remote agents that are not also local."""
         own = {agent.card.key for agent in self._agents.own()}
         return [agent for key, agent in self._known.items() if key not in own]

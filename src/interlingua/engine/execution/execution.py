@@ -48,7 +48,7 @@ from ..handler.threads import HandlerThreads
 from ..handler.waits import Waits
 from ..handler.workspace import Editor
 from ..log.replay import Replay
-from ..log.run_log import LiveLog
+from ..log.run_log import RunLog
 from ..observe import tracing
 from ..teams.member_run import MemberRun
 from ..teams.ports import TeamPorts
@@ -76,7 +76,7 @@ class Execution:
         "waits", "worker",
     )  # fmt: skip
 
-    def __init__(self, worker: ExecutionHost, agent: Agent[..., Any] | None, log: LiveLog, replay: Replay) -> None:
+    def __init__(self, worker: ExecutionHost, agent: Agent[..., Any] | None, log: RunLog, replay: Replay) -> None:
         self.worker = worker
         self.agent = agent
         self.log = log

@@ -16,7 +16,7 @@ from .agent_limit import AgentLimit
 from .parking import Listeners
 
 
-class TeamGate(Directory, Gate, Participants, Protocol):
+class TeamGatePort(Directory, Gate, Participants, Protocol):
     """The teams of this process, and the gate of their delegations."""
 
 
@@ -28,7 +28,7 @@ class ExecutionEngine(Protocol):
     @property
     def agents(self) -> Cards: ...
     @property
-    def gate(self) -> TeamGate: ...
+    def gate(self) -> TeamGatePort: ...
     @property
     def workspaces(self) -> Workspaces: ...
     @property

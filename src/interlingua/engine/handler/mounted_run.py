@@ -80,7 +80,7 @@ def our_failure(message: str, told: Any) -> RemoteError | None:
     return RemoteError(message, code=code, transient=transient, details=told.get("details"))
 
 
-class Mounted:
+class MountedRun:
     """A run of a mounted agent, as its handler sees it beyond its context."""
 
     def __init__(self, ctx: Context[Any, Any]) -> None:

@@ -13,7 +13,7 @@ from ...store.ports import Store
 from ..alarm_clock import AlarmClock
 from ..log.received_messages import MailKind
 from ..log.replay import Replay
-from ..log.run_log import LiveLog
+from ..log.run_log import RunLog
 from ..settings import Settings
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class RunData:
 
     __slots__ = ("agent", "cancelling", "host", "log", "replay", "request", "rollback", "row", "team")
 
-    def __init__(self, host: Host, agent: Agent[..., Any] | None, log: LiveLog, replay: Replay) -> None:
+    def __init__(self, host: Host, agent: Agent[..., Any] | None, log: RunLog, replay: Replay) -> None:
         assert replay.created is not None
         self.host = host
         self.agent = agent

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ...store.changes import Change, Sealed
-from ..log.run_log import LiveLog
+from ..log.run_log import RunLog
 from ..observe import run_logging
 from .cluster_port import ClusterPort
 
 C = TypeVar("C", bound=Change)
 
-Settle = Callable[[LiveLog, Sealed | None], None]
+Settle = Callable[[RunLog, Sealed | None], None]
 """Applies what was committed, or refused, to the execution of the run."""
 
 
@@ -26,7 +26,7 @@ class CommitFanout:
         """Call `listener(change, committed)` for each change of a type; `committed` is false where it was refused."""
         self._listeners.setdefault(change, []).append(listener)
 
-    def on_commit(self, log: LiveLog, sealed: Sealed | None) -> None:
+    def on_commit(self, log: RunLog, sealed: Sealed | None) -> None:
         self._settle(log, sealed)
         committed = log.lost is None
         self._cluster.committed(log.row.id, sealed if committed else None)

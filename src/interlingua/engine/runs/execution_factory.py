@@ -11,7 +11,7 @@ from ..execution.entry import Entry
 from ..execution.execution import Execution
 from ..execution.host import ExecutionHost
 from ..log.replay import Replay
-from ..log.run_log import LiveLog
+from ..log.run_log import RunLog
 from ..log.stored_log import pages
 from .commit_fanout import CommitFanout
 
@@ -48,18 +48,18 @@ class ExecutionFactory:
             replay.read(page)
         return self._finish(entry, log, replay, None)
 
-    def _begin(self, row: RunRow) -> tuple[LiveLog, Replay]:
+    def _begin(self, row: RunRow) -> tuple[RunLog, Replay]:
         worker = self._worker
-        log = LiveLog(worker.store, copy.copy(row))  # the log's own row runs ahead of what is committed
+        log = RunLog(worker.store, copy.copy(row))  # the log's own row runs ahead of what is committed
         log.committed_row = row
         replay = Replay()
         log.recent.most_bytes = worker.settings.keep_live_bytes
         replay.bound(worker.settings.keep_live_bytes)
         return log, replay
 
-    def _finish(self, entry: Entry, log: LiveLog, replay: Replay, agent: Agent[..., Any] | None) -> Execution:
+    def _finish(self, entry: Entry, log: RunLog, replay: Replay, agent: Agent[..., Any] | None) -> Execution:
         replay.close_history()
-        log.created, log.witness = replay.created, entry.witness
+        log.created, log.participant = replay.created, entry.participant
         log.on_commit = self._worker.commits.on_commit
         execution = Execution(self._worker, agent or self._worker.registry.serving(entry.row.queue), log, replay)
         execution.entry = entry

@@ -20,7 +20,7 @@ from ..kept_output import kept_output
 from ..log.log_reader import LogReader
 from ..log.log_source import LogSources, next_hint
 from ..log.replay import Replay
-from ..log.run_log import LiveLog
+from ..log.run_log import RunLog
 from ..settings import Settings
 from .blocked_report import BlockedReport
 from .blocked_runs import read_reason
@@ -55,7 +55,7 @@ class LocalRuns(Protocol):
     @property
     def sources(self) -> LogSources: ...
 
-    def log_of(self, run: str) -> LiveLog | None: ...
+    def log_of(self, run: str) -> RunLog | None: ...
 
     def execution(self, run: str) -> LocalExecution | None: ...
 
@@ -67,7 +67,7 @@ class NoLocalRuns:
         self.cluster = cluster
         self.sources = sources
 
-    def log_of(self, run: str) -> LiveLog | None:
+    def log_of(self, run: str) -> RunLog | None:
         return None
 
     def execution(self, run: str) -> LocalExecution | None:
@@ -241,7 +241,7 @@ class RunQueries:
 
     # -- views --------------------------------------------------------------------------------------------
 
-    def _live_view(self, log: LiveLog, created: RunCreated | None) -> Run:
+    def _live_view(self, log: RunLog, created: RunCreated | None) -> Run:
         row = log.committed_row
         assert row is not None
         log.created = created

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .queries import RunQueries
 
 
-async def wait_elsewhere(
+async def wait_for_remote_run(
     runs: RunQueries, run: str, remote: PublishedLog, *, settled: bool, sealed: bool
 ) -> Run | None:
     """The run when it has ended (`settled`: or waits for an answer); None where it comes to be here. Leaves the log."""

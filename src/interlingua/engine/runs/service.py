@@ -20,14 +20,14 @@ from ...store.changes import Submitted
 from ...store.ports import Store
 from ...store.rows import MoveTo, RunRow
 from ..ids import new_id, now
-from ..log.run_log import Witness, tell_witness
+from ..log.run_log import TransactionParticipant, let_participate
 from ..observe import run_logging
 from ..settings import Settings
 from ..teams.conversation import MailKind
 from .admission import Admission, NewRun
 from .blocked_report import BlockedReport
 from .queries import LocalRuns, OpenQuestions, RunQueries
-from .remote_wait import wait_elsewhere
+from .remote_wait import wait_for_remote_run
 from .retry import check_retry, continuation
 from .run_handle import RunHandle
 
@@ -81,7 +81,7 @@ class RunService(RunQueries):
         parent: RunRow | None = None,
         run: str | None = None,
         watch: bool = False,
-        participant: Witness | None = None,
+        participant: TransactionParticipant | None = None,
     ) -> RunHandle:
         """Accepts a run. When this has been awaited, the run is on disk and will end. Where it raises, nothing was
         written and no agent was called.
@@ -120,7 +120,7 @@ class RunService(RunQueries):
             raise ChildFailed(f"agent {request.agent}: {gone.message}", error=gone, run=run)
         return RunHandle(self, await self.get(run, sealed=True), sealed=True) if known is not None else None
 
-    async def _write(self, new: NewRun, participant: Witness | None) -> Submitted:
+    async def _write(self, new: NewRun, participant: TransactionParticipant | None) -> Submitted:
         """Writes a run, and enters it where it starts here. Documents that a participant writes with its first event
         are in the same transaction."""
         worker, row, first = self._here, new.row, new.first
@@ -139,7 +139,7 @@ class RunService(RunQueries):
 
         def sealing() -> None:
             nonlocal participant
-            if participant is not None and not tell_witness(participant, [event]):
+            if participant is not None and not let_participate(participant, [event]):
                 participant = None
 
         writing = self.store.runs.submit(new.submission, committed, None if participant is None else sealing)
@@ -174,7 +174,7 @@ class RunService(RunQueries):
             while True:
                 log, row = self.worker.log_of(run), None
                 if log is None and (remote := await self.worker.cluster.remote_log(run)) is not None:
-                    ended = await wait_elsewhere(self, run, remote, settled=settled, sealed=sealed)
+                    ended = await wait_for_remote_run(self, run, remote, settled=settled, sealed=sealed)
                     if ended is not None:
                         return ended
                     continue  # it is here now

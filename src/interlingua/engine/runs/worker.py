@@ -40,7 +40,7 @@ from ..handler.branches import no_branch
 from ..ids import new_id
 from ..log import stored_log
 from ..log.log_source import LogSources
-from ..log.run_log import LiveLog, Witness
+from ..log.run_log import RunLog, TransactionParticipant
 from ..observe.run_metrics import Meters
 from ..settings import Settings
 from .claims import Claims, is_cleared
@@ -196,7 +196,7 @@ class Worker:
     def is_here(self, run: str) -> bool:
         return run in self._executions or run in self.inbox.coming
 
-    def log_of(self, run: str) -> LiveLog | None:
+    def log_of(self, run: str) -> RunLog | None:
         """The log of a run that is here, or that finished here a moment ago."""
         execution = self._executions.get(run)
         return execution.log if execution is not None else self._finished.get(run)
@@ -224,11 +224,13 @@ class Worker:
 
         return written
 
-    def enter_submitted(self, done: Submitted, first: Event, agent: Agent[..., Any], witness: Witness | None) -> None:
+    def enter_submitted(
+        self, done: Submitted, first: Event, agent: Agent[..., Any], participant: TransactionParticipant | None
+    ) -> None:
         """Start a run that was written and claimed in one transaction: all that is known of it is known here."""
         coming = self.inbox.coming.get(done.row.id)
         empty = coming is not None and coming.inbox_empty  # where nobody noted news any more, there may be some
-        entry = Entry(done.row, [first], done.thread, inbox_empty=empty, witness=witness)
+        entry = Entry(done.row, [first], done.thread, inbox_empty=empty, participant=participant)
         self._start_execution(self.factory.build(entry, agent), self.limits.enter(done.row.queue))
 
     async def enter(self, entry: Entry) -> None:
@@ -315,7 +317,7 @@ class Worker:
             self.claims.wake()
         self.cluster.slot_free()
 
-    def _settle(self, log: LiveLog, sealed: Sealed | None) -> None:
+    def _settle(self, log: RunLog, sealed: Sealed | None) -> None:
         """Something of a run was committed, or refused: let its execution go where it is over."""
         run = log.row.id
         execution = self._executions.get(run)

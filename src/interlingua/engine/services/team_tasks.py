@@ -26,7 +26,7 @@ from ..ids import new_id
 from ..runs.queries import RunQueries
 from ..runs.service import RunService
 from ..teams.members import TeamAgent
-from ..teams.team_gate import Gatekeeper
+from ..teams.team_gate import TeamGate
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,7 +43,7 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
 class TeamQueries:
     """Finds teams, their tasks, and what was said in them."""
 
-    def __init__(self, store: Store, directory: Gatekeeper, runs: RunQueries) -> None:
+    def __init__(self, store: Store, directory: TeamGate, runs: RunQueries) -> None:
         self._store = store
         self._directory = directory
         self._runs = runs
@@ -104,7 +104,7 @@ class TeamService(TeamQueries):
 
     _runs: RunService
 
-    def __init__(self, store: Store, directory: Gatekeeper, runs: RunService) -> None:
+    def __init__(self, store: Store, directory: TeamGate, runs: RunService) -> None:
         super().__init__(store, directory, runs)
 
     @property

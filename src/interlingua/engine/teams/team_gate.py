@@ -45,7 +45,7 @@ class ExecutingRuns(Protocol):
     def execution(self, run: str) -> ExecutingRun | None: ...
 
 
-class Gatekeeper(TeamDirectory):
+class TeamGate(TeamDirectory):
     """Checks and counts what members of teams delegate and propose, and gives each child its authority."""
 
     def __init__(self, store: Store, agents: AgentCatalog, next_hint: Callable[[str], asyncio.Future[None]]) -> None:
