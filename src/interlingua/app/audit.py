@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from ..engine.agents.mount_path import MEMBER_OF
-from ..engine.ports import EventRow, RunRow, Tombstone
-from ..engine.runs.queries import RunQueries
-from ..engine.teams.members import MANIFEST
+from ..engine.ports import MANIFEST, EventRow, RunQueries, RunRow, Tombstone
 from ..model import json_values
 from ..model.audit.export import (
     FORMAT,

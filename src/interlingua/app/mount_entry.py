@@ -11,8 +11,8 @@ from typing import Any, Literal
 import msgspec
 
 from ..engine.agents.agent import Agent, NameTaken
-from ..engine.cluster.remote_agents import RemoteAgents
 from ..engine.handler.mounted_run import MOUNTED_FROM
+from ..engine.ports import RemoteAgents
 from ..model import json_values
 from ..model.card import AgentCard
 from ..model.errors import DefinitionError, InvalidRequest

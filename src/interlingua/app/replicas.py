@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from ..engine.cluster.membership import Membership, Replica
+from ..engine.ports import Membership, Replica
 from ..model.errors import InterlinguaError
 from ..protocols import Bound
 from ..security.auth import Authenticator

@@ -117,7 +117,7 @@ class RunQueries:
             execution = self.worker.execution(run)
             if execution is not None or log.created is not None:
                 created = execution.replay.created if execution is not None else log.created
-                view = self._live_view(log, created)
+                view = _live_view(log, created)
                 if view.status is not Status.WAITING:
                     return view
         return await self.full_view(await self.row(run, sealed=sealed))
@@ -241,15 +241,6 @@ class RunQueries:
 
     # -- views --------------------------------------------------------------------------------------------
 
-    def _live_view(self, log: RunLog, created: RunCreated | None) -> Run:
-        row = log.committed_row
-        assert row is not None
-        log.created = created
-        view = self.view(row, created)
-        if log.finished is not None:
-            view.output, view.error, view.usage = log.finished.output, log.finished.error, log.finished.usage
-        return view
-
     async def full_view(self, row: RunRow) -> Run:
         """Returns a run with what its first and last event, its questions and its standing in line tell."""
         ends = await self.store.runs.ends(row.id)
@@ -274,3 +265,14 @@ class RunQueries:
             json_values.decode(row.metadata), created.request if created is not None else None,
             origin=row.origin, blocked=read_reason(row.blocked_reason) if row.blocked_reason is not None else None,
         )  # fmt: skip
+
+
+def _live_view(log: RunLog, created: RunCreated | None) -> Run:
+    """Returns a run as far as the log in memory tells, which is all but its questions."""
+    row = log.committed_row
+    assert row is not None
+    log.created = created
+    view = RunQueries.view(row, created)
+    if log.finished is not None:
+        view.output, view.error, view.usage = log.finished.output, log.finished.error, log.finished.usage
+    return view

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...engine.cluster.session_affinity import SessionAffinity
+from ...engine.ports import SessionAffinity
 from ...model.documents import Document
 from ...model.errors import InterlinguaError
 from ...model.events import QuestionAnswered, QuestionAsked, QuestionWithdrawn, RunFinished

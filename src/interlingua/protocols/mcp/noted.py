@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...engine.cluster.session_affinity import SessionAffinity
+from ...engine.ports import SessionAffinity
 from ...model.documents import Document, Drop, Put
 from ...model.errors import Conflict, InterlinguaError, NotFound
 from ...model.run import Caller
