@@ -24,6 +24,7 @@ from ...model.run import Option, RunRequest
 from ...model.run import Question as AskedQuestion
 from ...model.team import carried_scope
 from ...model.team.carried_scope import CarriedScope
+from ...runtime.clock import sleep
 from ..agents.mount_path import MOUNTED_FROM as MOUNTED_FROM
 from ..agents.mount_path import VIA
 from ..agents.question_types import EXPIRED, Question, QuestionCodec
@@ -273,7 +274,7 @@ class MountedRun:
                 await moved_on()
             except Exception as error:  # people here are asked all the same
                 log_.info("run %s cannot see whether its question is still asked: %s", self._ctx.run_id, error)
-                await asyncio.sleep(LOOK_EVERY)
+                await sleep(self._run.data.clock, LOOK_EVERY)
                 continue
             return
 

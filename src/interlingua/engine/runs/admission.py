@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -21,7 +20,6 @@ from ...store.ports import Store
 from ...store.rows import EventRow, RunRow
 from ..agents.agent import Agent
 from ..agents.catalog import AgentCatalog
-from ..ids import now
 from ..log.run_log import encode
 from ..settings import Settings
 from .concurrency_limits import ConcurrencyLimits
@@ -94,7 +92,7 @@ class Admission:
         self._check(request, stored.card, agent)
         if self._store.runs.backlog() > _BACKLOG:
             raise Overloaded("the store cannot keep up; try again in a moment")
-        time = now()
+        time = self._store.clock.now()
         request = self._begin_task(request, time)
         created = RunCreated(
             request, agent.digest if agent is not None else json_values.digest(msgspec.to_builtins(stored.card)),
@@ -156,7 +154,7 @@ class Admission:
     async def _waiting_runs(self) -> int:
         """Returns how many runs wait for a slot. They are counted a few times per second, in the background; only near
         the limit is a count awaited: submissions that wait here overtake each other."""
-        time = asyncio.get_running_loop().time()
+        time = self._store.clock.monotonic()
         self._waiting += 1
         if self._waiting * 2 > self._settings.max_pending:
             await self.count_waiting()

@@ -18,7 +18,6 @@ from ...model.run import Blocked
 from ...store.ports import Store
 from ...store.rows import RunRow
 from ..agents.agent import Registry
-from ..ids import now
 from .blocked_runs import read_reason
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class BlockedReport:
             row = replace(row, worker=None, wake_at=0)  # as it will be handed back
         if row.blocked_reason is not None:
             return read_reason(row.blocked_reason)
-        if row.worker is not None or row.status.final or row.wake_at is None or row.wake_at > now():
+        if row.worker is not None or row.status.final or row.wake_at is None or row.wake_at > self._store.clock.now():
             return None
         if row.blocked is not None:
             why = "it went on with other code, which is gone; the code that is there could not go on with it"
@@ -73,7 +72,7 @@ class BlockedReport:
         found = dict.fromkeys(REASONS, 0)
         for reason, count in await self._store.claims.blocked_reasons():
             found[read_reason(reason).reason if reason is not None else "no_code"] += count
-        for queue, count in await self._store.claims.due_counts(now()):
+        for queue, count in await self._store.claims.due_counts(self._store.clock.now()):
             if not await self.is_served(queue):
                 found["no_code"] += count
         return found
@@ -82,9 +81,9 @@ class BlockedReport:
         """Returns the rows of blocked runs, the newest first."""
         store = self._store
         rows = await store.runs.search(where)
-        for queue, _ in await store.claims.due_counts(now()):
+        for queue, _ in await store.claims.due_counts(self._store.clock.now()):
             if not await self.is_served(queue):
-                rows += await store.claims.due_runs(queue, now(), where.limit)
+                rows += await store.claims.due_runs(queue, self._store.clock.now(), where.limit)
         wanted = [row for row in rows if where.agent in (None, row.agent) and where.thread in (None, row.thread)]
         if where.status is not None:
             wanted = [row for row in wanted if row.status in where.status]
@@ -109,11 +108,11 @@ class BlockedReport:
         if not self._readers:
             return
         store = self._store
-        for queue, _ in await store.claims.due_counts(now()):
+        for queue, _ in await store.claims.due_counts(self._store.clock.now()):
             if not await self.is_served(queue):
                 self._unserved.add(queue)
         for queue in self._unserved & before:
-            for row in await store.claims.due_runs(queue, now(), _AT_ONCE):
+            for row in await store.claims.due_runs(queue, self._store.clock.now(), _AT_ONCE):
                 for reader in list(self._readers.get(row.id, ())):
                     reader.tell_blocked(_no_code(row))
 

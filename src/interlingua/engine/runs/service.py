@@ -19,7 +19,7 @@ from ...model.status import Status
 from ...store.changes import Submitted
 from ...store.ports import Store
 from ...store.rows import MoveTo, RunRow
-from ..ids import new_id, now
+from ..ids import new_id
 from ..log.run_log import TransactionParticipant, let_participate
 from ..observe import run_logging
 from ..settings import Settings
@@ -202,10 +202,10 @@ class RunService(RunQueries):
     async def wait_briefly(self, run: Run) -> Run:
         """Returns the run when it has ended, where it executes here and ends soon; else as it was. Costs less than a
         task that waits beside others."""
-        log, loop = self.worker.log_of(run.id), asyncio.get_running_loop()
-        until = loop.time() + _MOMENT
+        log, clock = self.worker.log_of(run.id), self.store.clock
+        until = clock.monotonic() + _MOMENT
         while log is not None and log.lost is None and log.finished is None:
-            left = until - loop.time()
+            left = until - clock.monotonic()
             if left <= 0 or log.status is Status.WAITING:
                 return run
             changed = log.changed()
@@ -224,7 +224,7 @@ class RunService(RunQueries):
         if not sealed:
             await self.check_open(run)
         body = json_values.encode({"by": by.id, "reason": reason, "rollback": rollback})
-        _, owner = await self.store.runs.deliver(run, "cancel", body, now())
+        _, owner = await self.store.runs.deliver(run, "cancel", body, self.store.clock.now())
         if owner is None and self.worker.execution(run) is None:
             await self._here.claim_and_enter(run)
         else:
@@ -248,14 +248,14 @@ class RunService(RunQueries):
 
     async def deliver(self, run: str, kind: str, body: bytes) -> None:
         """Puts an item into a run's inbox, and notifies its owner."""
-        _, owner = await self.store.runs.deliver(run, kind, body, now())
+        _, owner = await self.store.runs.deliver(run, kind, body, self.store.clock.now())
         self._here.notify_run(run, owner=owner)
 
     async def move(self, run: str, origin: Origin | str, *, version: str | None = None, by: Caller = OWNER) -> None:
         """Gives an unfinished run to the code of another origin, on purpose. `version`: of the agent there, where it is
         another. Refused while a worker has the run."""
         row = await self.row(run, sealed=True)
-        to = MoveTo(str(origin), row.version if version is None else version, by.id, now())
+        to = MoveTo(str(origin), row.version if version is None else version, by.id, self.store.clock.now())
         self._here.announce(await self.store.claims.move(run, to))
 
     async def retry(self, run: str, *, by: Caller = OWNER) -> RunHandle:
@@ -264,14 +264,14 @@ class RunService(RunQueries):
         Returns the run that goes on: the run itself, or its one continuation."""
         row = await self.row(run, sealed=True)
         if not row.status.final:
-            if not await self.store.claims.unblock(run, now()):
+            if not await self.store.claims.unblock(run, self.store.clock.now()):
                 why = await self.blocked_report.reason(row)
                 raise Conflict(f"run {run} {f'cannot go on: {why.message}' if why else 'is not blocked'}")
             self._here.offer(row)
             log.info("run %s of %s goes on again, as %s wants", row.id, row.agent, by.id)
             return await self.handle(run, sealed=True)
         check_retry(row)
-        submission, created = continuation(row, await self._here.all_events(run))
+        submission, created = continuation(row, await self._here.all_events(run), self.store.clock.now())
         done = await self.store.runs.submit(submission)
         if done.existing:
             return await self.handle(done.row.id, sealed=True)
@@ -287,7 +287,7 @@ class RunService(RunQueries):
         """
         if not sealed:
             await self.check_open(run)
-        for gone in await self.store.runs.delete(run, now(), rollback=rollback):
+        for gone in await self.store.runs.delete(run, self.store.clock.now(), rollback=rollback):
             self._here.forget(gone)
 
     async def erase(self, run: str, seq: int, *, sealed: bool = False) -> None:

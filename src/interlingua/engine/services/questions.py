@@ -14,7 +14,6 @@ from ...model.filters import QuestionFilter
 from ...model.run import OWNER, Caller, Question, QuestionRecord
 from ...model.schemas import Validator
 from ...store.ports import Store
-from ..ids import now
 from ..settings import Settings
 
 Answered = Callable[[str, str | None], None]
@@ -74,5 +73,5 @@ class QuestionService(QuestionQueries):
         Validator(asked.answer_schema, what="answer").check(value, InvalidAnswer)
         if (weight := len(json_values.encode(value))) > (most := self._settings.max_input_bytes):
             raise TooLarge(f"the answer is larger than {most} bytes: as JSON it has {weight}")
-        run, _, owner = await self._store.questions.answer(question, value, by.id, now(), door)
+        run, _, owner = await self._store.questions.answer(question, value, by.id, self._store.clock.now(), door)
         self._answered(run, owner)

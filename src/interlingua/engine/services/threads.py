@@ -15,7 +15,7 @@ from ...model.run import OWNER, Caller, Checkpoint, Thread, check_id
 from ...model.schemas import Validator
 from ...store.ports import Store
 from ..agents.agent import Registry
-from ..ids import new_id, now
+from ..ids import new_id
 
 _LOOK_BACK = (10, 190)  # runs of a thread, newest first: the first page nearly always tells
 
@@ -179,7 +179,7 @@ class ThreadService(ThreadQueries):
         check_id(caller.id, "the id of the caller")
         if thread is not None:
             check_id(thread, "the thread id", "/thread_id")
-        time = now()
+        time = self._store.clock.now()
         fresh = Thread(thread or new_id(), "idle", time, time, caller.id, metadata=metadata or {})
         return await self._store.threads.create(fresh, if_exists=if_exists)
 
@@ -203,15 +203,15 @@ class ThreadService(ThreadQueries):
             metadata=metadata,
             base=checkpoint,
             messages=messages,
-            now=now(),
+            now=self._store.clock.now(),
         )
 
     async def copy(self, thread: str) -> Thread:
         """A thread of its own with the same values, history and messages."""
-        return await self._store.threads.copy(thread, new_id(), new_id, now())
+        return await self._store.threads.copy(thread, new_id(), new_id, self._store.clock.now())
 
     async def delete(self, thread: str) -> None:
-        await self._store.threads.delete(thread, now())
+        await self._store.threads.delete(thread, self._store.clock.now())
 
 
 def same_state(one: Schema | None, other: Schema | None) -> bool:

@@ -23,7 +23,6 @@ from ...store.changes import CountDelegation, Tally
 from ...store.ports import Store
 from ...store.rows import DelegationRow, RunRow
 from ..agents.catalog import AgentCatalog
-from ..ids import now
 from .conversation import nobody
 from .members import Member
 from .team_directory import TeamDirectory, member_id
@@ -70,7 +69,7 @@ class TeamGate(TeamDirectory):
         target = member_id(authority, name)
         lineage = await self._lineage(row, authority)
         started = await self._store.delegations.started(authority.root or row.id, [run for run, _ in lineage])
-        _decide(started, lineage, authority, target)
+        _decide(started, lineage, authority, target, self._store.clock.now())
 
     async def count_delegation(self, row: RunRow, authority: Authority, member: Member) -> CountDelegation:
         """What counts a delegation, once, where it is allowed, and names its task."""
@@ -78,7 +77,7 @@ class TeamGate(TeamDirectory):
         runs = [run for run, _ in lineage]
 
         def admit(known: Tally) -> int:
-            _decide(known.started(runs), lineage, authority, member.id)
+            _decide(known.started(runs), lineage, authority, member.id, self._store.clock.now())
             above = [one.instance for _, one in lineage if one.agent == member.id]
             return max(known.last(member.id), *above, 0) + 1
 
@@ -99,8 +98,8 @@ class TeamGate(TeamDirectory):
         wanted = await self.count_delegation(row, authority, member)
         found = await self._store.delegations.count(msgspec.structs.replace(wanted, run=run))
         return gates.shrink(
-            authority, member.manifest, member.team.limits_of(member.manifest), now=now(), scope=scope,
-            instance=found.row.instance, started=found.started, task=found.row.label,
+            authority, member.manifest, member.team.limits_of(member.manifest), now=self._store.clock.now(),
+            scope=scope, instance=found.row.instance, started=found.started, task=found.row.label,
         )  # fmt: skip
 
     async def admit_review(
@@ -110,7 +109,7 @@ class TeamGate(TeamDirectory):
         wanted = await self.count_review(row, judged, overseer, label)
         found = await self._store.delegations.count(msgspec.structs.replace(wanted, run=run))
         limits = overseer.team.limits_of(overseer.manifest)
-        granted = gates.shrink(judged, overseer.manifest, limits, now=now(), task=found.row.label)
+        granted = gates.shrink(judged, overseer.manifest, limits, now=self._store.clock.now(), task=found.row.label)
         return self.review_authority(judged, granted)
 
     async def _lineage(self, row: RunRow, authority: Authority) -> list[tuple[str, Authority]]:
@@ -163,7 +162,7 @@ class TeamGate(TeamDirectory):
         seconds = team.limits_of(manifest).review_seconds if manifest is not None else None
         if seconds is None:
             return granted
-        until = now() + round(seconds * 1_000_000)
+        until = self._store.clock.now() + round(seconds * 1_000_000)
         return msgspec.structs.replace(granted, deadline=min(until, granted.deadline or until))
 
     def check_patience(self, judged: Authority, exchanges: list[Exchange], others: int = 0) -> None:
@@ -185,9 +184,11 @@ class TeamGate(TeamDirectory):
             raise Rejected(f"{manifest.overseer} did not approve the result of {judged.path[-1]} in {asked} rounds")
 
 
-def _decide(started: list[int], lineage: list[tuple[str, Authority]], authority: Authority, target: str) -> None:
-    """Whether a run may start one more, and whether all of those above it may have one more below them."""
-    decision = gates.may_delegate(authority, target, started=started[-1], now=now())
+def _decide(
+    started: list[int], lineage: list[tuple[str, Authority]], authority: Authority, target: str, now: int
+) -> None:
+    """Raises if a run may not start one more, or one of those above it may not have one more below it."""
+    decision = gates.may_delegate(authority, target, started=started[-1], now=now)
     if decision.allowed:
         for count, (_, above) in zip(started[:-1], lineage[:-1], strict=True):
             if count >= above.budget:
