@@ -86,5 +86,5 @@ class AlarmClock:
                 alarm.cancel()
 
     def _drift(self) -> int:
-        """How many microseconds the time of day is ahead of the seconds that only grow."""
+        """Returns by how many microseconds the time of day is ahead of `monotonic`."""
         return self.now() - int(self.monotonic() * 1e6)

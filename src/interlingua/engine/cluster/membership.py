@@ -149,8 +149,8 @@ class Membership:
         self._known = found
 
     async def gone(self, replica: Replica) -> bool:
-        """Whether one that does not answer is dead. Its worker's end is noticed by the sweeps of all; nothing is taken
-        from one that only cannot be reached, because it would go on with it."""
+        """Returns True if a replica that does not answer is dead: the sweep of any process finds the end of its worker.
+        A replica that only cannot be reached goes on with its sessions, so nothing is taken from it."""
         store = self._store
         deadline = store.clock.monotonic() + store.claims.missed_after + 2 * self._sweep_every + _PATIENCE
         while store.clock.monotonic() < deadline:

@@ -68,7 +68,7 @@ class BlockedReport:
         return None if await self.is_served(row.queue) else _no_code(row)
 
     async def counts(self) -> dict[str, int]:
-        """How many runs are blocked, by reason."""
+        """Counts blocked runs by reason."""
         found = dict.fromkeys(REASONS, 0)
         for reason, count in await self._store.claims.blocked_reasons():
             found[read_reason(reason).reason if reason is not None else "no_code"] += count

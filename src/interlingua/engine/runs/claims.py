@@ -232,5 +232,5 @@ class Claims:
 
 
 def is_cleared(row: RunRow) -> bool:
-    """Whether a suspect has not ended its process: it made a record, waits, or has ended itself."""
+    """Returns True if a suspect did not end its process: it made a record, waits, or has ended."""
     return row.crashes < SUSPECT or row.worker is None

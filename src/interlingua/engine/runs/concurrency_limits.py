@@ -57,14 +57,14 @@ class ConcurrencyLimits:
         return self.room > 0 and not self.closed
 
     def may_start(self, agent: Agent[..., Any]) -> bool:
-        """Whether a new run may start here without standing in line: no run waits for the slot."""
+        """Returns True if a new run may start here at once: no other run waits for the slot."""
         if self.starved or not self.has_room:
             return False
         limit = self.of_agent(agent)
         return limit is None or (limit.room > 0 and not limit.has_line)
 
     def may_claim(self, queue: str) -> bool:
-        """Whether there is a slot for a run of this queue."""
+        """Returns True if there is a slot for a run of this queue."""
         limit = self.of_queue(queue)
         return self.has_room and (limit is None or limit.room > 0)
 
@@ -102,7 +102,7 @@ class ConcurrencyLimits:
             limit.free() if idle else limit.take()
 
     def has_line(self, limit: AgentLimit | None) -> bool:
-        """Whether runs may wait for the slot that was just freed."""
+        """Returns True if runs may wait for the slot that was just freed."""
         return self.starved or (limit is not None and limit.has_line)
 
     # -- slots of agents ----------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class ConcurrencyLimits:
         return self._of_queue.get(self._registry.queue(agent)) if self._of_queue else None
 
     def with_room(self, queues: list[str]) -> list[str]:
-        """Those of these queues whose agents have a slot."""
+        """Returns the queues whose agents have a free slot."""
         if not self._of_queue:
             return queues
         return [queue for queue in queues if (limit := self._of_queue.get(queue)) is None or limit.room > 0]

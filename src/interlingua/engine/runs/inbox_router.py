@@ -98,7 +98,7 @@ class InboxRouter:
 
     @property
     def lets_in(self) -> bool:
-        """Whether runs that this worker has claimed are on their way in."""
+        """True while runs that this worker has claimed are not entered yet."""
         return any(entry.claimed for entry in self.coming.values())
 
     def _execution(self, run: str) -> Receiver | None:

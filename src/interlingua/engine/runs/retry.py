@@ -86,7 +86,7 @@ def continuation(failed: RunRow, events: list[Event], time: int) -> tuple[Submis
 
 
 def _good_records(events: list[Event]) -> list[Event]:
-    """What is copied of the log of a failed run: all that stands up to its last good record, without what failed."""
+    """Returns the events of a failed run that are copied: all up to its last good record, without the failure."""
     finished = events[-1].body
     error = finished.error if isinstance(finished, RunFinished) else None
     upto = max((event.seq for event in events if _is_good(event.body)), default=0)
@@ -127,7 +127,7 @@ def _is_good(body: Body | None) -> bool:
 
 
 def _is_culprit(body: Body | None, error: ErrorInfo | None) -> bool:
-    """Whether this is the record of the failure that the run ended with."""
+    """Returns True if this is the record of the failure that ended the run."""
     if error is None:
         return False
     match body:

@@ -169,8 +169,8 @@ class Worker:
 
     @property
     def is_ending(self) -> bool:
-        """Whether a run that is cut short here ends with the process: the engine stops, or our own tasks are cancelled,
-        as when the event loop ends."""
+        """True if a run that is cut short ends with the process: the engine stops, or its own tasks are cancelled, as
+        when the event loop ends."""
         return self._stopping or self._loops.was_cancelled
 
     def _working(self) -> list[Execution]:
@@ -393,5 +393,5 @@ class Worker:
 
 
 def _next_is_last(crashes: int, retries: int) -> bool:
-    """Whether a run that is no suspect yet ends at its next crash. The first crash ends none."""
+    """Returns True if a run that is no suspect yet ends at its next crash. The first crash ends no run."""
     return max(1, retries - 1) <= crashes < SUSPECT

@@ -22,7 +22,7 @@ _OPEN = [status for status in Status if not status.final]
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """What became of a run that was to be moved."""
+    """The outcome of moving one run."""
 
     run: str
     agent: str
@@ -90,7 +90,7 @@ class Mover:
         return found
 
     async def move_all(self, queues: Iterable[QueueCount], by: Caller = OWNER) -> list[Moved]:
-        """Move all runs of these queues. Runs that cannot be moved now are told with the others."""
+        """Move all runs of these queues. Runs that cannot be moved now are reported with the others."""
         return [
             await self._one(run, one.agent, one.version, one.origin, by)
             for one in queues

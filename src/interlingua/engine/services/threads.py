@@ -52,7 +52,7 @@ class ThreadQueries:
     # -- whose state it is --------------------------------------------------------------------------------
 
     async def check_state(self, thread: Thread, card: AgentCard) -> None:
-        """Refuse a run whose agent keeps another state than the thread has.
+        """Refuses a run whose agent keeps another state than the thread has.
 
         Agents share a thread when their state schemas are the same, or when they keep none. Another version of the
         same agent may have another schema: an update must not orphan its threads, so there the values decide. The
@@ -73,7 +73,7 @@ class ThreadQueries:
                 raise Conflict(f"the values of thread {thread.id} do not fit agent {card.key}: {error}") from None
 
     async def check_values(self, thread: str, values_: dict[str, Any], *, checkpoint: str | None = None) -> None:
-        """Refuse values that, put into the thread, would not fit the agent whose state it holds."""
+        """Refuses values that would not fit the agent whose state the thread holds."""
         keeper = await self._keeper(thread)
         if keeper is None or keeper.state is None:
             return
@@ -89,8 +89,8 @@ class ThreadQueries:
             raise InvalidState(f"agent {keeper.key}: {error.message}", path=f"/values{error.path}") from None
 
     async def is_described(self, thread: Thread) -> bool:
-        """Whether callers can know what the thread's state means. Not where only agents wrote it whose cards do not
-        describe it: that state is theirs. What was put there from outside is its sender's."""
+        """Returns True if callers can know what the thread's state means: it came from outside, or from an agent whose
+        card describes it."""
         before: str | None = None
         written = False
         for limit in _LOOK_BACK if thread.values else ():

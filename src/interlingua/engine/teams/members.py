@@ -75,7 +75,7 @@ class Member:
 
 
 def _parts(agent: TeamAgent) -> list[Agent[..., Any]]:
-    """What is registered for a team, beside itself."""
+    """Returns the agents that are registered with a team."""
     members = agent.members
     overseers = {manifest.overseer for manifest in agent.team.manifests.values()}
     found: list[Agent[..., Any]] = []

@@ -83,7 +83,7 @@ class TeamDirectory:
         return msgspec.structs.replace(request, authority=granted)
 
     async def is_member(self, name: str) -> bool:
-        """Whether somebody outside of teams means a member of one, and no other agent, here or elsewhere."""
+        """Returns True if a name means a member of a team, and no agent that callers outside of teams can reach."""
         if not self.teams or self._agents.find(name) is not None:
             return False
         if any(name.startswith(f"{team}/") for team in self.teams):

@@ -72,7 +72,7 @@ class TeamGate(TeamDirectory):
         _decide(started, lineage, authority, target, self._store.clock.now())
 
     async def count_delegation(self, row: RunRow, authority: Authority, member: Member) -> CountDelegation:
-        """What counts a delegation, once, where it is allowed, and names its task."""
+        """Returns the change that counts an allowed delegation once, and labels its task."""
         lineage = await self._lineage(row, authority)
         runs = [run for run, _ in lineage]
 
@@ -122,7 +122,7 @@ class TeamGate(TeamDirectory):
         return [*found, (row.id, authority)]
 
     async def authority_of(self, run: str) -> Authority | None:
-        """What a run was created with."""
+        """Returns the authority that a run was created with."""
         if run not in self._authorities:
             execution = self._worker.execution(run)
             if execution is not None:
