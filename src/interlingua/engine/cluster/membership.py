@@ -126,27 +126,27 @@ class Membership:
         store = self._store
         rows = await store.documents.search(_SPACE, limit=1000)
         workers = {worker.id for worker in await store.claims.workers()}  # after: who is noted has entered before
-        found: dict[str, Replica] = {}
+        members: dict[str, Replica] = {}
         dead = []
         for row in rows:
             replica = msgspec.json.decode(row.body, type=Replica)
             if replica.worker in workers:
-                found[row.id] = replica
+                members[row.id] = replica
             else:
                 dead.append(row.id)
         if dead:
             log.info("replicas that are gone: %s", ", ".join(dead))
             await store.documents.write([Drop(_SPACE, id_) for id_ in dead])
         me = self._me
-        if me is not None and me.id not in found:
+        if me is not None and me.id not in members:
             # What it had may be at others by now. Nothing of that is lost: it is in the store, and is found or made
             # anew like what a dead one had.
             log.error("other replicas took this one for dead; it goes on without what it had")
             for tell in self.given_up:
                 tell()
             await store.documents.write([_note(me)])
-            found[me.id] = me
-        self._known = found
+            members[me.id] = me
+        self._known = members
 
     async def gone(self, replica: Replica) -> bool:
         """Returns True if a replica that does not answer is dead: the sweep of any process finds the end of its worker.

@@ -29,8 +29,8 @@ class WorkOffers:
 
     def waiting(self, queue: str) -> int:
         """Offers that are yet to be claimed."""
-        found = self._next.get(queue)
-        return len(found.slots) if found is not None else 0
+        round_ = self._next.get(queue)
+        return len(round_.slots) if round_ is not None else 0
 
     async def take(self, queue: str) -> bool:
         """Claims one due run of a queue, and returns once the store has decided. False: no slot is free here."""

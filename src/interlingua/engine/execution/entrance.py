@@ -97,6 +97,6 @@ class Entrance:
 
     def decoded_config(self, agent: Agent[..., Any]) -> Any:
         """The config as the handler gets it."""
-        given = self._data.request.config
-        config = given if given is not None else {}
+        requested = self._data.request.config
+        config = requested if requested is not None else {}
         return config if agent.config is None else agent.config.decode(config, Invalid)

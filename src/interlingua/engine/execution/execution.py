@@ -157,11 +157,11 @@ class Execution:
     @property
     def editor(self) -> Editor | None:
         workspaces, path = self.worker.engine.workspaces, self.data.row.path
-        found = workspaces.find(self.thread.id)
-        if found is None and path:  # that of the run that all this began with, where it is here too
+        editor = workspaces.find(self.thread.id)
+        if editor is None and path:  # that of the run that all this began with, where it is here too
             log = self.worker.log_of(path.split("/")[1])
-            found = workspaces.find(log.row.thread if log is not None else None)
-        return found
+            editor = workspaces.find(log.row.thread if log is not None else None)
+        return editor
 
     # -- life ---------------------------------------------------------------------------------------------
 

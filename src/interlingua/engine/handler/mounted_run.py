@@ -72,13 +72,13 @@ def attached(card: AgentCard) -> AgentCard:
     return msgspec.structs.replace(card, input=dict(ANY_OBJECT), input_text=None, config=None)
 
 
-def our_failure(message: str, told: Any) -> RemoteError | None:
+def our_failure(message: str, details: Any) -> RemoteError | None:
     """The error of a run at a server that tells, as ours do, both its code and whether it may pass: as it was raised
     there, over however many mounts it has come. None for what another maker's server tells."""
-    code, transient = (told.get("code"), told.get("transient")) if isinstance(told, dict) else (None, None)
+    code, transient = (details.get("code"), details.get("transient")) if isinstance(details, dict) else (None, None)
     if not isinstance(code, str) or not isinstance(transient, bool):
         return None
-    return RemoteError(message, code=code, transient=transient, details=told.get("details"))
+    return RemoteError(message, code=code, transient=transient, details=details.get("details"))
 
 
 class MountedRun:

@@ -69,13 +69,13 @@ class BlockedReport:
 
     async def counts(self) -> dict[str, int]:
         """Counts blocked runs by reason."""
-        found = dict.fromkeys(REASONS, 0)
+        counts = dict.fromkeys(REASONS, 0)
         for reason, count in await self._store.claims.blocked_reasons():
-            found[read_reason(reason).reason if reason is not None else "no_code"] += count
+            counts[read_reason(reason).reason if reason is not None else "no_code"] += count
         for queue, count in await self._store.claims.due_counts(self._store.clock.now()):
             if not await self.is_served(queue):
-                found["no_code"] += count
-        return found
+                counts["no_code"] += count
+        return counts
 
     async def rows(self, where: RunFilter) -> list[RunRow]:
         """Returns the rows of blocked runs, the newest first."""
@@ -84,11 +84,11 @@ class BlockedReport:
         for queue, _ in await store.claims.due_counts(self._store.clock.now()):
             if not await self.is_served(queue):
                 rows += await store.claims.due_runs(queue, self._store.clock.now(), where.limit)
-        wanted = [row for row in rows if where.agent in (None, row.agent) and where.thread in (None, row.thread)]
+        matching = [row for row in rows if where.agent in (None, row.agent) and where.thread in (None, row.thread)]
         if where.status is not None:
-            wanted = [row for row in wanted if row.status in where.status]
-        wanted = sorted({row.id: row for row in wanted}.values(), key=lambda row: row.id, reverse=True)
-        return wanted[: where.limit]
+            matching = [row for row in matching if row.status in where.status]
+        matching = sorted({row.id: row for row in matching}.values(), key=lambda row: row.id, reverse=True)
+        return matching[: where.limit]
 
     # -- readers ------------------------------------------------------------------------------------------
 
@@ -125,20 +125,20 @@ class BlockedReport:
 
     async def _unexecutable(self) -> list[str]:
         store, codes = self._store, self._agents.codes()
-        found: list[str] = []
+        lines: list[str] = []
         for one in await store.claims.open_queues():
             queue = run_identity.queue(one.origin, one.agent, one.version)
             if queue not in codes and not await self.is_served(queue):
                 what = f"{_counted(one.runs, 'waits', 'wait')} for {_shown(one.origin, one.agent, one.version)}"
                 move = f"interlingua runs move --from '{one.origin}' --to TARGET"
-                found.append(f"{what}, which nobody serves. Serve it, or: {move}")
+                lines.append(f"{what}, which nobody serves. Serve it, or: {move}")
         for line in await store.claims.blocked_lines():
             if line.reason and (line.queue not in codes or codes[line.queue] in line.codes.split()):
                 why = read_reason(line.reason).message
                 key = run_identity.split_queue(line.queue)[1]
                 what = _counted(line.runs, f"of {key} is blocked", f"of {key} are blocked")
-                found.append(f"{what}: {why} (interlingua runs list --blocked)")
-        return found
+                lines.append(f"{what}: {why} (interlingua runs list --blocked)")
+        return lines
 
     async def is_served(self, queue: str) -> bool:
         """Returns True if a living process executes the runs of a queue, as of a moment ago."""

@@ -129,9 +129,9 @@ class ConcurrencyLimits:
 
     def rooms(self, queues: list[str]) -> list[tuple[list[str], int]]:
         """The limited ones of these queues, those with one limit together, and how many slots it has left."""
-        found: dict[int, tuple[list[str], int]] = {}
+        rooms: dict[int, tuple[list[str], int]] = {}
         for queue in queues if self._of_queue else ():
             limit = self._of_queue.get(queue)
             if limit is not None:
-                found.setdefault(id(limit), ([], limit.room))[0].append(queue)
-        return list(found.values())
+                rooms.setdefault(id(limit), ([], limit.room))[0].append(queue)
+        return list(rooms.values())

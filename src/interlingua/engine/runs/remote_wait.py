@@ -66,10 +66,10 @@ def _ended(runs: RunQueries, remote: PublishedLog, last: Event, *, sealed: bool)
 
 def _says_too_little(remote: PublishedLog, last: Event, seen: int, *, settled: bool) -> bool:
     """True if the store must be read: after a gap, at the end of the run, or at a question, which needs its record."""
-    told = remote.since(seen)
-    if told is None or type(last.body) is RunFinished:
+    events = remote.since(seen)
+    if events is None or type(last.body) is RunFinished:
         return True
-    return settled and any(type(event.body) is QuestionAsked for event in told)
+    return settled and any(type(event.body) is QuestionAsked for event in events)
 
 
 async def _look(runs: RunQueries, run: str, *, settled: bool, sealed: bool) -> Run | None:

@@ -83,11 +83,11 @@ class Mover:
     async def open_queues(self, origin: str) -> list[QueueCount]:
         """The queues with unfinished runs of an origin. `origin`: PROJECT SOURCE, or the source alone."""
         queues = await self._engine.runs.open_queues()
-        found = [one for one in queues if origin in (one.origin, Origin.parse(one.origin).source)]
-        if not found:
+        matching = [one for one in queues if origin in (one.origin, Origin.parse(one.origin).source)]
+        if not matching:
             known = ", ".join(sorted({one.origin.strip() for one in queues})) or "none"
             raise NotFound(f"no unfinished run is of origin {origin!r} (there are: {known})")
-        return found
+        return matching
 
     async def move_all(self, queues: Iterable[QueueCount], by: Caller = OWNER) -> list[Moved]:
         """Move all runs of these queues. Runs that cannot be moved now are reported with the others."""

@@ -19,8 +19,8 @@ async def join(store: Store, agents: Registry) -> str:
     if project:
         theirs = (await store.claims.claim_project(ProjectRow(project, str(agents.root or ""), store.clock.now()))).id
     else:
-        found = await store.claims.project()
-        theirs = found.id if found is not None else ""
+        owner = await store.claims.project()
+        theirs = owner.id if owner is not None else ""
         if theirs and not agents.queues():
             agents.refusal = OtherProject(store.shown, theirs)  # to look is all that this engine may do
             return theirs

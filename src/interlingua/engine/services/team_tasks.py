@@ -68,10 +68,10 @@ class TeamQueries:
 
     async def task(self, label: str) -> Task:
         """Returns a task, or a part of one, by its label."""
-        found = next((task for task in await self.tasks(label) if task.label == label), None)
-        if found is None:
+        match = next((task for task in await self.tasks(label) if task.label == label), None)
+        if match is None:
             raise TaskNotFound(f"there is no task {label[:80]}")
-        return found
+        return match
 
     async def tasks(self, label: str) -> list[Task]:
         """Returns a task and all its parts, in the order in which they began. Empty if there is none."""
@@ -91,8 +91,8 @@ class TeamQueries:
 
     async def conversation(self, root: str, *, after: int = 0) -> list[tuple[Event, Said]]:
         """Returns the messages of a task so far, from the log of the team's run; `time` orders them."""
-        found = [event async for event in self._runs.events(root, after=after, follow=False)]
-        return [(event, event.body) for event in found if isinstance(event.body, Said)]
+        events = [event async for event in self._runs.events(root, after=after, follow=False)]
+        return [(event, event.body) for event in events if isinstance(event.body, Said)]
 
     async def participant(self, label: str, id_: str) -> DelegationRow:
         """Returns the run of an instance that takes part in a task, now or before."""

@@ -28,10 +28,10 @@ class ThreadQueries:
         self._agents = agents
 
     async def get(self, thread: str) -> Thread:
-        found = await self._store.threads.get(thread)
-        if found is None:
+        row = await self._store.threads.get(thread)
+        if row is None:
             raise ThreadNotFound(f"there is no thread {thread}")
-        return found
+        return row
 
     async def find(self, thread: str) -> Thread | None:
         """Returns a thread; None where there is none."""
@@ -80,8 +80,8 @@ class ThreadQueries:
         if checkpoint is None:
             base = (await self.get(thread)).values
         else:
-            found = await self._store.threads.checkpoint(checkpoint)
-            base = found.values if found is not None and found.thread == thread else None
+            stored = await self._store.threads.checkpoint(checkpoint)
+            base = stored.values if stored is not None and stored.thread == thread else None
         merged = {**base, **values_} if isinstance(base, dict) else values_
         try:
             Validator(keeper.state, what="values").check(merged, InvalidState)
@@ -225,10 +225,10 @@ def _bare(schema: Any) -> Any:
         return [_bare(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    found: dict[str, Any] = {}
+    bare: dict[str, Any] = {}
     for key, value in schema.items():
         if key in ("properties", "$defs", "patternProperties") and isinstance(value, dict):
-            found[key] = {name: _bare(member) for name, member in value.items()}
+            bare[key] = {name: _bare(member) for name, member in value.items()}
         elif key not in ("title", "description"):
-            found[key] = value if key in ("const", "enum", "default") else _bare(value)
-    return found
+            bare[key] = value if key in ("const", "enum", "default") else _bare(value)
+    return bare

@@ -98,10 +98,10 @@ class TeamDirectory:
 
     def manifest_of(self, authority: Authority) -> Manifest | None:
         team = self.teams.get(authority.team)
-        found = team.manifests.get(authority.agent) if team is not None else None
-        if found is None and (member := self._members.get((authority.team, authority.agent))) is not None:
+        manifest = team.manifests.get(authority.agent) if team is not None else None
+        if manifest is None and (member := self._members.get((authority.team, authority.agent))) is not None:
             return member.manifest  # it is no more in the team, and its task goes on
-        return found
+        return manifest
 
     def reviewer_of(self, request: RunRequest, target: str) -> Member | None:
         """The overseer of a run, where `target` is that: delegating to it is proposing."""

@@ -95,21 +95,21 @@ class TeamGate(TeamDirectory):
         self, run: str, row: RunRow, authority: Authority, member: Member, scope: Scope | None
     ) -> Authority:
         """Count a delegation where that is not done yet, and give the child its authority. Raises what refuses it."""
-        wanted = await self.count_delegation(row, authority, member)
-        found = await self._store.delegations.count(msgspec.structs.replace(wanted, run=run))
+        change = await self.count_delegation(row, authority, member)
+        tally = await self._store.delegations.count(msgspec.structs.replace(change, run=run))
         return gates.shrink(
             authority, member.manifest, member.team.limits_of(member.manifest), now=self._store.clock.now(),
-            scope=scope, instance=found.row.instance, started=found.started, task=found.row.label,
+            scope=scope, instance=tally.row.instance, started=tally.started, task=tally.row.label,
         )  # fmt: skip
 
     async def admit_review(
         self, run: str, row: RunRow, judged: Authority, overseer: Member, label: str = ""
     ) -> Authority:
         """An overseer's authority for a verdict."""
-        wanted = await self.count_review(row, judged, overseer, label)
-        found = await self._store.delegations.count(msgspec.structs.replace(wanted, run=run))
+        change = await self.count_review(row, judged, overseer, label)
+        tally = await self._store.delegations.count(msgspec.structs.replace(change, run=run))
         limits = overseer.team.limits_of(overseer.manifest)
-        granted = gates.shrink(judged, overseer.manifest, limits, now=self._store.clock.now(), task=found.row.label)
+        granted = gates.shrink(judged, overseer.manifest, limits, now=self._store.clock.now(), task=tally.row.label)
         return self.review_authority(judged, granted)
 
     async def _lineage(self, row: RunRow, authority: Authority) -> list[tuple[str, Authority]]:

@@ -42,10 +42,10 @@ class LeaseLiveness:
 
     async def enter(self, worker: WorkerRow) -> None:
         lease = self._lease
-        given = (worker.id, worker.host, worker.pid, worker.started_at, json_values.encode(worker.queues), lease)
+        values = (worker.id, worker.host, worker.pid, worker.started_at, json_values.encode(worker.queues), lease)
 
         def enter(conn: Connection) -> None:
-            conn.execute(_ENTER, given)
+            conn.execute(_ENTER, values)
             writer = self._database.writer
             assert isinstance(writer, PostgresWriter), "a store that is open for reading calls nothing"
             writer.be_found(alive(worker.id))

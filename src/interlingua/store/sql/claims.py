@@ -363,10 +363,10 @@ def claim(
 
 def take(conn: Connection, worker: str, run: str) -> RunRow | None:
     """Claims a run without an owner, due or not."""
-    found = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?{conn.dialect.for_update}", (run,)).fetchone()
-    if found is None or found[RUN_COLUMNS.index("worker")] is not None:
+    values = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?{conn.dialect.for_update}", (run,)).fetchone()
+    if values is None or values[RUN_COLUMNS.index("worker")] is not None:
         return None
-    row = run_row(found)
+    row = run_row(values)
     if row.status.final:
         return None
     conn.execute(f"{TAKE} WHERE id=?", (worker, run))
