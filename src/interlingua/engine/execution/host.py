@@ -1,4 +1,4 @@
-"""The worker of a process as its executions need it, and the engine behind it, as Protocols."""
+"""Ports of an execution to the worker and the engine."""
 
 from __future__ import annotations
 

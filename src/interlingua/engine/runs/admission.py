@@ -1,4 +1,4 @@
-"""Admission: decides whether a run may begin, and makes its row and its first event. Nothing is written here."""
+"""Admission: checks a request and makes the row and the first event of its run. Writes nothing."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Admission:
         return self._agents.code(request.agent, request.version or "")
 
     def _may_start(self, request: RunRequest, agent: Agent[..., Any] | None) -> bool:
-        """Returns whether a run may start here as soon as it is written."""
+        """Returns True if a run may start here as soon as it is written."""
         return agent is not None and agent.here and not request.delay and self._slots.limits.may_start(agent)
 
     # -- the line of runs that wait for a slot ------------------------------------------------------------

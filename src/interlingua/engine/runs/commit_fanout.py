@@ -1,4 +1,4 @@
-"""The fan-out of commits: each transaction of a run that is here is told to all that it concerns."""
+"""The fan-out of commits: passes each transaction of a local run to the objects that it concerns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CommitFanout:
         self._listeners: dict[type[Any], list[Callable[[Any, bool], None]]] = {}
 
     def listen(self, change: type[C], listener: Callable[[C, bool], None]) -> None:
-        """Call `listener(change, committed)` for each change of a type; `committed` is false where it was refused."""
+        """Calls `listener(change, committed)` for each change of a type; `committed` is False if it was refused."""
         self._listeners.setdefault(change, []).append(listener)
 
     def on_commit(self, log: RunLog, sealed: Sealed | None) -> None:

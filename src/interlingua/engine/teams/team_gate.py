@@ -63,7 +63,7 @@ class TeamGate(TeamDirectory):
     # -- delegation ---------------------------------------------------------------------------------------
 
     async def check_delegation(self, row: RunRow, authority: Authority | None, name: str) -> None:
-        """Raise what a delegation would be refused with, as things stand."""
+        """Raises the error with which a delegation would be refused now."""
         if authority is None:
             raise Denied(f"{row.agent} may not call {name}: it is a member of a team, which only its team may call")
         target = member_id(authority, name)
@@ -94,7 +94,7 @@ class TeamGate(TeamDirectory):
     async def admit_delegation(
         self, run: str, row: RunRow, authority: Authority, member: Member, scope: Scope | None
     ) -> Authority:
-        """Count a delegation where that is not done yet, and give the child its authority. Raises what refuses it."""
+        """Counts a delegation once, and returns the authority of the child. Raises if the delegation is refused."""
         change = await self.count_delegation(row, authority, member)
         tally = await self._store.delegations.count(msgspec.structs.replace(change, run=run))
         return gates.shrink(
