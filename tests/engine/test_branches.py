@@ -382,6 +382,10 @@ class Opaque:
     """Cannot be written as JSON."""
 
 
+class Order(pydantic.BaseModel):
+    amount: int
+
+
 CHARGED: list[int] = []
 Code = Callable[[il.Context[None, None]], Awaitable[Any]]
 
@@ -405,6 +409,22 @@ async def _uuid_before(ctx: il.Context[None, None]) -> None:
 
 async def _charge_nothing(ctx: il.Context[None, None]) -> None:
     await ctx.step("charge", charge)
+
+
+async def _charge_10_by_a_client(ctx: il.Context[None, None]) -> None:
+    await ctx.step("charge", lambda client, amount, by: charge(amount), Opaque(), 10, by=Opaque())
+
+
+async def _charge_999_by_a_client(ctx: il.Context[None, None]) -> None:
+    await ctx.step("charge", lambda client, amount, by: charge(amount), Opaque(), 999, by=Opaque())
+
+
+async def _charge_an_order_of_10(ctx: il.Context[None, None]) -> None:
+    await ctx.step("charge", lambda orders: charge(orders[0].amount), [Order(amount=10)])
+
+
+async def _charge_an_order_of_999(ctx: il.Context[None, None]) -> None:
+    await ctx.step("charge", lambda orders: charge(orders[0].amount), [Order(amount=999)])
 
 
 async def _nothing(ctx: il.Context[None, None]) -> None:
@@ -433,6 +453,14 @@ CHANGES: dict[str, tuple[Code, Code, str]] = {
     ),
     "no arguments": (
         _charge_10, _charge_nothing, "the history has step 'charge' (10) here; the code calls step 'charge'"
+    ),
+    "other arguments beside some that cannot be written down": (
+        _charge_10_by_a_client, _charge_999_by_a_client,
+        "the history has step 'charge' (…, 10, by=…) here; the code calls step 'charge' (…, 999, by=…)",
+    ),
+    "other models": (
+        _charge_an_order_of_10, _charge_an_order_of_999,
+        "the history has step 'charge' ([{\"amount\":10}]) here; the code calls step 'charge' ([{\"amount\":999}])",
     ),
     "another name": (
         _charge_10, _refund_10, "the history has step 'charge' (10) here; the code calls step 'refund' (10)"
@@ -520,7 +548,8 @@ async def test_a_question_that_is_asked_in_other_words_is_not_answered_by_the_ol
 async def test_arguments_that_cannot_be_written_down_are_not_compared(store: Path) -> None:
     @il.agent(asks=[il.Confirm])
     async def agent(ctx: il.Context[None, None]) -> str:
-        await ctx.step("open", lambda thing: None, Opaque())
+        await ctx.step("open", lambda *things, **more: None, Opaque(), [Opaque()], 10, more=Opaque())
+        await ctx.step("close", lambda thing: None, Opaque())
         await ctx.ask(il.Confirm("Good?"))
         return "done"
 
