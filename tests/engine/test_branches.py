@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -556,6 +557,26 @@ async def test_arguments_that_cannot_be_written_down_are_not_compared(store: Pat
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
+
+
+async def test_how_long_a_wait_is_may_change_and_the_moment_that_was_noted_stays(store: Path) -> None:
+    limits = itertools.chain([0.01], itertools.repeat(600.0))
+
+    @il.agent(asks=[il.Confirm])
+    async def agent(ctx: il.Context[None, None]) -> str:
+        limit = next(limits)
+        await ctx.sleep(limit)
+        await ctx.ask(il.Confirm("Good?"), deadline=600 + limit)
+        return "done"
+
+    async with engine(store, agent, settings=PATIENT) as eng:
+        run = await submit(eng, "agent")
+        asked = await question(eng, run.id)
+        await crash(eng)
+    async with engine(store, agent) as eng:
+        assert (await question(eng, run.id)).deadline == asked.deadline
+        await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
 
 
