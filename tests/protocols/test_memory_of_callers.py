@@ -112,7 +112,14 @@ async def _connect(http: httpx2.AsyncClient) -> str:
     return f"/connect/runs/{run}/stream"
 
 
-@pytest.mark.parametrize("fill", [_peer, _cap, _connect])
+async def _connect_values(http: httpx2.AsyncClient) -> str:
+    made = {"agent_id": "flood", "stream_mode": "values", "input": {"text": "40"}}
+    run = (await http.post("/connect/runs", json=made)).json()["run_id"]
+    assert (await http.get(f"/connect/runs/{run}/wait")).is_success
+    return f"/connect/runs/{run}/stream"
+
+
+@pytest.mark.parametrize("fill", [_peer, _cap, _connect, _connect_values])
 async def test_streams_that_nobody_reads_cost_little_and_give_it_back(tmp_path: Path, fill: Any) -> None:
     async with served(tmp_path) as (started, http, port):
         path = await fill(http)
