@@ -74,6 +74,7 @@ class Session:
         try:
             while batch := await self.channel.receive():
                 await self._take(batch)
+                del batch  # what is large and refused is not held until the next message
             await self._kept(0)
         finally:
             self.over = True
