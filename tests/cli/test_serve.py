@@ -249,6 +249,18 @@ def test_the_log_as_text_is_the_default_and_off_is_silent(tmp_path: Path) -> Non
         assert (" of shout created" in rest) is told
 
 
+def test_looking_at_a_server_and_running_an_agent_of_it_are_a_few_lines_of_its_log(tmp_path: Path, cli: Cli) -> None:
+    with serving(tmp_path) as process:
+        address = _address(process)
+        assert cli("inspect", address).code in (0, 1)
+        assert cli("run", f"{address}/connect#shout", "hello").code == 0
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=60)[1]
+    lines = [line for line in rest.splitlines() if re.match(r"\d{4}-\d\d-\d\dT", line)]
+    assert any(" of shout succeeded" in line for line in lines), rest
+    assert len(lines) <= 3, lines
+
+
 def test_tokens_of_an_issuer_are_accepted_whose_keys_are_where_it_says(tmp_path: Path, cli: Cli) -> None:
     with issuer() as (name, token):
         given = {aud: {"authorization": f"Bearer {token(aud)}"} for aud in ("agents", "others")}

@@ -26,6 +26,8 @@ from tests.rpc_client import INTERLINGUA
 from . import tampering
 from .peer.common import listening, running_node
 
+PATIENCE = 60.0
+
 SOURCE = '''
 from typing import Any
 
@@ -224,3 +226,59 @@ async def test_an_answer_that_cannot_be_read_ends_its_run_at_once_and_the_next_o
             assert " at byte " in run.error.message
         fine = await finish(eng, name, {"text": "fine"})
         assert fine.error is None
+
+
+CODER = r"""
+import json, sys
+
+HALVES = (
+    r'{"toolCallId":"t","title":"cut \ud83d",'
+    r'"content":[{"type":"content","content":{"type":"text","text":"x\ude00"}}]'
+)
+NEWS = '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":%s}}'
+OPTIONS = (
+    r'[{"optionId":"y","name":"Allow \ud83d","kind":"allow_once"},'
+    r'{"optionId":"n","name":"No","kind":"reject_once"}]'
+)
+
+def say(line):
+    print(line, flush=True)
+
+for line in sys.stdin:
+    told = json.loads(line)
+    id_, method = told.get("id"), told.get("method")
+    if method == "initialize":
+        say('{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":1,"agentCapabilities":{},"authMethods":[]}}' % id_)
+    elif method == "session/new":
+        say('{"jsonrpc":"2.0","id":%s,"result":{"sessionId":"s"}}' % id_)
+    elif method == "session/prompt":
+        prompt = id_
+        say(NEWS % ('{"sessionUpdate":"tool_call",' + HALVES[1:] + "}"))
+        say('{"jsonrpc":"2.0","id":77,"method":"session/request_permission","params":{"sessionId":"s","toolCall":'
+            '{"toolCallId":"t"},"options":%s}}' % OPTIONS)
+    elif id_ == 77:
+        said = json.dumps("chosen: " + told["result"]["outcome"]["optionId"])
+        say(NEWS % '{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":%s}}' % said)
+        say('{"jsonrpc":"2.0","id":%s,"result":{"stopReason":"end_turn"}}' % prompt)
+"""
+
+
+async def test_a_permission_for_a_tool_call_that_was_told_in_halves_is_asked(store: Path, tmp_path: Path) -> None:
+    """The question shows what was told of the call before: nothing joins its halves."""
+    program = tmp_path / "coder.py"
+    program.write_text(CODER)
+    [agent] = await load_all(parse(f"editor:{shlex.join([sys.executable, str(program)])}"))
+    try:
+        async with engine(store, agent) as eng:
+            run = await eng.runs.submit(il.RunRequest(agent.card.name, None, {"text": "go"}))
+            waiting = await eng.runs.wait(run.id, settled=True, timeout=PATIENCE)
+            assert waiting.status is il.Status.WAITING, waiting
+            [question] = waiting.questions
+            assert "cut \ufffd" in str(question.prompt) + str(question.payload)
+            assert [option.label for option in question.options] == ["Allow \ufffd", "No"]
+            await eng.questions.answer(question.id, {"choice": "y"})
+            ended = await eng.runs.wait(run.id, timeout=PATIENCE)
+            assert (ended.error, ended.output) == (None, {"text": "chosen: y"})
+    finally:
+        if agent.let_go is not None:
+            await agent.let_go()

@@ -192,9 +192,10 @@ def test_a_number_that_json_does_not_have_is_named_in_a_request_and_null_in_an_a
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_halves_of_characters_are_kept_in_notifications_where_somebody_joins_them(keeps: bool) -> None:
-    rpc = Rpc(pieces=keeps)
+    rpc = Rpc(is_piece=lambda message: keeps and message["method"] == "m")
     last = chr(0xD83D if keeps else 0xFFFD)
     assert take(rpc, b'{"jsonrpc":"2.0","method":"m","params":["a\\ud83d"]}') == [Notice("m", [f"a{last}"])]
+    assert take(rpc, b'{"jsonrpc":"2.0","method":"n","params":["a\\ud83d"]}') == [Notice("n", ["a\ufffd"])]
     [asked] = take(rpc, b'{"jsonrpc":"2.0","id":1,"method":"m","params":["a\\ud83d"]}')
     assert asked.params == ["a\ufffd"]
 

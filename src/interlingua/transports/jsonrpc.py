@@ -15,7 +15,7 @@ The rules that keep two peers from harming each other:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -42,6 +42,14 @@ _decode = msgspec.json.Decoder().decode
 
 _REASONS = ("details", "message", "reason")  # members of an error's data that may say what was wrong
 _REASON_HAS = 2000  # characters
+
+
+IsPiece = Callable[[Any], bool]
+
+
+def no_piece(message: Any) -> bool:
+    """Says that no notification carries a piece of text."""
+    return False
 
 
 class RpcError(Exception):
@@ -160,13 +168,13 @@ class Rpc:
         *,
         cancel: tuple[str, str] | None = ("$/cancel_request", "requestId"),
         batches: bool = True,
-        pieces: bool = False,
+        is_piece: IsPiece = no_piece,
     ) -> None:
-        """`pieces`: notifications carry pieces of text, so that halves of characters in them are kept."""
+        """`is_piece` tells the notifications that carry pieces of text: halves of characters in them are kept."""
         self.limits = limits or Limits()
         self._cancel = cancel  # the notification that takes a request back, and the member that names the request
         self._batches = batches
-        self._pieces = pieces
+        self._is_piece = is_piece
         self._next = 0
         self._ours: set[Id] = set()
         self._theirs: dict[Id, Call] = {}  # the newest of each id
@@ -202,7 +210,10 @@ class Rpc:
         seen = json_text.glimpse(frame)
         if seen.kind == "request" and seen.id is not None:
             return json_text.decode(frame, numbers="refuse")
-        return json_text.decode_pieces(frame, lambda _: self._pieces and seen.kind == "request")
+        return json_text.decode_pieces(frame, self._carries_pieces)
+
+    def _carries_pieces(self, message: Any) -> bool:
+        return all(map(self._is_piece, message)) if type(message) is list else self._is_piece(message)
 
     def _unreadable(self, frame: bytes, code: int, problem: str) -> list[Incoming]:
         seen = json_text.glimpse(frame)

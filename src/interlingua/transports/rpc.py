@@ -26,12 +26,14 @@ from .jsonrpc import (
     Call,
     CancelWanted,
     Id,
+    IsPiece,
     Limits,
     Notice,
     Refused,
     Reply,
     Rpc,
     RpcError,
+    no_piece,
 )
 
 log = logging.getLogger("interlingua.rpc")
@@ -100,12 +102,12 @@ class Connection:
         batches: bool = True,
         silent_cancel: bool = False,
         trace: Trace | None = None,
-        pieces: bool = False,
+        is_piece: IsPiece = no_piece,
     ) -> None:
-        """`pieces`: notifications carry pieces of text; their handler joins halves of characters."""
+        """`is_piece` tells the notifications that carry pieces of text; their handler joins halves of characters."""
         self.channel = channel
         self.handler: Handler = handler
-        self.rpc = Rpc(limits, cancel=cancel, batches=batches, pieces=pieces)
+        self.rpc = Rpc(limits, cancel=cancel, batches=batches, is_piece=is_piece)
         self.lost = False
         self._silent_cancel = silent_cancel  # a request that was taken back gets no answer
         self._trace = trace if trace is not None else tap.current

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 _PAGE_BYTES = 256 * 1024  # of the log, read at once
+_SLOW = 1.0  # seconds after which a reader that has not taken a piece keeps nothing of the output beside it
 
 # Where an update stands: the seq of its event, and 0 for the fragment, 1 for the value that comes after it. Both modes
 # at once send two updates of one event, and a stream can be taken up between them.
@@ -70,15 +71,21 @@ class Projection:
         self._values = "values" in modes
         self._custom = "custom" in modes
         self._card = card
+        self.pending_id: int | None = None  # a value that is newer than what was told
+        self.forget()
+
+    def forget(self) -> None:
+        """Frees the output so far. Before the projection is used again, it is fed from the beginning of the log."""
         self._joiner = Joiner()
         self._open: dict[str, Any] = {}
         self._given = ContentCollector()
-        self.pending_id: int | None = None  # a value that is newer than what was told
+        self.forgotten = True
 
     def feed(self, event: Event, output: Any = ABSENT) -> list[Update]:
         """`output` is what is left of the output where the run was restarted. What was told is not kept: there may be
         many readers."""
         body = event.body
+        self.forgotten = False
         if isinstance(body, OutputDelta):
             if self._values:
                 self._joiner.add(body.delta)
@@ -143,6 +150,8 @@ class Projection:
 
     def _end(self, body: RunFinished) -> dict[str, Any]:
         self.pending_id = None
+        messages = self._given.messages()
+        self.forget()
         if body.status is Status.SUCCEEDED:
             return {
                 "type": "values",
@@ -150,7 +159,7 @@ class Projection:
                 "status": "success",
                 "values": body.output,
                 "result": body.output,
-                **translate.returned(self._given.messages()),
+                **translate.returned(messages),
             }
         error = translate.error(self._run, body.error, body.status, self._card)
         return {**error, "status": translate.STATUS[body.status]}
@@ -178,18 +187,13 @@ async def follow(
     interval = 1.0 / settings.values_per_second
     loop = asyncio.get_running_loop()
     told_at = 0.0
-    # What the reader has is put together first, uncomposed: a composed event could begin before its place.
-    cursor = 0
-    while cursor < seen[0] and (batch := await engine.runs.page(run, cursor, seen[0] - cursor, _PAGE_BYTES)):
-        for event in batch:
-            if event.seq <= seen[0]:
-                await _fed(engine, projection, event)
-        cursor = batch[-1].seq
-        del batch, event
+    await _put_together(engine, run, projection, seen[0])
     if seen[1]:
         projection.pending_id = None
     if projection.waiting and seen[0] >= view.seq and view.status is Status.WAITING and view.questions:
-        yield _encoded(projection.newest() + projection.interrupt(seen[0]), (seen[0] - 1, 1))
+        updates = projection.newest() + projection.interrupt(seen[0])
+        projection.forget()
+        yield _given_away(updates, (seen[0] - 1, 1))
         return
     reader = engine.runs.reader(run, after=seen[0])
     finished = view.status.final and seen[0] >= view.seq  # and the reader knows
@@ -202,7 +206,9 @@ async def follow(
             if not batch:
                 if not reader.over:
                     told_at = loop.time()
-                    yield _encoded(projection.newest(), seen) or keep_alive
+                    with _forgotten_if_slow(projection):
+                        yield _encoded(projection.newest(), seen) or keep_alive
+                    await _remembered(engine, run, projection, reader.cursor)
                 continue
             out = [update for event in batch for update in await _fed(engine, projection, event)]
             last, finished = batch[-1], isinstance(batch[-1].body, RunFinished)
@@ -214,14 +220,19 @@ async def follow(
                     out[-1][1]["thread_values"] = (await engine.threads.get(view.thread)).values
             told, last_seq = [update for update in out if update[0] > seen], last.seq
             del batch, last, out  # a reader that is slow holds nothing but what it is given
-            for piece in in_pieces(told, _encode):
-                yield piece.pop()
+            with _forgotten_if_slow(projection):
+                for piece in in_pieces(told, _encode):
+                    yield piece.pop()
+            if not finished:
+                await _remembered(engine, run, projection, last_seq)
             if projection.waiting and last_seq >= view.seq and not finished:
                 now = await engine.runs.get(run)
                 if now.status is Status.WAITING and now.questions:
                     # Where a stream is taken up at a question, the question is what there is to say.
                     reached = seen if last_seq > seen[0] else (last_seq - 1, 1)
-                    yield _encoded(projection.newest() + projection.interrupt(last_seq), reached)
+                    updates = projection.newest() + projection.interrupt(last_seq)
+                    projection.forget()
+                    yield _given_away(updates, reached)
                     return
         if not finished:
             raise RunNotFound(f"there is no run {run}")
@@ -231,6 +242,34 @@ async def follow(
         reader.close()
 
 
+async def _put_together(engine: Engine, run: str, projection: Projection, seq: int) -> None:
+    """Feeds an empty projection with the log up to `seq`, uncomposed: a composed event could begin before a place."""
+    cursor = 0
+    while cursor < seq and (batch := await engine.runs.page(run, cursor, seq - cursor, _PAGE_BYTES)):
+        for event in batch:
+            if event.seq <= seq:
+                await _fed(engine, projection, event)
+        cursor = batch[-1].seq
+
+
+@contextlib.contextmanager
+def _forgotten_if_slow(projection: Projection) -> Iterator[None]:
+    """Frees the output so far while a slow reader takes a piece: it may be large, and such readers many."""
+    timer = asyncio.get_running_loop().call_later(_SLOW, projection.forget)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+async def _remembered(engine: Engine, run: str, projection: Projection, seq: int) -> None:
+    """Reads what was forgotten while the reader was slow."""
+    if projection.forgotten:
+        pending = projection.pending_id
+        await _put_together(engine, run, projection, seq)
+        projection.pending_id = pending
+
+
 async def _fed(engine: Engine, projection: Projection, event: Event) -> list[Update]:
     output = await engine.runs.kept_output(event) if isinstance(event.body, RunRestarted) else ABSENT
     return projection.feed(event, output)
@@ -238,6 +277,13 @@ async def _fed(engine: Engine, projection: Projection, event: Event) -> list[Upd
 
 def _encoded(updates: list[Update], seen: Place) -> bytes:
     return b"".join(_encode(update) for update in updates if update[0] > seen)
+
+
+def _given_away(updates: list[Update], seen: Place) -> bytes:
+    """Encodes updates and empties their list, so that whoever waits for a slow reader holds the piece alone."""
+    piece = _encoded(updates, seen)
+    updates.clear()
+    return piece
 
 
 def _encode(update: Update) -> bytes:

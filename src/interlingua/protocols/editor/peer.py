@@ -267,7 +267,7 @@ class Peer:
     """One connection. `open` agrees on the version; `run` reads until the agent is gone."""
 
     def __init__(self, channel: Channel, servants: Any, *, trace: Trace | None = None) -> None:
-        self.rpc = Connection(channel, self, trace=trace, pieces=True)
+        self.rpc = Connection(channel, self, trace=trace, is_piece=_is_piece)
         self.sessions: dict[str, Session] = {}
         self.of_threads: dict[tuple[str, str], str] = {}  # sessions, by what links them to our threads
         self.version = 1
@@ -451,6 +451,12 @@ def _server(server: Any, version: int) -> dict[str, Any] | None:
     if server.get("type") == "sse":
         return None
     return {"type": "stdio", **server}
+
+
+def _is_piece(message: Any) -> bool:
+    """True for updates whose text goes on in the next one."""
+    params = _object(_object(message).get("params"))
+    return _object(params.get("update")).get("sessionUpdate") in ("agent_message_chunk", "agent_thought_chunk")
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Peer:
         self.channel = channel
         self.name = name  # for messages
         self.rpc = Connection(
-            channel, self, cancel=("notifications/cancelled", "requestId"), silent_cancel=True, pieces=True
+            channel, self, cancel=("notifications/cancelled", "requestId"), silent_cancel=True, is_piece=_is_told
         )
         self.version = ""
         self.info: dict[str, Any] = {}

@@ -289,6 +289,7 @@ class Remote:
                     frame = read_frame(data)
                     if frame is not None:
                         self._took(connection, frame)
+                del batch, data, frame  # nothing is held until the next message
         except ConnectionError as error:
             log.info("the connection with %s ended: %s", self.where, error)
         except asyncio.CancelledError:  # it was let go here

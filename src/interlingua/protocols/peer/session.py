@@ -71,6 +71,7 @@ class Session:
         try:
             while batch := await self.channel.receive():
                 await self._take(batch)
+                del batch  # what is large and refused is not held until the next message
         finally:
             self.over = True
             self._timer.cancel()
