@@ -89,7 +89,7 @@ async def test_each_reader_of_a_run_is_told_and_nobody_else(nats_url: str) -> No
     async with opened(nats_url) as owner, opened(nats_url) as one, opened(nats_url) as two, opened(nats_url) as none:
         listener, first, second = FakeListener("w"), Heard(), Heard()
         owner.attach(listener)
-        before = set(one._subscriptions)
+        before = set(one._connection._subscriptions)
         one.follow("run", first)
         two.follow("run", second)
         two.follow("other", second)
@@ -100,7 +100,7 @@ async def test_each_reader_of_a_run_is_told_and_nobody_else(nats_url: str) -> No
         await first.count(1)
         await second.count(2)
         assert (none.health.received, one.health.received, two.health.received) == (0, 1, 2)
-        assert set(one._subscriptions) == before  # the server keeps nothing for a run
+        assert set(one._connection._subscriptions) == before  # the server keeps nothing for a run
 
 
 async def test_messages_that_come_faster_than_they_are_looked_at_mean_that_something_changed(
@@ -168,7 +168,7 @@ async def test_installations_that_share_a_server_hear_nothing_of_each_other(nats
         one.publish(WORK)
         one.notify_owner(None, "run")
         await heard.count(1)
-        await other._client.flush()  # type: ignore[union-attr]
+        await other._connection._client.flush()  # type: ignore[union-attr]
         assert heard.items == ["same"]
         assert other_listener.heard.items == []
 
@@ -177,7 +177,7 @@ async def test_messages_that_are_not_ours_are_passed_over(nats_url: str, caplog:
     async with opened(nats_url) as one, opened(nats_url) as stranger:
         heard = Heard()
         one.subscribe(WORK, heard.about("work"))
-        client = stranger._client
+        client = stranger._connection._client
         assert client is not None
         for subject in (one.subjects.watch, one.subjects.presence, one.subjects.inbox):
             await client.publish(subject, b"\xff\x00 nonsense")

@@ -14,9 +14,10 @@ from interlingua.engine.agents import mount_path
 from interlingua.engine.agents.catalog import AgentCatalog
 from interlingua.engine.agents.process_pool import ProcessPool
 from interlingua.engine.cluster.no_cluster import NoCluster
-from interlingua.engine.cluster.remote_agents import Elsewhere
+from interlingua.engine.cluster.remote_agents import RemoteAgents
 from interlingua.engine.runs.admission import Admission
 from interlingua.engine.runs.inbox_router import InboxRouter
+from interlingua.engine.runs.lease import Lease
 from interlingua.engine.runs.worker import Worker
 from interlingua.engine.services import store_owner
 from interlingua.engine.services.callbacks import Callbacks
@@ -46,7 +47,7 @@ def agent_that_waits() -> tuple[il.Agent[..., Any], asyncio.Event, asyncio.Event
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (Elsewhere, "stop"),
+        (RemoteAgents, "stop"),
         (Reminders, "stop"),
         (Callbacks, "stop"),
         (Worker, "_stop_looking"),
@@ -107,7 +108,7 @@ async def test_the_first_error_counts_and_the_others_are_logged(caplog: pytest.L
         (mount_path, "server_id"),
         (AgentCatalog, "publish_cards"),
         (Admission, "count_waiting"),
-        (Worker, "_enter_store"),
+        (Lease, "enter"),
         (Worker, "start"),
         (NoCluster, "start"),
         (Callbacks, "start"),

@@ -12,7 +12,7 @@ import pytest
 
 import interlingua as il
 from interlingua.engine.agents.agent import Agent
-from interlingua.engine.handler.mounted_run import MOUNTED_FROM, LeftRun, Mounted, OnCancel, step_place
+from interlingua.engine.handler.mounted_run import MOUNTED_FROM, LeftRun, MountedRun, OnCancel, step_place
 from interlingua.model.card import AgentCard
 from interlingua.model.errors import InvalidAnswer
 from interlingua.model.events import CancelRequested, OutputDelta, RunRestarted, Thought, Warned
@@ -45,7 +45,7 @@ def asking(far: Far, on_cancel: OnCancel | None = None) -> Agent[..., Any]:
         async def start() -> dict[str, Any]:
             return {"handle": 7}
 
-        mounted = Mounted(ctx)
+        mounted = MountedRun(ctx)
         try:
             await ctx.step("start", start)
             return {"said": await mounted.ask("pick", {"message": "Which?"}, {"type": "string"}, key="pick")}
@@ -334,7 +334,7 @@ async def test_one_type_of_question_may_come_with_another_schema_each_time(store
 
     def made(name: str) -> Agent[..., Any]:
         async def handler(ctx: il.Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002
-            mounted = Mounted(ctx)
+            mounted = MountedRun(ctx)
             first = await mounted.ask("pick", {}, schemas[name], key="first")
             second = await mounted.ask("pick", {}, {"const": first}, key="second")
             return {"both": [first, second]}
@@ -374,7 +374,7 @@ async def test_a_remote_question_has_words_for_a_human_and_options(
     options = [il.Option("x", "The x")]
 
     async def handler(ctx: il.Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002
-        return {"a": await Mounted(ctx).ask("pick_one", payload, {}, key="k", prompt=prompt, options=options)}
+        return {"a": await MountedRun(ctx).ask("pick_one", payload, {}, key="k", prompt=prompt, options=options)}
 
     agent: Agent[..., Any] = Agent(card(), handler, shape="async", ctx_param="ctx")
     async with engine(store, agent) as eng:
@@ -401,7 +401,7 @@ async def test_what_a_step_showed_before_a_crash_is_found_and_not_written_twice(
     found: list[list[Any]] = []
 
     async def handler(ctx: il.Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002
-        mounted = Mounted(ctx)
+        mounted = MountedRun(ctx)
 
         async def read(key: str) -> str:
             before = mounted.shown(key)
@@ -443,7 +443,7 @@ async def test_an_answer_that_was_on_its_way_when_its_question_was_withdrawn_is_
     answered, gate = asyncio.Event(), asyncio.Event()
 
     async def handler(ctx: il.Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002
-        mounted = Mounted(ctx)
+        mounted = MountedRun(ctx)
         waits = asyncio.ensure_future(mounted.ask("pick", {"message": "Which?"}, {"type": "string"}, key="pick"))
         await answered.wait()
         mounted.withdraw("pick", "the server no longer asks")
@@ -491,7 +491,9 @@ def listening(answered: asyncio.Event) -> Agent[..., Any]:
             await answered.wait()
 
         try:
-            said = await Mounted(ctx).ask_while(moved_on, "pick", {"message": "Which?"}, {"type": "string"}, key="pick")
+            said = await MountedRun(ctx).ask_while(
+                moved_on, "pick", {"message": "Which?"}, {"type": "string"}, key="pick"
+            )
         except il.QuestionExpired:
             said = "answered there"
         return {"said": said}

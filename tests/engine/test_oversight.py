@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.engine.handler.mounted_run import Mounted, step_place
+from interlingua.engine.handler.mounted_run import MountedRun, step_place
 from interlingua.model import json_values
 from interlingua.model.card import AgentCard
 from interlingua.model.content import Message, TextPart
@@ -804,7 +804,7 @@ async def test_what_was_shown_in_a_step_counts_for_a_proposal_also_after_a_crash
     @il.agent
     async def proposes(ctx: il.Context[None, None], text: str) -> str:
         async def speak() -> None:
-            await Mounted(ctx).show(MessageSent(Message("agent", [TextPart("said")], "m"), step_place("s")))
+            await MountedRun(ctx).show(MessageSent(Message("agent", [TextPart("said")], "m"), step_place("s")))
 
         await ctx.step("speak", speak, key="s")
         await ctx.delegate("qa", "look", output="fine")

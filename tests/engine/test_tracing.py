@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import interlingua as il
-from interlingua.engine.handler.mounted_run import MOUNTED_FROM, Mounted
+from interlingua.engine.handler.mounted_run import MOUNTED_FROM, MountedRun
 from interlingua.model.team import carried_scope
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.carried_scope import CarriedScope
@@ -39,7 +39,7 @@ async def parent(ctx: il.Context[None, None]) -> str:
 @il.agent(name="sends")
 async def sends(ctx: il.Context[None, None]) -> dict[str, Any]:
     """Stands for a remote agent: gives back what would be sent to it."""
-    return dict(Mounted(ctx).onward())
+    return dict(MountedRun(ctx).onward())
 
 
 sends.card.metadata[MOUNTED_FROM] = "nowhere"
@@ -215,11 +215,11 @@ async def test_a_call_that_went_through_too_many_mounts_fails_for_good(store: Pa
 PLAIN = """
 import asyncio, json, sys
 import interlingua as il
-from interlingua.engine.handler.mounted_run import Mounted
+from interlingua.engine.handler.mounted_run import MountedRun
 
 @il.agent
 async def sends(ctx: il.Context) -> dict[str, str]:
-    return dict(Mounted(ctx).onward())
+    return dict(MountedRun(ctx).onward())
 
 @il.agent
 async def calls(ctx: il.Context) -> dict[str, str]:

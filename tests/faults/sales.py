@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 import interlingua as il
-from interlingua.engine.log.run_log import LiveLog, Sealed
+from interlingua.engine.log.run_log import RunLog, Sealed
 from interlingua.engine.runs.commit_fanout import CommitFanout
 from interlingua.model.errors import Conflict
 from interlingua.model.events import ToolCall
@@ -48,7 +48,7 @@ async def main() -> None:
 def tell_commits() -> None:
     before = CommitFanout.on_commit
 
-    def on_commit(self: CommitFanout, log: LiveLog, sealed: Sealed | None) -> None:
+    def on_commit(self: CommitFanout, log: RunLog, sealed: Sealed | None) -> None:
         before(self, log, sealed)
         for body in sealed.bodies if sealed is not None and log.lost is None else ():
             told: dict[str, Any] = {"agent": log.row.agent, "kind": type(body).__name__}

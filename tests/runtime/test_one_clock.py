@@ -16,12 +16,6 @@ STARTS_TASKS = {"create_task", "ensure_future"}
 # Ids hold the time at which they were made; they are no clock.
 IDS = "engine/ids.py"
 
-# Modules that are still to be given the clock.
-NOT_YET = {
-    "engine/engine.py", "engine/runs/blocked_report.py", "engine/runs/retry.py", "engine/services/questions.py",
-    "engine/services/team_tasks.py", "engine/services/threads.py", "engine/teams/members.py",
-}  # fmt: skip
-
 # Tasks that belong to one object, which ends them itself.
 OWNERS = {
     "engine/execution/execution.py": 1,  # the handler, which the worker leaves
@@ -69,13 +63,24 @@ def starts_tasks(tree: ast.Module) -> Iterator[int]:
 
 
 def test_only_the_clock_reads_time() -> None:
-    found = [f"{name}:{line}" for name, tree in modules() if name not in {IDS, *NOT_YET} for line in reads_time(tree)]
+    found = [f"{name}:{line}" for name, tree in modules() if name != IDS for line in reads_time(tree)]
     assert found == [], "read the clock that the engine and the store are given"
 
 
 def test_only_the_clock_sets_timers() -> None:
-    found = [f"{name}:{line}" for name, tree in modules() if name not in NOT_YET for line in sets_timers(tree)]
+    found = [f"{name}:{line}" for name, tree in modules() for line in sets_timers(tree)]
     assert found == [], "set timers with call_at of the clock"
+
+
+def sleeps(tree: ast.Module) -> Iterator[int]:
+    for node, owner, name in calls(tree):
+        if owner == "asyncio" and name == "sleep" and ast.unparse(node.args[0]) != "0":  # a turn of the loop is no time
+            yield node.lineno
+
+
+def test_only_the_clock_sleeps() -> None:
+    found = [f"{name}:{line}" for name, tree in modules() for line in sleeps(tree)]
+    assert found == [], "sleep by the clock that the engine and the store are given"
 
 
 def test_every_task_has_an_owner() -> None:

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from ..engine.agents.mount_path import MEMBER_OF
-from ..engine.ports import EventRow, RunRow, Tombstone
-from ..engine.runs.queries import RunQueries
-from ..engine.teams.members import MANIFEST
+from ..engine.ports import MANIFEST, EventRow, RunQueries, RunRow, Tombstone
 from ..model import json_values
 from ..model.audit.export import (
     FORMAT,
@@ -47,7 +45,7 @@ from ..model.team.oversight import ReviewVerdict, read_verdict
 from ..security.signing import SigningKey
 
 if TYPE_CHECKING:
-    from ..engine.engine import Engine
+    from ..engine.reading import AnyEngine
 
 LONGEST_LINE = 256 * 1024 * 1024  # bytes; a longer one is read as if it were cut off
 
@@ -289,7 +287,7 @@ async def _events(runs: RunQueries, run: RunRow) -> AsyncIterator[EventRow]:
         limit = min(limit * 2, 1000) if size < _PAGE_BYTES // 2 else max(1, limit // 2)
 
 
-async def export(engine: Engine, run: str, key: SigningKey, *, now: int, task: str = "") -> AsyncIterator[bytes]:
+async def export(engine: AnyEngine, run: str, key: SigningKey, *, now: int, task: str = "") -> AsyncIterator[bytes]:
     """The lines of an audit export. Nothing is held but what is known of runs."""
     collected = await collect(engine.runs, run)
     cards = await _cards(engine, collected)
@@ -313,7 +311,7 @@ async def export(engine: Engine, run: str, key: SigningKey, *, now: int, task: s
     yield line(Seal(made, key.public, key.sign(signed_text(made))))
 
 
-async def _cards(engine: Engine, collected: Collected) -> dict[str, Any]:
+async def _cards(engine: AnyEngine, collected: Collected) -> dict[str, Any]:
     """The cards that runs were checked against, as far as they are still known: an agent's card may have changed."""
     wanted = {seen.card for seen in collected.runs if seen.card}
     found: dict[str, Any] = {}
@@ -326,7 +324,7 @@ async def _cards(engine: Engine, collected: Collected) -> dict[str, Any]:
     return found
 
 
-def _manifests(engine: Engine, collected: Collected, cards: dict[str, Any]) -> dict[str, list[Any]]:
+def _manifests(engine: AnyEngine, collected: Collected, cards: dict[str, Any]) -> dict[str, list[Any]]:
     """The manifests of the teams that were at work: from their cards, or of teams that are here."""
     found: dict[str, list[Any]] = {}
     for name in dict.fromkeys(seen.team for seen in collected.runs if seen.team):

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from ..engine.engine import Engine
-from ..engine.services.callbacks import NotTaken
+from ..engine.ports import NotTaken
 from ..model.errors import InterlinguaError, Unavailable
 from ..model.run import Caller
 from ..protocols import Door, Opening, Protocol

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import msgspec
 
 from ..engine.agents.agent import Agent, NameTaken
-from ..engine.cluster.remote_agents import Elsewhere
 from ..engine.handler.mounted_run import MOUNTED_FROM
+from ..engine.ports import RemoteAgents
 from ..model import json_values
 from ..model.card import AgentCard
 from ..model.errors import DefinitionError, InvalidRequest
@@ -91,7 +91,7 @@ class MountView(msgspec.Struct, omit_defaults=True):
     left_out: list[str] = []
 
 
-def views(elsewhere: Elsewhere) -> list[MountView]:
+def views(elsewhere: RemoteAgents) -> list[MountView]:
     """Agents that other processes of the store have, as if each were a mount: it is down when they are all gone."""
     return [
         MountView(

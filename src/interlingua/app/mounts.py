@@ -22,7 +22,7 @@ import msgspec
 
 from ..engine.agents.agent import Agent
 from ..engine.engine import Engine
-from ..engine.handler.mounted_run import LeftRun, Mounted
+from ..engine.handler.mounted_run import LeftRun, MountedRun
 from ..engine.ids import now
 from ..model import json_values
 from ..model.card import ANY_OBJECT, AgentCard
@@ -310,7 +310,7 @@ class Supervised:
 
     def _handler(self, key: str) -> Callable[..., Any]:
         async def handler(ctx: Any, input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
-            real = await self._behind(key, Mounted(ctx).begun)
+            real = await self._behind(key, MountedRun(ctx).begun)
             if key in self._unseen:
                 real.check_input.check(input, InvalidInput)  # it could not be when the run came
             self._running += 1

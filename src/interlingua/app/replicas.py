@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from ..engine.cluster.membership import Replica, Replicas
+from ..engine.ports import Membership, Replica
 from ..model.errors import InterlinguaError
 from ..protocols import Bound
 from ..security.auth import Authenticator
@@ -47,7 +47,7 @@ class Passing:
     """Around the doors: what belongs to another replica goes there."""
 
     def __init__(
-        self, app: ASGIApp, replicas: Replicas, auth: Authenticator, bound: Mapping[str, Bound], added: str = ""
+        self, app: ASGIApp, replicas: Membership, auth: Authenticator, bound: Mapping[str, Bound], added: str = ""
     ) -> None:
         """`bound`: by the prefix of its door. `added` stands before the paths there, where it does not stand here."""
         self._app = app

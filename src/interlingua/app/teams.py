@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..engine.agents.agent import Agent
-from ..engine.teams.members import TeamAgent
+from ..engine.ports import TeamAgent
 from ..model.errors import DefinitionError
 from ..model.run_identity import team_source
 from ..model.team.manifest import Manifest, Server, Team

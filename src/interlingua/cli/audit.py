@@ -11,7 +11,7 @@ from .options import Json, Store, examples
 
 if TYPE_CHECKING:
     from ..app.audit import Branch
-    from ..engine.engine import Engine
+    from ..engine.reading import AnyEngine
     from ..model.audit.export import Report
     from ..security.signing import SigningKey
 
@@ -76,9 +76,9 @@ async def _export(task: str, output: Path | None, force: bool, key: Path | None,
     from ..model.audit.verify import Checker
     from ..security.signing import genuine
     from .ids import short
-    from .session import engine_at
+    from .session import reader_at
 
-    async with engine_at(store) as engine:
+    async with reader_at(store) as engine:
         run, label = await _find(engine, task)
         owner = _key(key, store)
         checker = Checker(genuine, lambda public: public == owner.public)
@@ -325,9 +325,9 @@ async def _tree(task: str, json: bool, store: Path | None) -> None:
     from ..engine.ids import now
     from .lineage import plain, view
     from .render import as_json, console
-    from .session import engine_at
+    from .session import reader_at
 
-    async with engine_at(store) as engine:
+    async with reader_at(store) as engine:
         run, _ = await _find(engine, task)
         found: Branch = (await collect(engine.runs, run)).tree()
     if json:
@@ -336,7 +336,7 @@ async def _tree(task: str, json: bool, store: Path | None) -> None:
         console().print(view(found, now()))
 
 
-async def _find(engine: Engine, given: str) -> tuple[str, str]:
+async def _find(engine: AnyEngine, given: str) -> tuple[str, str]:
     """The run that is meant, and the label of its task where that was given."""
     from ..model.errors import RunNotFound
     from ..model.filters import RunFilter

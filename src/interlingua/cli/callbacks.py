@@ -41,9 +41,9 @@ def list_(
 
 
 async def _list(failed: bool, limit: int, json: bool, store: Path | None) -> None:
-    from .session import engine_at
+    from .session import reader_at
 
-    async with engine_at(store) as engine:
+    async with reader_at(store) as engine:
         rows = await engine.callbacks.search(failing=failed, newest=True, limit=limit)
     if json:
         from .render import as_json

@@ -12,7 +12,7 @@ from ..model.errors import NotFound, QuestionNotFound, RunNotFound, ThreadNotFou
 from .errors import CommandError
 
 if TYPE_CHECKING:
-    from ..engine.engine import Engine
+    from ..engine.reading import AnyEngine
 
 _PAGE = 1000
 _SHORT = 8
@@ -24,7 +24,7 @@ def short(id_: str) -> str:
     return id_[-_SHORT:] if len(id_) == _FULL and id_.count("-") == 4 else id_
 
 
-async def find_run(engine: Engine, part: str) -> str:
+async def find_run(engine: AnyEngine, part: str) -> str:
     if part == "last":
         async for id_ in _run_ids(engine):
             return id_
@@ -34,19 +34,19 @@ async def find_run(engine: Engine, part: str) -> str:
     return await _only("run", part, _run_ids(engine), RunNotFound)
 
 
-async def find_thread(engine: Engine, part: str) -> str:
+async def find_thread(engine: AnyEngine, part: str) -> str:
     if await engine.threads.find(part) is not None:
         return part
     return await _only("thread", part, _thread_ids(engine), ThreadNotFound)
 
 
-async def find_question(engine: Engine, part: str) -> str:
+async def find_question(engine: AnyEngine, part: str) -> str:
     if len(part) == _FULL:
         return part
     return await _only("question", part, _question_ids(engine), QuestionNotFound)
 
 
-async def thread_to_use(engine: Engine, name: str) -> str:
+async def thread_to_use(engine: AnyEngine, name: str) -> str:
     """For a new run: a thread by its name, or by the end of its id as lists show it; else a new one of that name."""
     if len(name) == _SHORT and await engine.threads.find(name) is None:
         found = [id_ async for id_ in _thread_ids(engine) if short(id_) == name]
@@ -67,7 +67,7 @@ async def _only(what: str, part: str, ids: AsyncIterator[str], missing: type[Not
     raise CommandError(f"{len(found)} {what}s fit {part!r}: {some}", hint="give more of its end")
 
 
-async def _run_ids(engine: Engine) -> AsyncIterator[str]:
+async def _run_ids(engine: AnyEngine) -> AsyncIterator[str]:
     from ..model.filters import RunFilter
 
     offset = 0
@@ -77,7 +77,7 @@ async def _run_ids(engine: Engine) -> AsyncIterator[str]:
         offset += len(page)
 
 
-async def _thread_ids(engine: Engine) -> AsyncIterator[str]:
+async def _thread_ids(engine: AnyEngine) -> AsyncIterator[str]:
     from ..model.filters import ThreadFilter
 
     offset = 0
@@ -87,7 +87,7 @@ async def _thread_ids(engine: Engine) -> AsyncIterator[str]:
         offset += len(page)
 
 
-async def _question_ids(engine: Engine) -> AsyncIterator[str]:
+async def _question_ids(engine: AnyEngine) -> AsyncIterator[str]:
     from ..model.filters import QuestionFilter
 
     for record in await engine.questions.search(QuestionFilter(state=None, limit=100_000)):

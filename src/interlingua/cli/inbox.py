@@ -29,7 +29,7 @@ from ..security import scopes
 from . import journal
 
 if TYPE_CHECKING:
-    from ..engine.engine import Engine
+    from ..engine.reading import AnyEngine
 
 _PAGE = 1000
 _SAID = 5  # of what the agent did last
@@ -109,7 +109,7 @@ class Context(msgspec.Struct):
     attachments: list[Part]
 
 
-async def entries(engine: Engine, records: list[QuestionRecord]) -> list[Entry]:
+async def entries(engine: AnyEngine, records: list[QuestionRecord]) -> list[Entry]:
     names = await _names(engine)
     links: dict[str, Link] = {}
     found = []
@@ -121,13 +121,13 @@ async def entries(engine: Engine, records: list[QuestionRecord]) -> list[Entry]:
     return found
 
 
-async def _names(engine: Engine) -> dict[str, str]:
+async def _names(engine: AnyEngine) -> dict[str, str]:
     from ..app.keys import StoredKeys
 
     return {f"key:{record.id}": record.name for record in await StoredKeys(engine.keys).all()}
 
 
-async def _link(engine: Engine, run: str) -> Link:
+async def _link(engine: AnyEngine, run: str) -> Link:
     from ..engine.handler.mounted_run import MOUNTED_FROM
 
     row = await engine.runs.find_row(run)
@@ -140,7 +140,7 @@ async def _link(engine: Engine, run: str) -> Link:
     return Link(run, row.agent, row.version, row.status.value, row.caller, row.thread, mounted)
 
 
-async def caller_of(engine: Engine, name: str) -> Caller:
+async def caller_of(engine: AnyEngine, name: str) -> Caller:
     """A caller by its id, or by the name or the id of its key."""
     from ..app.keys import StoredKeys
     from .errors import CommandError
@@ -164,7 +164,7 @@ def is_for(entry: Entry, caller: Caller) -> bool:
 # -- one question ---------------------------------------------------------------------------------------------
 
 
-async def context(engine: Engine, entry: Entry) -> Context:
+async def context(engine: AnyEngine, entry: Entry) -> Context:
     """What the agent said before it asked, and what it gave along."""
     question = entry.record.question
     said: deque[tuple[str, str]] = deque(maxlen=_SAID)

@@ -22,7 +22,7 @@ from .render import as_json, clean, console, note
 from .terminal import Interrupts
 
 if TYPE_CHECKING:
-    from ..engine.engine import Engine
+    from ..engine.reading import AnyEngine
     from ..model.run import Caller
 
 News = Literal["open", "asked", "reminded", "answered", "withdrawn", "expired"]
@@ -31,7 +31,7 @@ _PAGE = 1000
 _STYLES = {"answered": "green", "withdrawn": "dim", "expired": "red", "reminded": "yellow"}
 
 
-async def watch(engine: Engine, where: QuestionFilter, caller: Caller | None, *, json: bool) -> ExitCode:
+async def watch(engine: AnyEngine, where: QuestionFilter, caller: Caller | None, *, json: bool) -> ExitCode:
     """Until Ctrl-C."""
     async with Interrupts() as interrupts:
         watching = asyncio.ensure_future(Watch(engine, where, caller, json).run())
@@ -46,7 +46,7 @@ async def watch(engine: Engine, where: QuestionFilter, caller: Caller | None, *,
 
 
 class Watch:
-    def __init__(self, engine: Engine, where: QuestionFilter, caller: Caller | None, json: bool) -> None:
+    def __init__(self, engine: AnyEngine, where: QuestionFilter, caller: Caller | None, json: bool) -> None:
         self._engine = engine
         self._where = where
         self._caller = caller

@@ -72,9 +72,9 @@ async def _list(json: bool, store: Path | None) -> None:
     from ..app.keys import StoredKeys
     from ..engine.ids import now
     from .journal import iso
-    from .session import engine_at
+    from .session import reader_at
 
-    async with engine_at(store) as engine:
+    async with reader_at(store) as engine:
         records = await StoredKeys(engine.keys).all()
     if json:
         shown = [{k: v for k, v in msgspec.to_builtins(r).items() if k != "hash"} for r in records]

@@ -11,14 +11,13 @@ if TYPE_CHECKING:
     from ..app.paths import Place
     from ..app.targets import Target
     from ..engine.agents.agent import Agent
-    from ..engine.ports import QueueCount
-    from ..engine.services.move import Moved, Mover
+    from ..engine.ports import Moved, Mover, QueueCount
 
 
 async def move(run: str | None, origin: str | None, to: str, yes: bool, json: bool, store: Path | None) -> int:
     from ..app.paths import Place
     from ..app.targets import parse
-    from ..engine.services.move import Mover
+    from ..engine.ports import Mover
     from .ids import find_run
     from .session import engine_in
 

@@ -11,6 +11,7 @@ from .options import Answer, Json, Limit, QuestionId, QuestionToAnswer, Reason, 
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine
+    from ..engine.reading import AnyEngine
     from ..model.filters import QuestionFilter
     from ..model.run import Caller, Question, QuestionRecord
 
@@ -80,9 +81,9 @@ async def _list(
     all_: bool, run: str | None, mine: str | None, limit: int, json: bool, store: Path | None
 ) -> None:  # fmt: skip
     from . import inbox, tables
-    from .session import engine_at
+    from .session import reader_at
 
-    async with engine_at(store) as engine:
+    async with reader_at(store) as engine:
         where, caller = await _where(engine, run, mine)
         where.state, where.limit = None if all_ else "open", limit
         found = await inbox.entries(engine, await engine.questions.search(where))
@@ -91,7 +92,7 @@ async def _list(
     tables.questions(found, json=json, all_=all_)
 
 
-async def _where(engine: Engine, run: str | None, mine: str | None) -> tuple[QuestionFilter, Caller | None]:
+async def _where(engine: AnyEngine, run: str | None, mine: str | None) -> tuple[QuestionFilter, Caller | None]:
     """What is looked for, and the caller whose questions are."""
     from ..model.filters import QuestionFilter
     from ..model.run import OWNER
@@ -121,9 +122,9 @@ def watch(run: OfRun = None, mine: Mine = None, json: Json = False, store: Store
 
 async def _watch(run: str | None, mine: str | None, json: bool, store: Path | None) -> int:
     from .inbox_watch import watch
-    from .session import engine_at
+    from .session import reader_at
 
-    async with engine_at(store) as engine:
+    async with reader_at(store) as engine:
         where, caller = await _where(engine, run, mine)
         return await watch(engine, where, caller, json=json)
 
@@ -141,9 +142,9 @@ def show(question: QuestionId, json: Json = False, store: Store = None) -> None:
 async def _show(part: str, json: bool, store: Path | None) -> None:
     from . import inbox, tables
     from .ids import find_question
-    from .session import engine_at
+    from .session import reader_at
 
-    async with engine_at(store) as engine:
+    async with reader_at(store) as engine:
         record = await engine.questions.get(await find_question(engine, part))
         (entry,) = await inbox.entries(engine, [record])
         context = await inbox.context(engine, entry)
@@ -241,12 +242,9 @@ async def _asked(engine: Engine, part: str) -> QuestionRecord:
     return waiting[0]
 
 
-async def nobody_runs(engine: Engine, run: str) -> bool:
+async def nobody_runs(engine: AnyEngine, run: str) -> bool:
     """Whether a run that has not ended stays as it is until somebody takes it up by hand."""
-    row = await engine.runs.find_row(run)
-    if row is None or row.worker is not None or row.status.final:
-        return False
-    return not await engine.cluster.remote_agents.somebody_runs(row.queue)
+    return await engine.runs.is_abandoned(run)
 
 
 async def _value(question: Question, text: str | None, reason: str | None) -> Any:

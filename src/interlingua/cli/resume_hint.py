@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from ..model.team.manifest import ORCHESTRATOR
 
 if TYPE_CHECKING:
-    from ..engine.engine import Engine
+    from ..engine.reading import AnyEngine
 
 
-async def resume_command(engine: Engine, run: str, store: Path | None) -> str:
+async def resume_command(engine: AnyEngine, run: str, store: Path | None) -> str:
     """A command line for the run with which everything began. `store`: as this command was given it."""
     from .ids import short
 
@@ -33,7 +33,7 @@ async def resume_command(engine: Engine, run: str, store: Path | None) -> str:
     return f"interlingua run {shlex.quote(f'{where}:{row.agent}')} --resume {short(run)}{at}"
 
 
-async def _found(engine: Engine, place: str) -> str | None:
+async def _found(engine: AnyEngine, place: str) -> str | None:
     project = await engine.agents.store_owner()
     return _near(Path(project.root) if project is not None and project.root else None, place)
 
@@ -52,7 +52,7 @@ def _near(root: Path | None, place: str) -> str | None:
     return str(path) if near.startswith("..") else near
 
 
-async def _task(engine: Engine, run: str) -> str | None:
+async def _task(engine: AnyEngine, run: str) -> str | None:
     """The name of a team's task, where it has begun."""
     for _, said in await engine.teams.conversation(run):
         if said.form == "delegation" and said.sender == ORCHESTRATOR:

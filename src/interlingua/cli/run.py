@@ -12,6 +12,7 @@ from .options import EXIT_CODES, Json, Store, Trace, examples
 if TYPE_CHECKING:
     from ..app.targets import Loaded, Target
     from ..engine.engine import Engine
+    from ..engine.reading import AnyEngine
     from ..model.card import AgentCard
     from .crash import CrashSite
     from .errors import ExitCode
@@ -266,7 +267,7 @@ async def _watch(
         raise
 
 
-async def card_of(engine: Engine, run: str) -> AgentCard | None:
+async def card_of(engine: AnyEngine, run: str) -> AgentCard | None:
     """The card of a run's agent, as far as this store knows it."""
     from ..model.errors import NotFound
 

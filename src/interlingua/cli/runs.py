@@ -55,7 +55,7 @@ async def _list(
     from ..model.status import Status
     from . import tables
     from .errors import CommandError
-    from .session import engine_at
+    from .session import reader_at
 
     unknown = [name for name in status if name not in list(Status)]
     if unknown:
@@ -63,7 +63,7 @@ async def _list(
     where = RunFilter(
         agent=agent, status=[Status(name) for name in status] or None, thread=thread, blocked=blocked, limit=limit
     )  # fmt: skip
-    async with engine_at(store) as engine:
+    async with reader_at(store) as engine:
         found = await engine.runs.search(where)
         if not json:
             found = [await engine.runs.get(run.id) for run in found]
@@ -84,9 +84,9 @@ def show(run: RunId, json: Json = False, store: Store = None) -> None:
 async def _show(part: str, json: bool, store: Path | None) -> None:
     from . import tables
     from .ids import find_run
-    from .session import engine_at
+    from .session import reader_at
 
-    async with engine_at(store) as engine:
+    async with reader_at(store) as engine:
         run = await engine.runs.get(await find_run(engine, part), sealed=True)  # whoever has the store is the owner
         row = await engine.runs.find_row(run.id)
         events = [event async for event in engine.runs.events(run.id, follow=False, sealed=True)]
@@ -116,10 +116,10 @@ async def _follow(part: str, after: int, json: bool, store: Path | None) -> int:
     from .questions import nobody_runs
     from .resume_hint import resume_command
     from .run import card_of
-    from .session import engine_at
+    from .session import reader_at
     from .watch import Watch
 
-    async with engine_at(store) as engine:
+    async with reader_at(store) as engine:
         run = await find_run(engine, part)
         view: View = JsonView() if json else TextView(await card_of(engine, run))
         if await nobody_runs(engine, run):

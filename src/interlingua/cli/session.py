@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..app.targets import Target
     from ..engine.agents.agent import Agent
     from ..engine.engine import Engine
+    from ..engine.reading import ReadOnlyEngine
 
 log = logging.getLogger("interlingua.cli")
 
@@ -93,6 +94,18 @@ async def engine_at(
 
     place = Place(store, targets)
     async with engine_in(place, agents, create=create) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def reader_at(store: Path | None) -> AsyncIterator[ReadOnlyEngine]:
+    """The store of a command that only looks, open for reading."""
+    from ..app.paths import Place
+    from ..engine.reading import open_for_reading
+
+    place = Place(store)
+    path = place.existing_store()
+    async with open_for_reading(path, place.project.id_in(path) if place.named_store is None else "") as engine:
         yield engine
 
 

@@ -41,11 +41,11 @@ async def _list(status: str | None, limit: int, json: bool, store: Path | None) 
     from ..model.run import ThreadStatus
     from . import tables
     from .errors import CommandError
-    from .session import engine_at
+    from .session import reader_at
 
     if status is not None and status not in get_args(ThreadStatus):
         raise CommandError(f"there is no status {status}", hint=f"there are {', '.join(get_args(ThreadStatus))}")
-    async with engine_at(store) as engine:
+    async with reader_at(store) as engine:
         found = await engine.threads.search(ThreadFilter(status=status, limit=limit))
     tables.threads(found, json=json, filtered=status is not None)
 
@@ -62,9 +62,9 @@ async def _show(part: str, json: bool, store: Path | None) -> None:
     from ..model.filters import RunFilter
     from . import tables
     from .ids import find_thread
-    from .session import engine_at
+    from .session import reader_at
 
-    async with engine_at(store) as engine:
+    async with reader_at(store) as engine:
         thread = await engine.threads.get(await find_thread(engine, part))
         messages = await engine.threads.messages(thread.id)
         runs = await engine.runs.search(RunFilter(thread=thread.id, limit=20))
@@ -82,9 +82,9 @@ def history(thread: ThreadId, limit: Limit = 10, json: Json = False, store: Stor
 async def _history(part: str, limit: int, json: bool, store: Path | None) -> None:
     from . import tables
     from .ids import find_thread
-    from .session import engine_at
+    from .session import reader_at
 
-    async with engine_at(store) as engine:
+    async with reader_at(store) as engine:
         checkpoints = await engine.threads.history(await find_thread(engine, part), limit=limit)
     tables.history(checkpoints, json=json)
 

@@ -28,6 +28,7 @@ from .terminal import Interrupts
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine
+    from ..engine.reading import AnyEngine
 
 _PAGE = 1000
 _RETRY = "interlingua runs retry"
@@ -40,10 +41,12 @@ class Watch:
     leave_waiting: where nobody can be asked, a question ends the watch, and the run waits.
     owned: Ctrl-C cancels the run, also one that came before the watch began; None: it only ends the watch.
     how: how a question that is left open is answered later.
+
+    An engine that only reads is enough where nobody answers, and nothing is owned.
     """
 
     def __init__(
-        self, engine: Engine, run: str, view: View, *, asker: Asker | None, leave_waiting: bool,
+        self, engine: AnyEngine, run: str, view: View, *, asker: Asker | None, leave_waiting: bool,
         owned: Interrupts | None, how: Callable[[Question], str] | None = None,
     ) -> None:  # fmt: skip
         self._engine = engine
@@ -59,6 +62,13 @@ class Watch:
         self._asking_id = ""
         self._mine: set[str] = set()  # answered here
         self._cancelling = False
+
+    @property
+    def _acting(self) -> Engine:
+        from ..engine.engine import Engine
+
+        assert isinstance(self._engine, Engine), "it is open for reading"
+        return self._engine
 
     async def follow(self, *, after: int = 0) -> ExitCode:
         """Returns how it ended, as an exit code."""
@@ -156,7 +166,7 @@ class Watch:
             answer = await asker.ask(question)
             self._mine.add(question.id)
             try:
-                await self._engine.questions.answer(question.id, answer, door="cli")
+                await self._acting.questions.answer(question.id, answer, door="cli")
             except InvalidAnswer as error:
                 self._mine.discard(question.id)
                 self._view.aside(error.message)
@@ -177,7 +187,7 @@ class Watch:
         if self._asking is not None:
             self._asking.cancel()
         with contextlib.suppress(Conflict, NotFound):  # it has just ended by itself
-            await self._engine.runs.cancel(self._run, reason=interrupts.name)
+            await self._acting.runs.cancel(self._run, reason=interrupts.name)
         await asyncio.Event().wait()  # until the log says that it has ended
         raise AssertionError
 
@@ -194,7 +204,7 @@ async def first(jobs: Sequence[Coroutine[Any, Any, T]]) -> T:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _output_at(engine: Engine, run: str, seq: int) -> Any:
+async def _output_at(engine: AnyEngine, run: str, seq: int) -> Any:
     """What stands of the output at an event, with what restarts made void left out."""
     deltas: list[tuple[int, Any]] = []
     after = 0

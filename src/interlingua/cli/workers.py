@@ -55,12 +55,11 @@ async def _workers(store: Path | None, bus: str | None, json: bool) -> None:
     where, settings = place.existing_store(), place.bus
     if bus is not None:
         settings = msgspec.structs.replace(settings, url=bus)
-    # No engine: that would be one more of those that are counted.
     opened = open_store(where)
-    await opened.open()
+    await opened.open(read_only=True)
     try:
-        await opened.claims.bury()
-        rows = await opened.claims.workers()
+        dead = await opened.claims.dead()
+        rows = [row for row in await opened.claims.workers() if row.id not in dead]
         told = await _present(settings, {row.id for row in rows}) if settings.url else None
         found = []
         for row in sorted(rows, key=lambda row: row.started_at):

@@ -11,23 +11,31 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from ..bus.port import Bus
+from ..bus.port import Bus, ClusterBus
 from ..model.run import RunRequest
 from ..runtime.closing import Step, close_all
+from ..store.changes import PutCallback, PutQuestion
 from ..store.ports import Store
 from .agents import mount_path
 from .agents.catalog import AgentCatalog
 from .cluster.cluster import Cluster
-from .cluster.membership import Replicas
-from .cluster.remote_agents import Elsewhere
+from .cluster.link import ClusterLink
+from .cluster.log_sources import RemoteLogs, Sources
+from .cluster.membership import Membership
+from .cluster.no_cluster import NoCluster
+from .cluster.remote_agents import RemoteAgents, is_served
 from .handler.workspace import Workspaces
-from .log.log_source import next_hint
+from .log.log_source import LogSources, next_hint
+from .log.run_log import RunLog
 from .observe.engine_metrics import EngineMetrics
 from .observe.loop_watchdog import LoopWatchdog
+from .observe.run_metrics import Meters
 from .runs.admission import Admission
 from .runs.blocked_report import BlockedReport
+from .runs.cluster_port import ClusterPort
+from .runs.queries import NoLocalRuns
 from .runs.service import RunService
 from .runs.worker import Worker
 from .services import store_owner
@@ -37,13 +45,11 @@ from .services.instances import InstanceService
 from .services.links import LinkService
 from .services.questions import QuestionService
 from .services.reminders import Reminders
+from .services.retention import Retention
 from .services.team_tasks import TeamService
 from .services.threads import ThreadService
 from .settings import Settings
-from .teams.team_gate import Gatekeeper
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from .teams.team_gate import TeamGate
 
 
 class Core:
@@ -52,37 +58,40 @@ class Core:
     worker: Worker  # from the start on
 
     def __init__(
-        self, facade: Engine, store: Store, bus: Bus, settings: Settings, project: str, root: Path | None
+        self, facade: Any, store: Store, bus: Bus, settings: Settings, project: str, root: Path | None
     ) -> None:
         self.facade = facade
         self.store = store
         self.bus = bus
         self.settings = settings
         self.agents = AgentCatalog(store, project, root)
-        self.gate = Gatekeeper(
-            store, self.agents, partial(next_hint, bus, store.clock, look_every=settings.sweep_every)
-        )
+        self.gate = TeamGate(store, self.agents, partial(next_hint, bus, store.clock, look_every=settings.sweep_every))
         self.threads = ThreadService(store, self.agents)
         self.questions = QuestionService(store, settings, self._answered)
         self.instances = InstanceService(store, self.agents)
         self.callbacks = Callbacks(store)
         self.reminders = Reminders(store, self.callbacks)
-        self.replicas = Replicas(self)
-        self.elsewhere = Elsewhere(self)
-        self.blocked_report = BlockedReport(store, self.agents, self.elsewhere.somebody_runs)
+        self.membership = Membership(store, settings.sweep_every)
+        self.remote_agents = RemoteAgents(store, self.agents, executes=settings.max_running > 0)
+        self.blocked_report = BlockedReport(store, self.agents, partial(is_served, store))
         self.admission = Admission(
             store, settings, self.agents, begin_task=self._begin_task, check_callback=self.callbacks.check,
-            check_available=self.elsewhere.check,
+            check_available=self.remote_agents.check,
         )  # fmt: skip
-        self.runs = RunService(store, bus, settings, self.questions, self.blocked_report, self.admission)
+        alone = NoCluster("", bus)
+        self.runs = RunService(
+            store, bus, settings, self.questions, self.blocked_report, self.admission,
+            NoLocalRuns(alone, self._sources(alone, Meters(), lambda run: None)),
+        )  # fmt: skip
         self.callbacks.runs = self.runs
         self.teams = TeamService(store, self.gate, self.runs)
-        self.cluster = Cluster(store, self.replicas, self.elsewhere)
+        self.cluster = Cluster(store, self.membership, self.remote_agents)
         self.links = LinkService(store.documents)
         self.metrics = EngineMetrics(store, bus)
         self.workspaces = Workspaces()
         self.files = FileService()
-        self.store_listeners: list[Callable[[], None]] = []  # called when others wrote to the store, or may have
+        self.store_listeners: list[Callable[[], None]] = [self.callbacks.hint, self.remote_agents.hint]
+        """Called when others wrote to the store, or may have."""
         self._opened: list[Step] = []  # closes the objects that were started
 
     # -- life ---------------------------------------------------------------------------------------------
@@ -108,9 +117,11 @@ class Core:
         opened.append(self.bus.close)
         opened.append(self._close_tool_servers)
         self.agents.server_id = await mount_path.server_id(self.store)
-        worker = self.worker = Worker(self, self.store, self.bus, self.agents, self.settings)
+        worker = self.worker = Worker(self, self.store, self.bus, self.agents, self.settings, self._connect)
         worker.foreign = self.store_listeners
-        self.gate.worker = self.cluster.worker = self.metrics.worker = worker
+        self.gate.worker = self.cluster.worker = self.metrics.worker = self.remote_agents.worker = worker
+        self.membership.worker = worker.id
+        self._listen_to(worker)
         self.runs.attach(worker)
         self.store.on_change = worker.store_changed
         self.store.claims.on_lost = worker.on_lease_lost
@@ -126,7 +137,7 @@ class Core:
         opened.append(self.reminders.stop)
         self.watchdog = LoopWatchdog(self.settings.stall_warning)
         opened.append(self.watchdog.close)
-        opened.append(self.elsewhere.stop)
+        opened.append(self.remote_agents.stop)
 
     async def stop(self) -> None:
         """Finishes what can be finished, returns the rest, and stops everything, whatever goes wrong on the way. Raises
@@ -147,6 +158,29 @@ class Core:
         self.admission.is_open = False
         await self.worker.abandon()
 
+    # -- the worker ---------------------------------------------------------------------------------------
+
+    def _connect(self, worker: Worker) -> tuple[ClusterPort, LogSources]:
+        if isinstance(self.bus, ClusterBus):
+            link = ClusterLink(worker, self.bus)
+            return link, self._sources(link, worker.meters, worker.log_of)
+        alone = NoCluster(worker.id, self.bus)
+        return alone, self._sources(alone, worker.meters, worker.log_of)
+
+    def _sources(self, cluster: RemoteLogs, meters: Meters, live: Callable[[str], RunLog | None]) -> Sources:
+        return Sources(self.store, self.bus, cluster, meters, self.blocked_report, live, self.settings.sweep_every)
+
+    def _listen_to(self, worker: Worker) -> None:
+        def asked(change: PutQuestion, committed: bool) -> None:
+            if change.remind:
+                self.reminders.hint()
+
+        worker.commits.listen(PutCallback, lambda change, committed: self.callbacks.hint())
+        worker.commits.listen(PutQuestion, asked)
+        worker.on_workers_died = self.remote_agents.hint
+        retention = Retention(self.store, self.settings, worker.forget)
+        worker.sweep.duties += [retention.expire, self.blocked_report.tell_readers]
+
     # -- news between objects -----------------------------------------------------------------------------
 
     def _begin_task(self, request: RunRequest, moment: int) -> RunRequest:
@@ -160,8 +194,8 @@ class Core:
     def _agents_changed(self) -> None:
         self.worker.spawn(self.agents.publish_cards())
         self.worker.limits.refresh()
-        self.worker.serve_soon()
-        self.elsewhere.hint()
+        self.worker.spawn(self.worker.lease.serve())
+        self.remote_agents.hint()
         self.worker.claims.blocked.hint()
         self.worker.cluster.agents_changed()
 

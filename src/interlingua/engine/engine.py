@@ -100,7 +100,7 @@ class Engine:
 
     @property
     def running(self) -> bool:
-        """Whether it takes runs; false from the moment that it begins to stop."""
+        """True while the engine accepts runs; False as soon as it begins to stop."""
         return self.core.admission.is_open
 
     @property

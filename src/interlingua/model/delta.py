@@ -7,6 +7,7 @@ Nothing here does I/O or knows schemas and progress tokens; doors decide how to 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable
@@ -176,6 +177,23 @@ class Composer(_Accumulator):
 
 
 # --- finding a delta ----------------------------------------------------------------------------------------
+
+
+class TextDigest:
+    """Length and digest of a text that grows in pieces, to compare it later without holding it."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._hash = hashlib.blake2b()
+
+    def add(self, text: str) -> None:
+        self.length += len(text)
+        self._hash.update(text.encode("utf-8", "surrogatepass"))
+
+    def begins(self, text: str) -> bool:
+        """Returns True if `text` begins with the text so far."""
+        beginning = hashlib.blake2b(text[: self.length].encode("utf-8", "surrogatepass"))
+        return len(text) >= self.length and beginning.digest() == self._hash.digest()
 
 
 def diff(old: Json | Absent, new: Json | Absent) -> Json | Absent:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import Scope
 
-    from ..engine.cluster.membership import Replica
     from ..engine.engine import Engine
+    from ..engine.ports import Replica
     from ..model.run import Caller
     from ..transports.channel import Channel
     from ..transports.rpc import Trace

@@ -40,3 +40,18 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+async def sleep(clock: Clock, seconds: float) -> None:
+    """Waits, as long as the clock says."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = clock.call_at(clock.monotonic() + seconds, _wake, future)
+    try:
+        await future
+    finally:
+        timer.cancel()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -141,7 +141,7 @@ async def _some(store: SqlStore, most: int) -> AsyncIterator[str]:
         for run in newest:
             yield run
         return
-    given = set(newest[: most // 2])
+    chosen = set(newest[: most // 2])
     for run in newest[: most // 2]:
         yield run
     first = int((await _ids(store, "", 1))[0].replace("-", ""), 16)
@@ -149,8 +149,8 @@ async def _some(store: SqlStore, most: int) -> AsyncIterator[str]:
     for _ in range(most - most // 2):  # ids begin with the time: any of them leads to the next run after it
         at = f"{random.randint(min(first, last), last):032x}"
         for run in await _ids(store, f"{at[:8]}-{at[8:12]}-{at[12:16]}-{at[16:20]}-{at[20:]}", 1):
-            if run not in given:
-                given.add(run)
+            if run not in chosen:
+                chosen.add(run)
                 yield run
 
 

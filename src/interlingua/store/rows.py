@@ -45,6 +45,11 @@ class RunRow(msgspec.Struct):
     blocked: str | None = None  # digests of the last 50 codes that could not go on with it, separated by blanks
     blocked_reason: str | None = None  # why it is blocked, as JSON: reason, message, details
 
+    @property
+    def path_below(self) -> str:
+        """The `path` of the runs that this one calls."""
+        return f"{self.path or '/'}{self.id}/"
+
 
 class EventRow(msgspec.Struct, array_like=True, gc=False):
     run: str

@@ -25,10 +25,10 @@ from nats.js import JetStreamContext, api
 from nats.js.errors import NotFoundError
 
 from ...model.errors import InvalidRequest, Unavailable
-from ...runtime.clock import SYSTEM_CLOCK, Clock
+from ...runtime.clock import SYSTEM_CLOCK, Clock, sleep
 from ...runtime.job_group import JobGroup
 from ..port import BusSettings
-from .address import parse
+from .address import Address, parse
 from .subject_bus import Handler, SubjectBus
 from .work_queue import CANCEL_AGAIN
 
@@ -61,16 +61,33 @@ class _Client(Client):
 
 class NatsBus(SubjectBus):
     def __init__(self, settings: BusSettings, clock: Clock = SYSTEM_CLOCK) -> None:
+        address = parse(settings)
+        super().__init__(address.prefix, clock)
+        self._connection = NatsConnection(self, settings, address)
+
+    async def open(self) -> None:
+        """Raises if the server refuses us for good. If it is down, the bus keeps trying to connect."""
+        await self._connection.open()
+
+    async def close(self) -> None:
+        self.detach()
+        await self._connection.close()
+        await super().close()
+
+
+class NatsConnection:
+    """Carries the messages of a bus over a connection, which it makes anew whenever it is lost."""
+
+    def __init__(self, bus: SubjectBus, settings: BusSettings, address: Address) -> None:
+        self._bus = bus
         self._settings = settings
-        self._address = parse(settings)
-        super().__init__(self._address.prefix, clock)
+        self._address = address
         self._client: _Client | None = None  # while connected
         self._lost = asyncio.Event()
         self._subscriptions: dict[str, Subscription] = {}
         self._jobs = JobGroup("bus")
 
     async def open(self) -> None:
-        """Raises if the server refuses us for good. If it is down, the bus keeps trying to connect."""
         options = self._options()
         try:
             await self._connect(options)
@@ -85,16 +102,14 @@ class NatsBus(SubjectBus):
         self._jobs.spawn(self._tick())
 
     async def close(self) -> None:
-        self.detach()
         if self._client is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_GOODBYE):
-                    await self.send_queue.emptied()
+                    await self._bus.send_queue.emptied()
         await self._jobs.close(again=3 * _GOODBYE)  # the jobs clean up
         if self._client is not None:  # no task serves it yet
             await _close_client(self._client)
             self._client = None
-        await super().close()
 
     # -- connecting ---------------------------------------------------------------------------------------
 
@@ -144,7 +159,7 @@ class NatsBus(SubjectBus):
         try:
             async with asyncio.timeout(2 * _CONNECT * len(self._address.servers)):
                 await client.connect(**options, error_cb=on_error, closed_cb=closed)
-                for subject in list(self.handlers):
+                for subject in list(self._bus.handlers):
                     await self._subscribe(client, subject)
                 # The ping of nats-py's first flush overtakes earlier messages; that of the second does not. And if the
                 # server's first messages came in an unusual order, nats-py never starts to send.
@@ -158,16 +173,15 @@ class NatsBus(SubjectBus):
             if isinstance(error, errors.NoServersError) and errors_seen:
                 raise errors_seen[0] from error
             raise
-        self._client, self._lost, self.max_payload = client, lost, client.max_payload
-        self.connected()
-        for subject in self.handlers.keys() - self._subscriptions.keys():
-            self._subscribe_to(subject, self.handlers[subject])  # added meanwhile
-        if "down" in self._warned:
-            self._warned.discard("down")
+        self._client, self._lost, self._bus.max_payload = client, lost, client.max_payload
+        self._bus.connected()
+        for subject in self._bus.handlers.keys() - self._subscriptions.keys():
+            self._bus.subscribe_to(subject, self._bus.handlers[subject])  # added meanwhile
+        if self._bus.may_warn_again("down"):
             log.info("the bus at %s is there again", self._address.shown)
 
     async def _subscribe(self, client: _Client, subject: str) -> None:
-        handler = self.handlers.get(subject)
+        handler = self._bus.handlers.get(subject)
         if handler is not None and subject not in self._subscriptions:
             self._subscriptions[subject] = await client.subscribe(
                 subject, cb=_callback(handler), pending_msgs_limit=_PENDING, pending_bytes_limit=_PENDING_BYTES
@@ -183,7 +197,7 @@ class NatsBus(SubjectBus):
                 except Exception as error:
                     self._warn_down(error)
                     # Many processes lost the same server: they must not reconnect all at once.
-                    await asyncio.sleep(wait * random.uniform(0.5, 1.5))
+                    await sleep(self._bus.clock, wait * random.uniform(0.5, 1.5))
                     wait = min(2 * wait, _RETRY_LAST)
                     continue
                 first = False
@@ -199,7 +213,7 @@ class NatsBus(SubjectBus):
         jobs.spawn(self._prepare(client))
         try:
             if missed:
-                self.missed()
+                self._bus.missed()
             done, _ = await asyncio.wait(until_lost, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -207,67 +221,67 @@ class NatsBus(SubjectBus):
             self._handle_error(error)
         finally:
             self._client = None
-            self.disconnected()
+            self._bus.disconnected()
             await jobs.close(CANCEL_AGAIN)
-            await self.work.stop()
+            await self._bus.work.stop()
             await _close_client(client)
         self._warn_down(ConnectionError("the connection was lost"))
 
     async def _write(self, client: _Client) -> None:
         while True:
-            item = await self.send_queue.get()
+            item = await self._bus.send_queue.get()
             if item.action == "publish":
                 headers = None if item.id is None else {"Nats-Msg-Id": item.id}
                 try:
                     await client.publish(item.subject, item.payload, headers=headers)
-                    self.health.sent += 1
+                    self._bus.health.sent += 1
                 except (errors.MaxPayloadError, errors.BadSubjectError):
-                    self.health.dropped += 1
+                    self._bus.health.dropped += 1
             elif item.action == "subscribe":
                 await self._subscribe(client, item.subject)
-            elif item.subject not in self.handlers:
+            elif item.subject not in self._bus.handlers:
                 known = self._subscriptions.pop(item.subject, None)
                 if known is not None:
                     await known.unsubscribe()
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(_TICK)
-            self.tick()
+            await sleep(self._bus.clock, _TICK)
+            self._bus.tick()
 
     async def _prepare(self, client: _Client) -> None:
         """Finds or creates the work queue. Without it, workers find due runs by polling, as they always do."""
         if self._settings.hand_out == "off":
             return
-        stream = client.jetstream(timeout=_CONNECT)
+        stream, subjects = client.jetstream(timeout=_CONNECT), self._bus.subjects
         try:
             try:
-                await stream.stream_info(self.subjects.stream)
+                await stream.stream_info(subjects.stream)
             except NotFoundError:
-                await stream.add_stream(_stream(self.subjects.stream, self.subjects.all_work, self._settings.hand_out))
+                await stream.add_stream(_stream(subjects.stream, subjects.all_work, self._settings.hand_out))
         except Exception as error:
-            self.warn_once(
+            self._bus.warn_once(
                 "work",
                 f"the bus at {self._address.shown} hands out no work ({_text_of(error)}): is JetStream on? Workers "
                 "find due runs by polling",
             )
             return
-        self.work.start(_Queues(stream, self.subjects.stream))
+        self._bus.work.start(_Queues(stream, subjects.stream))
 
     # -- errors -------------------------------------------------------------------------------------------
 
     def _handle_error(self, error: Exception) -> None:
         if isinstance(error, errors.SlowConsumerError):
-            self.overflowed(error.subject)
+            self._bus.overflowed(error.subject)
         elif isinstance(error, msgspec.MsgspecError | UnicodeDecodeError):
-            self.warn_once("odd", f"the bus at {self._address.shown} carries messages that are not ours: {error}")
+            self._bus.warn_once("odd", f"the bus at {self._address.shown} carries messages that are not ours: {error}")
         elif isinstance(error, errors.Error | OSError):
             log.debug("the bus: %s", error)
         else:
             log.error("a message of the bus could not be handled", exc_info=error)
 
     def _warn_down(self, error: BaseException) -> None:
-        self.warn_once(
+        self._bus.warn_once(
             "down",
             f"the bus at {self._address.shown} cannot be reached ({_text_of(error)}); runs go on without it, and it is "
             "tried again",

@@ -115,10 +115,22 @@ class SubjectBus(LocalBus):
         elif f"{about}.*" not in self.handlers:  # else no one reads that run here any more
             self.missed()
 
+    def subscribe_to(self, subject: str, handler: Handler) -> None:
+        """Subscribes to a subject, now or when the bus is connected."""
+        self.handlers[subject] = handler
+        if self.health.connected:
+            self.send_queue.put(Item("subscribe", subject))
+
     def warn_once(self, key: str, text: str) -> None:
         if key not in self._warned:
             self._warned.add(key)
             log.warning("%s", text)
+
+    def may_warn_again(self, key: str) -> bool:
+        """Lets `warn_once` warn again. Returns False if it has not warned."""
+        warned = key in self._warned
+        self._warned.discard(key)
+        return warned
 
     # -- sending ------------------------------------------------------------------------------------------
 
@@ -128,11 +140,6 @@ class SubjectBus(LocalBus):
         self.health.dropped += 1
         self._others_missed = True
         return False
-
-    def _subscribe_to(self, subject: str, handler: Handler) -> None:
-        self.handlers[subject] = handler
-        if self.health.connected:
-            self.send_queue.put(Item("subscribe", subject))
 
     def _unsubscribe_from(self, subject: str) -> None:
         self.handlers.pop(subject, None)
@@ -225,7 +232,7 @@ class SubjectBus(LocalBus):
 
     def attach(self, listener: BusListener) -> None:
         self._listener = self.work.listener = listener
-        self._subscribe_to(self.subjects.worker(listener.worker), self._on_inbox)
+        self.subscribe_to(self.subjects.worker(listener.worker), self._on_inbox)
         self._send_heartbeat(asks=True)
 
     def detach(self) -> None:

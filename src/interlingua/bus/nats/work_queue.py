@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ...runtime.clock import Clock
+from ...runtime.clock import Clock, sleep
 from ...runtime.closing import close_all
 from ...runtime.job_group import JobGroup
 from ..port import BusListener, Health
@@ -124,7 +124,7 @@ class WorkQueue:
             finally:
                 if queue is not None:
                     await queue.close()
-            await asyncio.sleep(wait * random.uniform(0.5, 1.5))
+            await sleep(self._clock, wait * random.uniform(0.5, 1.5))
             wait = min(2 * wait, _RETRY_LAST)
 
     async def _settle(self, listener: BusListener, runs: str, offer: Offer) -> None:

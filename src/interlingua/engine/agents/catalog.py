@@ -13,7 +13,7 @@ from ...store.rows import ProjectRow, StoredCard
 from . import mount_path
 from .agent import Agent, Registry
 from .mount_path import MEMBER_OF
-from .remote_agent import AgentElsewhere
+from .remote_agent import RemoteAgent
 
 UnavailableHint = Callable[[str], Unavailable | None]
 """Returns the error for the name of an agent that is expected and not there now; None for other names."""
@@ -34,8 +34,8 @@ class AgentCatalog(Registry):
 
     def no_agent(self, name: str, message: str) -> AgentNotFound | Unavailable:
         """Returns the error for a name without an agent: not found, or expected and not available now."""
-        found = (hint(name) for hint in self._hints)
-        return next((error for error in found if error is not None), None) or AgentNotFound(message)
+        errors = (hint(name) for hint in self._hints)
+        return next((error for error in errors if error is not None), None) or AgentNotFound(message)
 
     def mount_path(self, card: AgentCard) -> list[str]:
         """Returns the ids of the servers that an agent came through, this one last: for clients that mount it."""
@@ -64,13 +64,13 @@ class AgentCatalog(Registry):
         stored = await self._store.cards.get(name, version)
         if stored is None or MEMBER_OF in stored.card.metadata:
             known = ", ".join(sorted({agent.card.name for agent in self})) or "none"
-            wanted = name if version is None else f"{name} {version}"
-            raise self.no_agent(name, f"there is no agent {wanted} (there are: {known})")
+            key = name if version is None else f"{name} {version}"
+            raise self.no_agent(name, f"there is no agent {key} (there are: {known})")
         return stored
 
     def stored(self, agent: Agent[..., Any]) -> StoredCard:
         """Returns the card of an agent that is known here, with its origin."""
-        if isinstance(agent, AgentElsewhere):
+        if isinstance(agent, RemoteAgent):
             return agent.stored
         return StoredCard(str(self.origin(agent)), agent.card)
 

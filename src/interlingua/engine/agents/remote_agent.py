@@ -10,7 +10,7 @@ from ...store.rows import StoredCard
 from .agent import Agent
 
 
-class AgentElsewhere(Agent[..., Any]):
+class RemoteAgent(Agent[..., Any]):
     """An agent of which only the card is here. It cannot be entered."""
 
     here = False

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from ...store.ports import Store
 from ...store.rows import WorkerRow
-from .membership import Replicas
-from .remote_agents import Elsewhere
-from .session_affinity import Placed
+from .membership import Membership
+from .remote_agents import RemoteAgents
+from .session_affinity import SessionAffinity
 
 
 class HasId(Protocol):
@@ -20,7 +20,7 @@ class HasId(Protocol):
 class Cluster:
     """Tells which processes there are, what they serve, and which of them has a client's session."""
 
-    def __init__(self, store: Store, membership: Replicas, remote_agents: Elsewhere) -> None:
+    def __init__(self, store: Store, membership: Membership, remote_agents: RemoteAgents) -> None:
         self.membership = membership
         self.remote_agents = remote_agents
         self.worker: HasId | None = None  # of this process, from the start of the engine on
@@ -39,6 +39,8 @@ class Cluster:
     async def has_worker(self, worker: str) -> bool:
         return any(one.id == worker for one in await self.workers())
 
-    def sessions(self, kind: str, keep: float, let_go: Callable[[], None], beside: str | None = None) -> Placed:
-        """Returns the affinity of client sessions of one kind. Parameters as of `Placed`."""
-        return Placed(self._store.documents, self._store.clock, self.membership, kind, keep, let_go, beside)
+    def sessions(
+        self, kind: str, keep: float, let_go: Callable[[], None], beside: str | None = None
+    ) -> SessionAffinity:
+        """Returns the affinity of client sessions of one kind. Parameters as of `SessionAffinity`."""
+        return SessionAffinity(self._store.documents, self._store.clock, self.membership, kind, keep, let_go, beside)

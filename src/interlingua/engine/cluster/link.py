@@ -18,11 +18,12 @@ from ...model.events import Event, RunCreated
 from ...store.changes import CloseQuestion, PutQuestion, Sealed
 from ...store.rows import EventRow, RunRow
 from ..observe import tracing
-from .remote_log import About, RemoteLog
+from ..observe.run_metrics import RunLabels
+from .remote_log import RemoteLog
 from .work_offers import WorkOffers
 
 if TYPE_CHECKING:
-    from ..log.run_log import LiveLog
+    from ..log.run_log import RunLog
     from ..runs.worker import Worker
 
 _rows_out = msgspec.msgpack.Encoder()
@@ -83,20 +84,20 @@ class ClusterLink:
         if log is not None:
             self._tell_head(log)
 
-    def _tell_head(self, log: LiveLog) -> None:
+    def _tell_head(self, log: RunLog) -> None:
         """Publishes the length of a log to a new reader, which reads earlier events from the store."""
         self._bus.publish_events(log.row.id, 0, log.committed_seq, b"")
 
-    async def remote_log(self, run: str, about: About | None = None) -> RemoteLog:
+    async def remote_log(self, run: str, about: RunLabels | None = None) -> RemoteLog:
         known = self._remote_logs.get(run)
         if known is not None:
             about = known.about
         elif about is None:
             first = await self._worker.store.runs.events(run, 0, 1)
-            about = About.of(first[0]) if first else About()
+            about = RunLabels.of(first[0]) if first else RunLabels()
         return self._open(run, about)
 
-    def _open(self, run: str, about: About) -> RemoteLog:
+    def _open(self, run: str, about: RunLabels) -> RemoteLog:
         remote = self._remote_logs.get(run)
         if remote is None:
             remote = RemoteLog(run, about, self._worker.clock, self._worker.settings.sweep_every, self._close)
@@ -107,7 +108,7 @@ class ClusterLink:
 
     def follow_new(self, row: RunRow, created: RunCreated, first: EventRow) -> RemoteLog:
         """Opens a remote log for a new run. It closes by itself if no reader comes."""
-        remote = self._open(row.id, About.asked(created.request))
+        remote = self._open(row.id, RunLabels.asked(created.request))
         size = len(first.body) if first.body is not None else 0
         remote.begin(Event(row.id, first.seq, first.time, first.hash, created, first.seq, size))
         remote.submitted, remote.held = (row, created), True

@@ -10,9 +10,9 @@ from ...model.errors import RunNotFound
 from ...model.events import Event
 from ...store.ports import Store
 from ..log.log_source import BlockedReader, LogSource, StoredSource
-from ..log.run_log import LiveLog
-from ..observe.run_metrics import Meters
-from .remote_log import About, RemoteLog, RemoteSource
+from ..log.run_log import RunLog
+from ..observe.run_metrics import Meters, RunLabels
+from .remote_log import RemoteLog, RemoteSource
 
 
 class RemoteLogs(Protocol):
@@ -20,7 +20,7 @@ class RemoteLogs(Protocol):
 
     def followed(self, run: str) -> RemoteLog | None: ...
 
-    async def remote_log(self, run: str, about: About | None = None) -> RemoteLog | None: ...
+    async def remote_log(self, run: str, about: RunLabels | None = None) -> RemoteLog | None: ...
 
 
 class BlockedWatch(Protocol):
@@ -36,7 +36,7 @@ class Sources:
 
     def __init__(
         self, store: Store, bus: Bus, cluster: RemoteLogs, meters: Meters, blocked: BlockedWatch,
-        live: Callable[[str], LiveLog | None], look_every: float,
+        live: Callable[[str], RunLog | None], look_every: float,
     ) -> None:  # fmt: skip
         self.store = store
         self.live = live
@@ -58,7 +58,7 @@ class Sources:
         return RemoteSource(remote, self._meters, complete=True)
 
     async def distant(self, run: str, first: Event | None) -> LogSource:
-        remote = await self._cluster.remote_log(run, About.of(first) if first is not None else None)
+        remote = await self._cluster.remote_log(run, RunLabels.of(first) if first is not None else None)
         if remote is None:
             return StoredSource(self._bus, self.store.clock, run, self._look_every)
         return RemoteSource(remote, self._meters)

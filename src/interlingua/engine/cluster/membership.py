@@ -12,16 +12,14 @@ import logging
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from ...model.documents import Drop, Put
 from ...model.errors import InterlinguaError
+from ...runtime.clock import sleep
 from ...runtime.job_group import JobGroup
-
-if TYPE_CHECKING:
-    from ..assembly import Core
+from ...store.ports import Store
 
 log = logging.getLogger("interlingua.replicas")
 
@@ -37,17 +35,19 @@ class Replica(msgspec.Struct, frozen=True):
     host: str = ""
 
 
-class Replicas:
+class Membership:
     """The membership of this process. Until it enters, it is alone."""
 
-    def __init__(self, engine: Core) -> None:
+    def __init__(self, store: Store, sweep_every: float) -> None:
+        self.worker = ""  # the id of this process's worker, from the start of the engine on
         self.id = secrets.token_hex(4)
         self.passed_on = 0  # requests, to others
         self.taken_over = 0  # of what others had
         self.duties: list[Callable[[], Awaitable[None]]] = []  # done now and then
         self.given_up: list[Callable[[], None]] = []  # called when others took this process for dead
         self._me: Replica | None = None  # once it has entered
-        self._engine = engine
+        self._store = store
+        self._sweep_every = sweep_every
         self._known: dict[str, Replica] = {}
         self._looking: asyncio.Task[None] | None = None
         self.jobs = JobGroup("replicas")
@@ -56,8 +56,8 @@ class Replicas:
 
     async def enter(self, address: str) -> list[str]:
         """Registers this process at an address. Returns warnings for the owner."""
-        store, host = self._engine.store, socket.gethostname()
-        me = Replica(self.id, address.rstrip("/"), self._engine.worker.id, host)
+        store, host = self._store, socket.gethostname()
+        me = Replica(self.id, address.rstrip("/"), self.worker, host)
         await self.look()
         others = self.others()
         # An earlier process with this address on this machine has died, and the sweep has not noticed yet.
@@ -87,11 +87,11 @@ class Replicas:
         if me is None:
             return
         with contextlib.suppress(InterlinguaError):
-            await self._engine.store.documents.write([Drop(_SPACE, self.id)])
+            await self._store.documents.write([Drop(_SPACE, self.id)])
 
     async def _keep_looking(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_EVERY)
+            await sleep(self._store.clock, _LOOK_EVERY)
             for duty in (self.look, *self.duties):
                 try:
                     await duty()
@@ -123,41 +123,41 @@ class Replicas:
         await asyncio.shield(self._looking)
 
     async def _look(self) -> None:
-        store = self._engine.store
+        store = self._store
         rows = await store.documents.search(_SPACE, limit=1000)
         workers = {worker.id for worker in await store.claims.workers()}  # after: who is noted has entered before
-        found: dict[str, Replica] = {}
+        members: dict[str, Replica] = {}
         dead = []
         for row in rows:
             replica = msgspec.json.decode(row.body, type=Replica)
             if replica.worker in workers:
-                found[row.id] = replica
+                members[row.id] = replica
             else:
                 dead.append(row.id)
         if dead:
             log.info("replicas that are gone: %s", ", ".join(dead))
             await store.documents.write([Drop(_SPACE, id_) for id_ in dead])
         me = self._me
-        if me is not None and me.id not in found:
+        if me is not None and me.id not in members:
             # What it had may be at others by now. Nothing of that is lost: it is in the store, and is found or made
             # anew like what a dead one had.
             log.error("other replicas took this one for dead; it goes on without what it had")
             for tell in self.given_up:
                 tell()
             await store.documents.write([_note(me)])
-            found[me.id] = me
-        self._known = found
+            members[me.id] = me
+        self._known = members
 
     async def gone(self, replica: Replica) -> bool:
-        """Whether one that does not answer is dead. Its worker's end is noticed by the sweeps of all; nothing is taken
-        from one that only cannot be reached, because it would go on with it."""
-        store, settings = self._engine.store, self._engine.settings
-        deadline = store.clock.monotonic() + store.claims.missed_after + 2 * settings.sweep_every + _PATIENCE
+        """Returns True if a replica that does not answer is dead: the sweep of any process finds the end of its worker.
+        A replica that only cannot be reached goes on with its sessions, so nothing is taken from it."""
+        store = self._store
+        deadline = store.clock.monotonic() + store.claims.missed_after + 2 * self._sweep_every + _PATIENCE
         while store.clock.monotonic() < deadline:
             await self.look()
             if self._known.get(replica.id) != replica:
                 return True
-            await asyncio.sleep(0.1)
+            await sleep(store.clock, 0.1)
         log.error(
             "replica %s is alive and does not answer at %s: is that how others reach it (--advertise)?",
             replica.id, replica.address,

@@ -6,7 +6,8 @@ from ...bus.port import WORK, Bus
 from ...model.events import RunCreated
 from ...store.changes import Sealed
 from ...store.rows import EventRow, RunRow
-from .remote_log import About, RemoteLog
+from ..observe.run_metrics import RunLabels
+from .remote_log import RemoteLog
 
 
 class NoCluster:
@@ -48,5 +49,5 @@ class NoCluster:
     def followed(self, run: str) -> RemoteLog | None:
         return None
 
-    async def remote_log(self, run: str, about: About | None = None) -> RemoteLog | None:
+    async def remote_log(self, run: str, about: RunLabels | None = None) -> RemoteLog | None:
         return None

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Collection, Container, Iterable
+from typing import Any, Protocol
 
 import msgspec
 
@@ -19,13 +20,14 @@ from ...model.card import AgentCard
 from ...model.documents import Drop, Put
 from ...model.errors import InterlinguaError, Unavailable
 from ...model.run_identity import is_mount, split_queue
+from ...runtime.clock import sleep
 from ...runtime.job_group import JobGroup
+from ...store.ports import Store
 from ..agents.agent import Agent
+from ..agents.catalog import AgentCatalog
 from ..agents.mount_path import MEMBER_OF
-from ..agents.remote_agent import AgentElsewhere as AgentElsewhere
-
-if TYPE_CHECKING:
-    from ..assembly import Core
+from ..agents.remote_agent import RemoteAgent as RemoteAgent
+from ..runs.concurrency_limits import ConcurrencyLimits
 
 log = logging.getLogger("interlingua.elsewhere")
 
@@ -44,17 +46,36 @@ def unavailable(card: AgentCard) -> Unavailable:
     )
 
 
-class Elsewhere:
+class LocalWorker(Protocol):
+    """The worker of this process."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def limits(self) -> ConcurrencyLimits: ...
+
+
+class RemoteAgents:
     """Registers the agents of this process for the others, and offers theirs here."""
 
-    def __init__(self, engine: Core) -> None:
+    def __init__(self, store: Store, agents: AgentCatalog, executes: bool) -> None:
+        """`executes`: this process executes runs."""
+        self.worker: LocalWorker | None = None  # of this process, from the start of the engine on
         self.looks = False  # the agents of others are offered here
-        self._engine = engine
-        self._known: dict[str, AgentElsewhere] = {}  # by name and version
+        self._store = store
+        self._agents = agents
+        self._executes = executes
+        self._known: dict[str, RemoteAgent] = {}  # by name and version
         self._ambiguous: set[str] = set()  # of those: that were found with several origins, and said to be
         self._seen: object = None  # what was offered when it was looked at last
         self._news = asyncio.Event()
         self.jobs = JobGroup("agents elsewhere")
+
+    @property
+    def _worker(self) -> LocalWorker:
+        assert self.worker is not None, "the engine has not been started"
+        return self.worker
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -69,7 +90,7 @@ class Elsewhere:
             return
         await self.jobs.close()
         with contextlib.suppress(InterlinguaError):
-            await self._engine.store.documents.write([Drop(_SPACE, self._engine.worker.id)])
+            await self._store.documents.write([Drop(_SPACE, self._worker.id)])
 
     def hint(self) -> None:
         """Schedules an update after a possible change, here or elsewhere."""
@@ -85,70 +106,81 @@ class Elsewhere:
                 await self._look()
             except InterlinguaError as error:
                 log.error("could not look for agents elsewhere: %s", error)
-            await asyncio.sleep(_REST)
+            await sleep(self._store.clock, _REST)
 
     # -- who has what -------------------------------------------------------------------------------------
 
     def _mine(self) -> list[str]:
         """The agents that this process also executes for others."""
-        engine = self._engine
-        if engine.settings.max_running == 0:
+        if not self._executes:
             return []
-        limits = engine.worker.limits
+        agents, limits = self._agents, self._worker.limits
         return sorted(
-            engine.agents.queue(agent)
-            for agent in engine.agents.own()
+            agents.queue(agent)
+            for agent in agents.own()
             if (limit := limits.of_agent(agent)) is None or limit.limit > 0
         )
 
     async def _look(self) -> None:
-        store, me = self._engine.store, self._engine.worker.id
+        store, me = self._store, self._worker.id
         rows = await store.documents.search(_SPACE, limit=10_000)
-        workers = {
-            worker.id for worker in await store.claims.workers()
-        }  # after: who has noted something has entered before
+        # Read afterwards: a worker enters before it registers anything.
+        workers = {worker.id for worker in await store.claims.workers()}
         offered = {row.id: (row.version, _queues.decode(row.body)) for row in rows if row.id in workers}
         if dead := [row.id for row in rows if row.id not in workers]:
             await store.documents.write([Drop(_SPACE, id_) for id_ in dead])
         mine = self._mine()
-        told = offered.pop(me, None)
-        if told is None or told[1] != mine:  # also where others took this process for dead meanwhile
-            await self._engine.agents.publish_cards()
+        registered = offered.pop(me, None)
+        if registered is None or registered[1] != mine:  # also where others took this process for dead meanwhile
+            await self._agents.publish_cards()
             await store.documents.write([Put(_SPACE, me, msgspec.json.encode(mine))])
         if self.looks:
             await self._take(offered)
 
     async def _take(self, offered: dict[str, tuple[int, list[str]]]) -> None:
-        seen = {(id_, version) for id_, (version, _) in offered.items()}
-        forgotten = self._engine.store.clock.monotonic() - FORGET_AFTER
+        """Lists the agents that other workers offer. `offered`: version and queues, by worker."""
+        seen = {(worker, version) for worker, (version, _) in offered.items()}
+        forgotten = self._store.clock.monotonic() - FORGET_AFTER
         stale = any(not agent.available and agent.gone_at < forgotten for agent in self._known.values())
         if seen == self._seen and not stale:
             return
-        there: dict[str, int] = {}
-        for _, queues in offered.values():
-            for queue in queues:
-                there[queue] = there.get(queue, 0) + 1
-        cards = {card.queue: card for card in await self._engine.store.cards.list()} if there else {}
-        found: dict[str, AgentElsewhere] = {}
-        for key, queue in self._chosen(there).items():
+        workers = Counter(queue for _, queues in offered.values() for queue in queues)
+        listed = await self._available(workers)
+        listed |= self._unavailable(listed, forgotten)
+        before = {id(agent) for agent in self.agents()}
+        self._known, self._seen = listed, seen
+        self._announce(before)
+
+    async def _available(self, workers: Counter[str]) -> dict[str, RemoteAgent]:
+        """The agents of these queues, by name and version. `workers`: how many serve each queue."""
+        cards = {card.queue: card for card in await self._store.cards.list()} if workers else {}
+        available: dict[str, RemoteAgent] = {}
+        for key, queue in self._chosen(workers).items():
             card, known = cards.get(queue), self._known.get(key)
             if known is not None and known.available and card == known.stored:
-                known.workers = there[queue]
-                found[key] = known
+                known.workers = workers[queue]
+                available[key] = known
             elif card is not None and self._fits(card.card):
-                found[key] = AgentElsewhere(card, there[queue], self._engine.store.clock)
+                available[key] = RemoteAgent(card, workers[queue], self._store.clock)
+        return available
+
+    def _unavailable(self, available: Container[str], forgotten: float) -> dict[str, RemoteAgent]:
+        """The known agents that no worker offers any more, but for those that are gone since before `forgotten`."""
+        unavailable: dict[str, RemoteAgent] = {}
         for key, agent in self._known.items():
-            if key in found:
+            if key in available:
                 continue
             if agent.available:
-                found[key] = AgentElsewhere(agent.stored, 0, self._engine.store.clock)
+                unavailable[key] = RemoteAgent(agent.stored, 0, self._store.clock)
             elif agent.gone_at >= forgotten:
-                found[key] = agent
-        before = {id(agent) for agent in self.agents()}
-        self._known, self._seen = found, seen
+                unavailable[key] = agent
+        return unavailable
+
+    def _announce(self, before: set[int]) -> None:
+        """Lists the known agents, and logs the changes. `before`: ids of the objects that were listed."""
         new = [agent for agent in self.agents() if id(agent) not in before]
         # An agent that is also here is listed as before, so listeners are not called.
-        self._engine.agents.set_elsewhere(found, tell=bool(new) or len(before) != len(self.agents()))
+        self._agents.set_elsewhere(self._known, tell=bool(new) or len(before) != len(self.agents()))
         for agent in new:
             if agent.available:
                 log.info("agent %s is there, elsewhere", agent.card.key)
@@ -157,7 +189,7 @@ class Elsewhere:
 
     def _chosen(self, queues: Iterable[str]) -> dict[str, str]:
         """Picks one queue for each name and version: code of the project comes before mounts."""
-        here = {agent.card.key: self._engine.agents.queue(agent) for agent in self._engine.agents.own()}
+        here = {agent.card.key: self._agents.queue(agent) for agent in self._agents.own()}
         chosen: dict[str, str] = {}
         for queue in sorted(queues, key=lambda queue: (is_mount(queue), queue)):
             key = split_queue(queue)[1]
@@ -166,7 +198,7 @@ class Elsewhere:
                 self._ambiguous.add(key)
                 log.warning(
                     "agent %s has code of several origins, and calls of it here go to the first: %s; %s", key,
-                    *(split_queue(one)[0].strip() for one in (first, queue)),
+                    *(split_queue(name)[0].strip() for name in (first, queue)),
                 )  # fmt: skip
         return chosen
 
@@ -174,31 +206,32 @@ class Elsewhere:
         """True if doors may list an agent: members of teams are hidden, and doors have rules for cards."""
         if MEMBER_OF in card.metadata:
             return False
-        problems = [problem for check in self._engine.agents.checks for problem in check(card)]
+        problems = [problem for check in self._agents.checks for problem in check(card)]
         if problems:
             log.warning("agent %s is elsewhere, and left out here: %s", card.key, "; ".join(problems))
         return not problems
 
-    async def somebody_runs(self, queue: str) -> bool:
-        """True if a living process executes the runs of a queue."""
-        offered = {
-            row.id: _queues.decode(row.body) for row in await self._engine.store.documents.search(_SPACE, limit=10_000)
-        }
-        for worker in await self._engine.store.claims.workers():
-            told = offered.get(worker.id)  # None: a command, which offers nothing and takes what it has the code for
-            if told and queue in told:
-                return True
-            # One that offers none has doors alone. Members of teams are not offered, and are run all the same.
-            if told != [] and queue in worker.queues:
-                return True
-        return False
-
-    def agents(self) -> list[AgentElsewhere]:
+    def agents(self) -> list[RemoteAgent]:
         """The remote agents that are not also local."""
-        own = {agent.card.key for agent in self._engine.agents.own()}
+        own = {agent.card.key for agent in self._agents.own()}
         return [agent for key, agent in self._known.items() if key not in own]
 
     def check(self, card: AgentCard, agent: Agent[..., Any] | None) -> None:
         """Raises Unavailable if no living process executes the runs of this agent."""
         if self.looks and (agent is None or not agent.available):
             raise unavailable(card)
+
+
+async def is_served(store: Store, queue: str, dead: Collection[str] = ()) -> bool:
+    """Returns True if a living process executes the runs of a queue. `dead`: workers that do not live any more."""
+    offered = {row.id: _queues.decode(row.body) for row in await store.documents.search(_SPACE, limit=10_000)}
+    for worker in await store.claims.workers():
+        if worker.id in dead:
+            continue
+        queues = offered.get(worker.id)  # None: a command, which offers nothing and takes what it has the code for
+        if queues and queue in queues:
+            return True
+        # A worker that offers nothing has only doors. Members of teams are not offered, and are run all the same.
+        if queues != [] and queue in worker.queues:
+            return True
+    return False

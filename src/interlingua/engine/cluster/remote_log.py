@@ -7,43 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
 from ...bus.port import CommittedEvents
 from ...model.events import Event, RunCreated, body_decoder
-from ...model.run import RunRequest
-from ...model.trace_context import Carrier
 from ...runtime.clock import Clock
 from ...store.rows import EventRow, RunRow
 from ..log.recent_events import RecentEvents
 from ..observe import tracing
-from ..observe.run_metrics import OTHER, Meters, label
+from ..observe.run_metrics import Meters, RunLabels
 
 _KEEP_BYTES = 2 * 1024 * 1024
 
 _rows_in = msgspec.msgpack.Decoder(list[EventRow])
-
-
-class About(NamedTuple):
-    """Agent and caller of a run, for metrics and traces."""
-
-    agent: str = OTHER
-    caller: str = OTHER  # its label
-    caller_id: str = ""
-    trace: Carrier | None = None
-
-    @classmethod
-    def of(cls, first: Event) -> About:
-        """Reads them from the first event of a log."""
-        if not isinstance(first.body, RunCreated):
-            return cls()  # it was erased
-        return cls.asked(first.body.request)
-
-    @classmethod
-    def asked(cls, request: RunRequest) -> About:
-        return cls(request.agent, label(request.caller), request.caller.id, request.trace)
 
 
 class RemoteLog:
@@ -53,7 +30,7 @@ class RemoteLog:
     """
 
     def __init__(
-        self, run: str, about: About, clock: Clock, sweep_every: float, closed: Callable[[RemoteLog], None]
+        self, run: str, about: RunLabels, clock: Clock, sweep_every: float, closed: Callable[[RemoteLog], None]
     ) -> None:
         self._clock = clock
         self.run = run

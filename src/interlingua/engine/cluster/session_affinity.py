@@ -19,7 +19,7 @@ from ...runtime.clock import Clock
 
 if TYPE_CHECKING:
     from ...store.ports import DocumentStore
-    from .membership import Replica, Replicas
+    from .membership import Membership, Replica
 
 _NAME = re.compile("[0-9a-f]{8}")  # of a replica: nothing is looked for under any other
 
@@ -29,14 +29,14 @@ Adopt = Callable[[Document, int], Awaitable[None]]
 """(a note, how many processes had it before) → it is made anew, here."""
 
 
-class Placed:
+class SessionAffinity:
     """The sessions of one kind."""
 
     def __init__(
         self,
         documents: DocumentStore,
         clock: Clock,
-        membership: Replicas,
+        membership: Membership,
         kind: str,
         keep: float,
         let_go: Callable[[], None],

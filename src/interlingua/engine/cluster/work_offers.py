@@ -17,7 +17,7 @@ class _Round:
     """Offers that are claimed together."""
 
     def __init__(self) -> None:
-        self.slots: list[Callable[[], None]] = []  # one is kept for each; called, it is free again
+        self.slots: list[Callable[[], None]] = []  # frees the slot that is kept for an offer
         self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -29,8 +29,8 @@ class WorkOffers:
 
     def waiting(self, queue: str) -> int:
         """Offers that are yet to be claimed."""
-        found = self._next.get(queue)
-        return len(found.slots) if found is not None else 0
+        round_ = self._next.get(queue)
+        return len(round_.slots) if round_ is not None else 0
 
     async def take(self, queue: str) -> bool:
         """Claims one due run of a queue, and returns once the store has decided. False: no slot is free here."""
@@ -49,12 +49,12 @@ class WorkOffers:
         worker = self._worker
         try:
             async with self._claiming.setdefault(queue, asyncio.Lock()):
-                del self._next[queue]  # what is offered from now on is of the next round
+                del self._next[queue]  # later offers belong to the next round
                 entries = await worker.claims.claim_for(queue, len(these.slots))
         except BaseException as error:
             if not these.decided.done():
                 these.decided.set_exception(error)
-                these.decided.exception()  # who made an offer is told; where nobody is there any more, nobody is
+                these.decided.exception()  # for callers that still wait; without one, nothing is logged
             if not isinstance(error, Exception):
                 raise
             return

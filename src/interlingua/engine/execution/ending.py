@@ -25,13 +25,13 @@ from ...model.events import CancelRequested, Recorded, RunBlocked, RunFinished, 
 from ...model.status import Status
 from ...model.whole_text import whole
 from ...store.changes import BlockRun, Change, ChildNews, CommitThread, DeleteRun, PutInbox
-from ..agents.left_run import LeftRun, OnCancel
 from ..agents.mount_path import is_mounted
 from ..error_text import describe
 from ..handler import process_exits
 from ..handler.calls import Calls
 from ..handler.child_runs import ChildRuns
 from ..handler.mailbox import Mailbox
+from ..handler.mounted_run import LeftRun, OnCancel
 from ..handler.output import Output
 from ..handler.questions import Questions
 from ..handler.run_data import RunData

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...model.errors import Invalid, RunLost, ThreadBusy
 from ...model.events import CodeChanged, RunStarted
 from ...store.rows import SUSPECT
-from ..clock import Alarm
+from ..alarm_clock import Alarm
 from ..handler.output import Output
 from ..handler.run_data import RunData
 from ..handler.thread_state import ThreadState
@@ -19,7 +19,7 @@ from .host import ExecutionHost
 
 if TYPE_CHECKING:
     from ..agents.agent import Agent
-    from ..runs.entry import Entry
+    from .entry import Entry
 
 
 class Entrance:
@@ -97,6 +97,6 @@ class Entrance:
 
     def decoded_config(self, agent: Agent[..., Any]) -> Any:
         """The config as the handler gets it."""
-        given = self._data.request.config
-        config = given if given is not None else {}
+        requested = self._data.request.config
+        config = requested if requested is not None else {}
         return config if agent.config is None else agent.config.decode(config, Invalid)

@@ -1,4 +1,4 @@
-"""One run in this process, from entering the handler to leaving it.
+"""The life of one run in this process, from entering the handler to leaving it.
 
 An execution ends in one of five ways: the handler is done (succeeded or failed), it was cancelled, it ran out of time,
 it is parked (it waits, and waiting needs no memory), or it is handed back (the process stops). In the last two the run
@@ -28,7 +28,6 @@ from ...model.status import Status
 from ...runtime.clock import Timer
 from ...store.changes import Fenced
 from ...store.rows import InboxItem
-from ..agents.left_run import LeftRun
 from ..agents.mount_path import is_mounted
 from ..agents.process_pool import ProcessDied, ProcessPool
 from ..handler import branches, handler_call, process_exits
@@ -38,6 +37,7 @@ from ..handler.child_runs import ChildRuns
 from ..handler.context import Context
 from ..handler.context_use import ContextUse
 from ..handler.mailbox import Mailbox
+from ..handler.mounted_run import LeftRun
 from ..handler.output import Output
 from ..handler.questions import Questions
 from ..handler.run_data import RunData
@@ -48,7 +48,7 @@ from ..handler.threads import HandlerThreads
 from ..handler.waits import Waits
 from ..handler.workspace import Editor
 from ..log.replay import Replay
-from ..log.run_log import LiveLog
+from ..log.run_log import RunLog
 from ..observe import tracing
 from ..teams.member_run import MemberRun
 from ..teams.ports import TeamPorts
@@ -61,7 +61,7 @@ from .run_clock import RunClock
 
 if TYPE_CHECKING:
     from ..agents.agent import Agent
-    from ..runs.entry import Entry
+    from .entry import Entry
 
 log_ = logging.getLogger("interlingua.engine")
 
@@ -76,7 +76,7 @@ class Execution:
         "waits", "worker",
     )  # fmt: skip
 
-    def __init__(self, worker: ExecutionHost, agent: Agent[..., Any] | None, log: LiveLog, replay: Replay) -> None:
+    def __init__(self, worker: ExecutionHost, agent: Agent[..., Any] | None, log: RunLog, replay: Replay) -> None:
         self.worker = worker
         self.agent = agent
         self.log = log
@@ -99,21 +99,11 @@ class Execution:
         self.parking = Parking(data, waits, self.clock, worker.listeners, self.questions.open)
         self.activity = waits.activity = Activity(data, waits, self.clock, self.parking, worker)
         self.ending = Ending(
-            data,
-            waits,
-            calls,
-            self.output,
-            self.questions,
-            self.mailbox,
-            self.children,
-            self.thread,
-            self.clock,
+            data, waits, calls, self.output, self.questions, self.mailbox, self.children, self.thread, self.clock,
             worker.id,
-        )
+        )  # fmt: skip
         self._member: MemberRun | None = None
-        self.entry: Entry | None = (
-            None  # everything that was known of the run when it came in, until the handler begins
-        )
+        self.entry: Entry | None = None  # what was known of the run when it came in, until the handler begins
         self.taken_over_from: int | None = None  # the time of its last event, where the worker died that had it
         self.task: asyncio.Task[None] | None = None
         self.bound = False
@@ -139,7 +129,7 @@ class Execution:
 
     @property
     def over(self) -> bool:
-        """True when nothing that the handler does counts any more."""
+        """True when anything the handler still does is discarded."""
         return self.waits.over
 
     @property
@@ -167,11 +157,11 @@ class Execution:
     @property
     def editor(self) -> Editor | None:
         workspaces, path = self.worker.engine.workspaces, self.data.row.path
-        found = workspaces.find(self.thread.id)
-        if found is None and path:  # that of the run that all this began with, where it is here too
+        editor = workspaces.find(self.thread.id)
+        if editor is None and path:  # that of the run that all this began with, where it is here too
             log = self.worker.log_of(path.split("/")[1])
-            found = workspaces.find(log.row.thread if log is not None else None)
-        return found
+            editor = workspaces.find(log.row.thread if log is not None else None)
+        return editor
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -206,7 +196,7 @@ class Execution:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Undo the references of parts to the whole."""
+        """Drops the references of the parts to this object."""
         self.waits.close()
         self.data.team = None
 
@@ -232,12 +222,12 @@ class Execution:
                     self._succeed(output)
 
     async def _left_by(self, error: BaseException) -> None:
-        """The handler raised something, or was not entered because of it."""
+        """Ends the execution after an error of the handler, or before the handler was entered."""
         waits = self.waits
         if isinstance(error, StoreError):
             if not waits.over:
                 if not waits.entered:
-                    waits.leaving = waits.leaving or "hand_back"  # the store failed us, not the agent
+                    waits.leaving = waits.leaving or "hand_back"  # the store failed, not the agent
                 self._leave_now(error)
         elif isinstance(error, Suspended):
             if not waits.over:
@@ -248,7 +238,7 @@ class Execution:
             await self._leave_unless_over(None if isinstance(error, asyncio.CancelledError) else error)
 
     def _crashed(self, error: ProcessDied) -> None:
-        """The worker process of the agent died: the run is resumed, as often as after a crash of this one."""
+        """Resumes the run after the agent's worker process died, as often as after a crash of this process."""
         agent, row = self.agent, self.data.row
         assert agent is not None
         row.crashes += 1
@@ -262,25 +252,25 @@ class Execution:
         if not self.over and not self.waits.entered:
             try:
                 await self._end_without_handler(error)
-            except asyncio.CancelledError:  # cancelled while it tells: it is ending anyway
+            except asyncio.CancelledError:  # cancelled while it notifies the remote side: it is ending anyway
                 if self.worker.is_ending:
                     self.drop()
         if not self.over:
             self._leave_now(error)
 
     def drop(self) -> None:
-        """Write nothing more: the run goes on from its log, as after `kill -9`."""
+        """Writes nothing more: the run is resumed from its log, as after `kill -9`."""
         if not self.over:
             self.log.refused(None, Fenced("the process ends"))
 
     def exit(self, error: BaseException) -> None:
-        """A task of the handler tried to end the process: the run fails."""
+        """Fails the run, because a task of the handler tried to end the process."""
         if not self.over and self.leaving is None:
             self.exited = self.ending.describe(error)
             self.leave("exit")
 
     async def _end_without_handler(self, error: BaseException | None) -> None:
-        """See to what the handler has begun elsewhere, if the run ends now and the handler is not in memory for it.
+        """Notifies the remote side of a run that ends while its handler is not in memory.
 
         That is before the end is written: where the process dies meanwhile, the next one does it again.
         """
@@ -302,7 +292,7 @@ class Execution:
         if self._grace is not None:
             self._grace.cancel()
         with contextlib.suppress(InterlinguaError):  # what the store refuses ends this execution: it is over then
-            await self.log.flush()  # everyone can see that it is stopping
+            await self.log.flush()  # readers see that it is stopping
         if self.over:
             return
         left = LeftRun(row.id, row.thread, self.request, "cancelled" if cancelling else "lost", replay.records)
@@ -311,7 +301,7 @@ class Execution:
     # -- entering -----------------------------------------------------------------------------------------
 
     async def _enter(self) -> Any:
-        """Run the handler from the top, with its records returned from history."""
+        """Calls the handler from the top; replay returns its recorded results."""
         row, agent = self.data.row, self.agent
         self._resume()
         entry, self.entry = self.entry, None
@@ -334,7 +324,7 @@ class Execution:
             return await handler_call.invoke(self)
 
     def _resume(self) -> None:
-        """Open again what was open when the run was left."""
+        """Reopens the questions, children and mail that were open when the run was left."""
         self.questions.resume()
         self.children.resume()
         self.mailbox.resume()
@@ -342,13 +332,13 @@ class Execution:
     # -- leaving ------------------------------------------------------------------------------------------
 
     def leave(self, how: Leaving) -> None:
-        """Ask the handler to stop; after a grace, go on without it."""
+        """Asks the handler to stop; after a grace period, goes on without it."""
         waits = self.waits
         if waits.over or waits.leaving in FOR_GOOD or waits.leaving == how:
             return
         waits.leaving = how
         if how in FOR_GOOD:
-            # The handler hears no answer any more. Most stop at once, and what they asked is withdrawn with their end.
+            # The handler gets no more answers. Most handlers stop at once, and their end withdraws their questions.
             clock = self.worker.clock
             clock.call_at(clock.monotonic() + _A_TURN, self.questions.withdraw_all, FOR_GOOD[how])
         self._news_at_leave = self.inbox.news
@@ -369,7 +359,7 @@ class Execution:
         self._grace = clock.call_at(clock.monotonic() + self.worker.settings.cancel_grace, self._abandon)
 
     def block_run(self, reason: BlockReason, message: str, details: Any = None) -> NoReturn:
-        """Stop here because the code cannot go on with this run. Other code of its origin may."""
+        """Blocks the run, because this code cannot continue it. Other code of its origin may."""
         self.blocked_by = self.blocked_by or RunBlocked(reason, message, details)
         if self.leaving is None:
             self.waits.leaving = "block"
@@ -379,7 +369,7 @@ class Execution:
         raise Suspended
 
     def _branch_ended(self, branch: Branch, task: asyncio.Task[Any]) -> None:
-        """A task of the handler has ended. What its history has and it did not come to blocks the run."""
+        """Blocks the run if a task of the handler ended before it reached all of its records."""
         waits = self.waits
         if waits.suspending and not task.cancelled():
             task.exception()  # nobody may be left who looks at it
@@ -409,7 +399,7 @@ class Execution:
         elif self.data.cancelling or how in FOR_GOOD:
             self._finish(*self.ending.outcome(how, error))
         elif how == "park":
-            # What came in while the handler was leaving is in the log, and it has not seen it.
+            # Items that came while the handler was leaving are in the log, and the handler has not seen them.
             self.suspend(0 if self.inbox.news != self._news_at_leave else self.waits.next_deadline())
         elif how == "hand_back":
             self.suspend(0)
@@ -428,7 +418,7 @@ class Execution:
             self._finish(*self.ending.outcome(how, error))
 
     def _succeed(self, output: Any) -> None:
-        """The handler is done: check what it leaves behind, and finish."""
+        """Checks the output and state of a handler that returned, and finishes the run."""
         try:
             output, state = self.ending.result_of(output)
         except Suspended:
@@ -447,12 +437,12 @@ class Execution:
         self._finish(Status.FAILED, error)
 
     def fail_unentered(self, error: ErrorInfo) -> None:
-        """End a run whose handler is not in memory, and which the store has refused to end otherwise."""
+        """Ends a run without calling its handler, after the store refused its own end."""
         self._resume()
         self.fail(error)
 
     def suspend(self, wake_at: int | None) -> None:
-        """Let the run leave memory. It goes on later, from its log."""
+        """Suspends the run: it leaves memory, and is resumed from its log."""
         row = self.data.row
         self.clock.stop()
         row.worker, row.wake_at, row.ran = None, wake_at, self.clock.ran
@@ -474,7 +464,7 @@ class Execution:
         self.worker.ended(self)
 
     def after_refusal(self, error: BaseException) -> None:
-        """The store would not take what this run wrote."""
+        """Ends the execution after the store refused a write."""
         if isinstance(error, ThreadConflict):
             self.worker.fail_soon(self.data.row.id, error.info())
         elif not self.over:
@@ -490,7 +480,7 @@ class Execution:
     # -- the inbox ----------------------------------------------------------------------------------------
 
     async def pull_inbox(self) -> None:
-        """Move what others want of this run into its log."""
+        """Moves the items of the inbox into the log."""
         if not self.over:
             await self.inbox.pull()
 
@@ -498,5 +488,5 @@ class Execution:
         self.inbox.pull_soon()
 
     def take(self, item: InboxItem) -> bool:
-        """Move something into the log that was just put into the inbox. False: look there."""
+        """Moves a new item of the inbox into the log. Returns False if the inbox must be read."""
         return self.inbox.take(item)

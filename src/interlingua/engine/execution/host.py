@@ -1,4 +1,4 @@
-"""The worker of a process as its executions need it, and the engine behind it, as Protocols."""
+"""Ports of an execution to the worker and the engine."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..handler.child_runs import Cards, Submitter
 from ..handler.run_data import Host
 from ..handler.workspace import Workspaces
 from ..observe.run_metrics import Meters
-from ..runs.concurrency_limits import AgentLimit
 from ..teams.finished_work import RunLogs
 from ..teams.ports import Directory, Gate, Participants
+from .agent_limit import AgentLimit
 from .parking import Listeners
 
 
-class TeamGate(Directory, Gate, Participants, Protocol):
+class TeamGatePort(Directory, Gate, Participants, Protocol):
     """The teams of this process, and the gate of their delegations."""
 
 
@@ -28,7 +28,7 @@ class ExecutionEngine(Protocol):
     @property
     def agents(self) -> Cards: ...
     @property
-    def gate(self) -> TeamGate: ...
+    def gate(self) -> TeamGatePort: ...
     @property
     def workspaces(self) -> Workspaces: ...
     @property

@@ -145,8 +145,8 @@ class Inbox:
     # -- by kind ------------------------------------------------------------------------------------------
 
     def _take_answer(self, item: InboxItem, drop: DropInbox) -> None:
-        given = _answers.decode(item.body)
-        self._questions.take_answer(given.question, given.answer, drop)
+        answer = _answers.decode(item.body)
+        self._questions.take_answer(answer.question, answer.answer, drop)
 
     def _take_message(self, item: InboxItem, drop: DropInbox) -> None:
         kind: MailKind = "told" if item.kind == "told" else "passed" if item.kind == "passed" else "message"

@@ -16,7 +16,7 @@ from ...model.run import Question
 from ...runtime.clock import Timer
 from ..handler.run_data import RunData
 from ..handler.waits import Waits
-from ..runs.concurrency_limits import AgentLimit
+from .agent_limit import AgentLimit
 from .run_clock import RunClock
 
 _A_TURN = 0.05  # seconds that a branch of the handler has, when it goes on while another waits
@@ -40,7 +40,7 @@ class Listeners:
         self._asked_at: dict[Parked, int] = {}
 
     def stays(self, run: Parked, asked_at: int) -> bool:
-        """Keep a run that could be parked, or not. Where it stays, another one may have to go."""
+        """Returns True if a run stays in memory. Another one may be parked for it."""
         self._asked_at[run] = asked_at
         if len(self._asked_at) <= self._most:
             return True
@@ -84,7 +84,7 @@ class Parking:
 
     @contextlib.contextmanager
     def exempt(self) -> Iterator[None]:
-        """Keep the run in memory, where not too many are: it would miss something if it were parked."""
+        """Keeps the run in memory, if not too many are: parked, it would miss something."""
         self._listens += 1
         try:
             yield
@@ -93,13 +93,13 @@ class Parking:
             self._listeners.left(self)
 
     def consider(self) -> None:
-        """The handler only waits: park the run when it has done so for long enough."""
+        """Parks the run later, if the handler still only waits."""
         agent = self._data.agent
         if self._handle is None and self._waits.leaving is None and agent is not None and agent.parkable:
             self._look_in(self._data.host.settings.park_after)
 
     def stop(self) -> None:
-        """The handler does something, or the run is over."""
+        """Does not park the run: the handler works, or the run is over."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -109,7 +109,7 @@ class Parking:
         self._listeners.left(self)
 
     def park_if_idle(self) -> None:
-        """Park the run, where its handler does nothing but wait."""
+        """Parks the run if its handler only waits."""
         waits = self._waits
         self.stop()
         if waits.over or waits.leaving is not None or not waits.only_waiting:
@@ -171,7 +171,7 @@ class Activity:
             self._clock.stop()
             row = self._data.row
             if row.crashes and not self._executes_beside(waits):
-                row.crashes = 0  # it came as far as it could: the crashes were not its doing
+                row.crashes = 0  # it came as far as it could, so it did not cause the crashes
                 self._data.log.touch()
             self._parking.consider()
         else:

@@ -5,7 +5,6 @@ Every call that leaves a record has a key: see `record_keys`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -13,6 +12,7 @@ import msgspec
 
 from ...model.errors import InterlinguaError, Invalid
 from ...model.events import Body, Recorded
+from ...runtime.clock import sleep
 from ..log.record_keys import UNKNOWN_ARGUMENTS, Arguments, Place, describe, place_of
 from ..log.replay import PastCall
 from .branches import Branch
@@ -117,7 +117,7 @@ class Calls:
                 except InterlinguaError as error:
                     if not error.transient:
                         raise
-                    await asyncio.sleep(host.settings.sweep_every)
+                    await sleep(host.clock, host.settings.sweep_every)
                     self._waits.check_open()
                 else:
                     self._waits.check_open()

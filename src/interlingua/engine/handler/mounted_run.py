@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -20,22 +20,21 @@ from ...model.content import DataPart, Part, TextPart
 from ...model.errors import Denied, ErrorInfo, InterlinguaError, Invalid, InvalidInput, RunError, RunNotFound
 from ...model.events import Emission, Recorded, Warned
 from ...model.prompt_input import prompt_input
-from ...model.run import Option
+from ...model.run import Option, RunRequest
 from ...model.run import Question as AskedQuestion
 from ...model.team import carried_scope
 from ...model.team.carried_scope import CarriedScope
-from ..agents.left_run import LeftRun as LeftRun
-from ..agents.left_run import OnCancel as OnCancel
+from ...runtime.clock import sleep
 from ..agents.mount_path import MOUNTED_FROM as MOUNTED_FROM
 from ..agents.mount_path import VIA
 from ..agents.question_types import EXPIRED, Question, QuestionCodec
 from ..agents.question_types import Gone as Gone
+from ..log.record_keys import place_of
 from ..log.record_keys import step_place as step_place
 from ..observe import tracing
 from .suspension import Leaving
 
 if TYPE_CHECKING:
-    from ..engine import Engine
     from .context import Context
 
 log_ = logging.getLogger("interlingua.engine")
@@ -73,16 +72,16 @@ def attached(card: AgentCard) -> AgentCard:
     return msgspec.structs.replace(card, input=dict(ANY_OBJECT), input_text=None, config=None)
 
 
-def our_failure(message: str, told: Any) -> RemoteError | None:
+def our_failure(message: str, details: Any) -> RemoteError | None:
     """The error of a run at a server that tells, as ours do, both its code and whether it may pass: as it was raised
     there, over however many mounts it has come. None for what another maker's server tells."""
-    code, transient = (told.get("code"), told.get("transient")) if isinstance(told, dict) else (None, None)
+    code, transient = (details.get("code"), details.get("transient")) if isinstance(details, dict) else (None, None)
     if not isinstance(code, str) or not isinstance(transient, bool):
         return None
-    return RemoteError(message, code=code, transient=transient, details=told.get("details"))
+    return RemoteError(message, code=code, transient=transient, details=details.get("details"))
 
 
-class Mounted:
+class MountedRun:
     """A run of a mounted agent, as its handler sees it beyond its context."""
 
     def __init__(self, ctx: Context[Any, Any]) -> None:
@@ -130,9 +129,8 @@ class Mounted:
             await run.output.show(body)
 
     @property
-    def engine(self) -> Engine:
-        engine: Engine = self._run.engine
-        return engine
+    def engine(self) -> Any:
+        return self._run.engine
 
     @property
     def agent(self) -> str:
@@ -152,7 +150,7 @@ class Mounted:
         trace = trace_context.read(tracing.current(self._run.data.request.trace))
         scope = self._scope(trace)
         more = {carried_scope.SCOPE: carried_scope.write(scope)} if scope is not None else {}
-        return trace_context.next_hop(trace, self.engine.settings.max_hops, more)
+        return trace_context.next_hop(trace, self._run.data.host.settings.max_hops, more)
 
     def _scope(self, trace: trace_context.Carrier | None) -> CarriedScope | None:
         """The scope and the limits that go on to the remote side. Raises Denied where somebody narrowed the call, and
@@ -276,7 +274,7 @@ class Mounted:
                 await moved_on()
             except Exception as error:  # people here are asked all the same
                 log_.info("run %s cannot see whether its question is still asked: %s", self._ctx.run_id, error)
-                await asyncio.sleep(LOOK_EVERY)
+                await sleep(self._run.data.clock, LOOK_EVERY)
                 continue
             return
 
@@ -416,3 +414,40 @@ class RemoteCodec(QuestionCodec):
         self.type = type_
         self.payload = _FreeForm({})  # type: ignore[assignment]  # the remote side vouches for what it asks
         self.answer = _FreeForm(answer)  # type: ignore[assignment]
+
+
+class LeftRun:
+    """A run that ends while its handler is not in memory: it was parked, or its process died."""
+
+    def __init__(
+        self,
+        run: str,
+        thread: str | None,
+        request: RunRequest,
+        why: Literal["cancelled", "lost"],
+        records: Mapping[str, tuple[int, Recorded]],
+    ) -> None:
+        self.id = run
+        self.thread = thread
+        self.request = request
+        self.why = why
+        self._records = records
+
+    def recorded(self, step: str) -> Any:
+        """The result of a step, by its key or (for its first use) its name; None if it was not recorded."""
+        if step_place(step) in self._records:
+            return self._records[step_place(step)][1].value
+        for key, (_, record) in self._records.items():
+            place = place_of(key)
+            if place is not None and (place.kind, place.name) == ("step", step):
+                return record.value
+        return None
+
+
+OnCancel = Callable[[LeftRun], Awaitable[None]]
+"""Tells the remote side that a run is over.
+
+Called when a run is cancelled, or fails after crashes, while its handler is not in memory. (A handler in memory gets
+CancelledError and notifies the remote side itself.) The run ends when this returns, fails or takes too long. If the
+process dies meanwhile, it is called again.
+"""

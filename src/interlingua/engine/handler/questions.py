@@ -124,7 +124,7 @@ class Questions:
         times = remind_at(host.settings.remind_after if remind is None else remind, asked.asked_at)
         self.open[asked.id] = asked
         body = QuestionAsked(asked)
-        self._data.log.append(body, PutQuestion(asked, host.path_of(self._data.row), times), *self.relay(body))
+        self._data.log.append(body, PutQuestion(asked, self._data.row.path_below, times), *self.relay(body))
 
     def _tell_answer(self, place: str, asked: Question, answer: Answer) -> None:
         if self._data.team is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...model.content import Message, Part
@@ -10,11 +10,10 @@ from ...model.run import Answer, Question, RunRequest
 from ...model.team.authority import Authority
 from ...store.changes import Change
 from ...store.ports import Store
-from ...store.rows import RunRow
-from ..clock import WallClock
+from ..alarm_clock import AlarmClock
 from ..log.received_messages import MailKind
 from ..log.replay import Replay
-from ..log.run_log import LiveLog
+from ..log.run_log import RunLog
 from ..settings import Settings
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ class Host(Protocol):
     @property
     def settings(self) -> Settings: ...
     @property
-    def clock(self) -> WallClock: ...
+    def clock(self) -> AlarmClock: ...
     @property
     def is_ending(self) -> bool:
         """True when a run that is cut short here ends with the process."""
@@ -44,9 +43,6 @@ class Host(Protocol):
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Do something in a task that the handler cannot cancel."""
         ...
-
-    @property
-    def path_of(self) -> Callable[[RunRow], str]: ...
 
 
 class TeamPart(Protocol):
@@ -78,7 +74,7 @@ class RunData:
 
     __slots__ = ("agent", "cancelling", "host", "log", "replay", "request", "rollback", "row", "team")
 
-    def __init__(self, host: Host, agent: Agent[..., Any] | None, log: LiveLog, replay: Replay) -> None:
+    def __init__(self, host: Host, agent: Agent[..., Any] | None, log: RunLog, replay: Replay) -> None:
         assert replay.created is not None
         self.host = host
         self.agent = agent
@@ -91,7 +87,7 @@ class RunData:
         self.team: TeamPart | None = None
 
     @property
-    def clock(self) -> WallClock:
+    def clock(self) -> AlarmClock:
         return self.host.clock
 
     @property

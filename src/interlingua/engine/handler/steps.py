@@ -21,6 +21,7 @@ from ...model.delta import ABSENT, Joiner
 from ...model.errors import AgentError, ErrorInfo, Invalid, InvalidOutput, InvalidRequest, StepFailed
 from ...model.events import Recorded
 from ...model.whole_text import whole
+from ...runtime.clock import sleep
 from ..agents.codec import Codec
 from ..error_text import describe as describe_error
 from ..log.record_keys import NO_ARGUMENTS, UNKNOWN_ARGUMENTS, Arguments, arguments
@@ -141,7 +142,7 @@ class Steps:
                     await self._outlive_threads(call.name, threads)
                     if begun is not None:
                         output.take_back(begun)
-                    await asyncio.sleep(min(call.backoff * 2**attempt, 60.0))
+                    await sleep(self._data.clock, min(call.backoff * 2**attempt, 60.0))
             raise AssertionError("no attempt was made")
         finally:
             waits.active -= 1

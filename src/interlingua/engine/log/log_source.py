@@ -12,7 +12,7 @@ from ...model.run import Blocked
 from ...runtime.clock import Clock
 from ...store.ports import Store
 from ...store.rows import RunRow
-from .run_log import LiveLog
+from .run_log import RunLog
 
 
 class LogSource(Protocol):
@@ -49,7 +49,7 @@ class LogSources(Protocol):
     @property
     def store(self) -> Store: ...
 
-    def live(self, run: str) -> LiveLog | None:
+    def live(self, run: str) -> RunLog | None:
         """The log of a run that is here, or that finished here a moment ago."""
 
     def followed(self, run: str, after: int) -> LogSource | None:
@@ -70,7 +70,7 @@ class LogSources(Protocol):
 class LiveSource:
     """The log in the memory of its owner: this process."""
 
-    def __init__(self, log: LiveLog) -> None:
+    def __init__(self, log: RunLog) -> None:
         self.log = log
 
     def since(self, seq: int) -> list[Event] | None:

@@ -44,10 +44,10 @@ def step_place(key: str) -> str:
 
 def place_of(key: str) -> Place | None:
     """The place that a key names; None where it was given with `key=`."""
-    found = _PLACE.match(key)
-    if found is None:
+    match = _PLACE.match(key)
+    if match is None:
         return None
-    kind, branch, position, name = found.groups()
+    kind, branch, position, name = match.groups()
     return Place(branch, int(position), kind, name.replace("%3A", ":").replace("%25", "%"))
 
 

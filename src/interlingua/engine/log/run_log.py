@@ -107,32 +107,34 @@ def _worth_telling(before: Status, now: Status) -> bool:
     return before is not now and (now is Status.WAITING or now.final or before is Status.WAITING)
 
 
-class Witness(Protocol):
-    """Tells others of a run, and keeps what it tells in the transactions that write the run: what it gives to the store
-    while it is called is in the transaction of these events, from the first event of the run on."""
+class TransactionParticipant(Protocol):
+    """Takes part in the transactions that write a run, from its first event on."""
 
     def sealing(self, events: list[Event]) -> bool:
-        """These are about to be written. They may still be refused: only what is kept on the condition that they are in
-        the store, as `Follow` can be, may be told of them. Returns whether more is to be told."""
+        """Called with the events that are about to be written; changes of documents that it makes meanwhile are in the
+        same transaction. Returns False to take part no longer.
+
+        The store may still refuse the events. Only documents that follow them, as `Follow` says, may depend on them.
+        """
         ...
 
     def left(self, error: BaseException | None) -> None:
-        """Nothing more is told: the run does not run here, the store refused the log, or its owner has let it go before
-        the run's end."""
+        """Called when it takes part no longer: the run does not execute here, the store refused the log, or its owner
+        left the run before its end."""
         ...
 
 
-def tell_witness(witness: Witness, events: list[Event]) -> bool:
-    """Tell it what is about to be written. The run goes on whether it is told of or not."""
+def let_participate(participant: TransactionParticipant, events: list[Event]) -> bool:
+    """Returns False if the participant takes part no longer. Its errors do not stop the run."""
     try:
-        return witness.sealing(events)
+        return participant.sealing(events)
     except Exception as error:
-        log_.exception("run %s could not be told of while it was written", events[0].run)
-        witness.left(error)
+        log_.exception("run %s: a participant in its transactions failed", events[0].run)
+        participant.left(error)
         return False
 
 
-class LiveLog:
+class RunLog:
     __slots__ = (
         "_appended",
         "_changes",
@@ -159,10 +161,10 @@ class LiveLog:
         "lost",
         "on_commit",
         "on_full",
+        "participant",
         "recent",
         "row",
         "status",
-        "witness",
     )  # fmt: skip
 
     def __init__(self, store: Store, row: RunRow) -> None:
@@ -176,9 +178,9 @@ class LiveLog:
         self.lost: BaseException | None = None  # another owner has it, or the store refused
         self.callback: Callback | None = None
         self.recent = RecentEvents(Settings().keep_live_bytes)
-        self.on_commit: Callable[[LiveLog, Sealed | None], None] | None = None
+        self.on_commit: Callable[[RunLog, Sealed | None], None] | None = None
         self.on_full: Callable[[], None] | None = None  # called at each event beyond the bytes that a log may have
-        self.witness: Witness | None = None  # of what is written from now on
+        self.participant: TransactionParticipant | None = None  # of what is written from now on
         self.closed = False  # the run has ended, or this owner has let it go
         self._next_seq = row.next_seq
         self._head = row.head
@@ -331,14 +333,14 @@ class LiveLog:
         self._head = head
         self._in_flight, self._unwritten = self._unwritten, 0
         self._pending, self._changes = [], []
-        if self.witness is not None and events and not tell_witness(self.witness, self._events(sealed)):
-            self.witness = None
+        if self.participant is not None and events and not let_participate(self.participant, self._events(sealed)):
+            self.participant = None
         return sealed
 
-    def _lose_witness(self, error: BaseException | None) -> None:
-        witness, self.witness = self.witness, None
-        if witness is not None:
-            witness.left(error)
+    def _close_participant(self, error: BaseException | None) -> None:
+        participant, self.participant = self.participant, None
+        if participant is not None:
+            participant.left(error)
 
     def _events(self, sealed: Sealed) -> list[Event]:
         run = self.row.id
@@ -355,10 +357,10 @@ class LiveLog:
             self.recent.add(event)
             if type(event.body) is RunFinished:
                 self.finished = event.body
-        if self.witness is not None and self.closed and self.settled:
+        if self.participant is not None and self.closed and self.settled:
             if self.finished is None:
-                self._lose_witness(None)
-            self.witness = None
+                self._close_participant(None)
+            self.participant = None
         self._wake()
         if self.on_commit is not None:
             self.on_commit(self, sealed)
@@ -368,7 +370,7 @@ class LiveLog:
         self._pending.clear()
         self._fragments = None  # of what was pending
         self._changes.clear()
-        self._lose_witness(error)
+        self._close_participant(error)
         self._wake()
         if self.on_commit is not None:
             self.on_commit(self, sealed)

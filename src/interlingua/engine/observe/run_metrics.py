@@ -6,10 +6,12 @@ The numbers are in memory and only grow; the program that reads them computes ra
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from ...model.run import OWNER, Caller
+from ...model.events import Event, RunCreated
+from ...model.run import OWNER, Caller, RunRequest
 from ...model.status import Status
+from ...model.trace_context import Carrier
 
 SHOWN = 20  # names with their own numbers
 OTHER = "other"
@@ -161,3 +163,23 @@ def label(caller: Caller) -> str:
     if caller.id.startswith(_KEY):
         return caller.name or OTHER
     return caller.id if caller.id in _NAMED else OTHER
+
+
+class RunLabels(NamedTuple):
+    """Agent and caller of a run, for metrics and traces."""
+
+    agent: str = OTHER
+    caller: str = OTHER  # its label
+    caller_id: str = ""
+    trace: Carrier | None = None
+
+    @classmethod
+    def of(cls, first: Event) -> RunLabels:
+        """Reads them from the first event of a log."""
+        if not isinstance(first.body, RunCreated):
+            return cls()  # it was erased
+        return cls.asked(first.body.request)
+
+    @classmethod
+    def asked(cls, request: RunRequest) -> RunLabels:
+        return cls(request.agent, label(request.caller), request.caller.id, request.trace)

@@ -20,7 +20,7 @@ from ...model.team.carried_scope import SCOPE
 
 if TYPE_CHECKING:
     from ...store.rows import RunRow
-    from ..cluster.remote_log import About
+    from .run_metrics import RunLabels
 
 
 _OWN_MEMBERS = (trace_context.HOPS, SCOPE)  # members of the baggage that the program must not set
@@ -90,7 +90,7 @@ def invoke_agent(
         context.detach(token)
 
 
-def followed(run: str, about: About, lag: Lag) -> None:
+def followed(run: str, about: RunLabels, lag: Lag) -> None:
     """Records the span of a remote run whose last reader left."""
     from opentelemetry import context, trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

@@ -1,8 +1,7 @@
-"""Admission: decides whether a run may begin, and makes its row and its first event. Nothing is written here."""
+"""Admission: checks a request and makes the row and the first event of its run. Writes nothing."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -21,7 +20,6 @@ from ...store.ports import Store
 from ...store.rows import EventRow, RunRow
 from ..agents.agent import Agent
 from ..agents.catalog import AgentCatalog
-from ..ids import now
 from ..log.run_log import encode
 from ..settings import Settings
 from .concurrency_limits import ConcurrencyLimits
@@ -39,8 +37,6 @@ class Slots(Protocol):
 
     @property
     def limits(self) -> ConcurrencyLimits: ...
-
-    def path_of(self, row: RunRow) -> str: ...
 
     def spawn(self, work: Coroutine[Any, Any, None], /) -> object: ...
 
@@ -96,7 +92,7 @@ class Admission:
         self._check(request, stored.card, agent)
         if self._store.runs.backlog() > _BACKLOG:
             raise Overloaded("the store cannot keep up; try again in a moment")
-        time = now()
+        time = self._store.clock.now()
         request = self._begin_task(request, time)
         created = RunCreated(
             request, agent.digest if agent is not None else json_values.digest(msgspec.to_builtins(stored.card)),
@@ -110,7 +106,7 @@ class Admission:
             await self._check_line(request.caller.id, request.key)
         row = RunRow(
             run, stored.card.name, stored.card.version, Status.PENDING, request.caller.id, request.thread,
-            created.parent, self._slots.path_of(parent) if parent is not None else "",
+            created.parent, parent.path_below if parent is not None else "",
             json_values.encode(request.metadata), time, time, None, 0, 2, hash_chain.GENESIS, 0, 0, 0, None,
             request.extra.get("mark"),
             int((parent is not None and parent.sealed) or (request.assignment or _PLAIN).sealed),
@@ -142,7 +138,7 @@ class Admission:
         return self._agents.code(request.agent, request.version or "")
 
     def _may_start(self, request: RunRequest, agent: Agent[..., Any] | None) -> bool:
-        """Returns whether a run may start here as soon as it is written."""
+        """Returns True if a run may start here as soon as it is written."""
         return agent is not None and agent.here and not request.delay and self._slots.limits.may_start(agent)
 
     # -- the line of runs that wait for a slot ------------------------------------------------------------
@@ -158,7 +154,7 @@ class Admission:
     async def _waiting_runs(self) -> int:
         """Returns how many runs wait for a slot. They are counted a few times per second, in the background; only near
         the limit is a count awaited: submissions that wait here overtake each other."""
-        time = asyncio.get_running_loop().time()
+        time = self._store.clock.monotonic()
         self._waiting += 1
         if self._waiting * 2 > self._settings.max_pending:
             await self.count_waiting()

@@ -6,10 +6,11 @@ that is found here.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ...model import run_identity
 from ...model.filters import RunFilter
@@ -17,7 +18,6 @@ from ...model.run import Blocked
 from ...store.ports import Store
 from ...store.rows import RunRow
 from ..agents.agent import Registry
-from ..ids import now
 from .blocked_runs import read_reason
 
 if TYPE_CHECKING:
@@ -30,11 +30,23 @@ _FRESH = 1.0  # seconds for which it is known whether somebody serves a queue
 REASONS = ("no_code", "history_mismatch", "failed_on_resume")
 
 
+async def nobody() -> Collection[str]:
+    return ()
+
+
 class BlockedReport:
     """Finds blocked runs, and why they are blocked."""
 
-    def __init__(self, store: Store, agents: Registry, is_served: Callable[[str], Awaitable[bool]]) -> None:
-        """`is_served` tells whether a living process executes runs of a queue."""
+    def __init__(
+        self,
+        store: Store,
+        agents: Registry,
+        is_served: Callable[[str], Awaitable[bool]],
+        dead: Callable[[], Awaitable[Collection[str]]] = nobody,
+    ) -> None:
+        """`is_served` tells if a living process executes runs of a queue. `dead` returns the workers that died, where
+        nobody hands back their runs."""
+        self._dead = dead
         self._store = store
         self._agents = agents
         self._look_up = is_served
@@ -43,12 +55,14 @@ class BlockedReport:
         self._unserved: set[str] = set()  # queues with runs that were due, and that nobody served at the last look
 
     async def reason(self, row: RunRow) -> Blocked | None:
-        """Why a run is blocked; None where it is not."""
+        """Returns why a run is blocked; None if it is not."""
+        if row.worker is not None and row.worker in await self._dead():
+            row = replace(row, worker=None, wake_at=0)  # as it will be handed back
         if row.blocked_reason is not None:
             return read_reason(row.blocked_reason)
-        if row.worker is not None or row.status.final or row.wake_at is None or row.wake_at > now():
+        if row.worker is not None or row.status.final or row.wake_at is None or row.wake_at > self._store.clock.now():
             return None
-        if not await self._is_served(row.queue):
+        if not await self.is_served(row.queue):
             return _no_code(row)
         if row.blocked is not None:
             why = "it went on with other code, which is gone; the code that is there could not go on with it"
@@ -56,27 +70,27 @@ class BlockedReport:
         return None
 
     async def counts(self) -> dict[str, int]:
-        """How many runs are blocked, by reason."""
-        found = dict.fromkeys(REASONS, 0)
+        """Counts blocked runs by reason."""
+        counts = dict.fromkeys(REASONS, 0)
         for reason, count in await self._store.claims.blocked_reasons():
-            found[read_reason(reason).reason if reason is not None else "no_code"] += count
-        for queue, count in await self._store.claims.due_counts(now()):
-            if not await self._is_served(queue):
-                found["no_code"] += count
-        return found
+            counts[read_reason(reason).reason if reason is not None else "no_code"] += count
+        for queue, count in await self._store.claims.due_counts(self._store.clock.now()):
+            if not await self.is_served(queue):
+                counts["no_code"] += count
+        return counts
 
     async def rows(self, where: RunFilter) -> list[RunRow]:
         """Returns the rows of blocked runs, the newest first."""
         store = self._store
         rows = await store.runs.search(where)
-        for queue, _ in await store.claims.due_counts(now()):
-            if not await self._is_served(queue):
-                rows += await store.claims.due_runs(queue, now(), where.limit)
-        wanted = [row for row in rows if where.agent in (None, row.agent) and where.thread in (None, row.thread)]
+        for queue, _ in await store.claims.due_counts(self._store.clock.now()):
+            if not await self.is_served(queue):
+                rows += await store.claims.due_runs(queue, self._store.clock.now(), where.limit)
+        matching = [row for row in rows if where.agent in (None, row.agent) and where.thread in (None, row.thread)]
         if where.status is not None:
-            wanted = [row for row in wanted if row.status in where.status]
-        wanted = sorted({row.id: row for row in wanted}.values(), key=lambda row: row.id, reverse=True)
-        return wanted[: where.limit]
+            matching = [row for row in matching if row.status in where.status]
+        matching = sorted({row.id: row for row in matching}.values(), key=lambda row: row.id, reverse=True)
+        return matching[: where.limit]
 
     # -- readers ------------------------------------------------------------------------------------------
 
@@ -96,11 +110,11 @@ class BlockedReport:
         if not self._readers:
             return
         store = self._store
-        for queue, _ in await store.claims.due_counts(now()):
-            if not await self._is_served(queue):
+        for queue, _ in await store.claims.due_counts(self._store.clock.now()):
+            if not await self.is_served(queue):
                 self._unserved.add(queue)
         for queue in self._unserved & before:
-            for row in await store.claims.due_runs(queue, now(), _AT_ONCE):
+            for row in await store.claims.due_runs(queue, self._store.clock.now(), _AT_ONCE):
                 for reader in list(self._readers.get(row.id, ())):
                     reader.tell_blocked(_no_code(row))
 
@@ -113,23 +127,24 @@ class BlockedReport:
 
     async def _unexecutable(self) -> list[str]:
         store, codes = self._store, self._agents.codes()
-        found: list[str] = []
+        lines: list[str] = []
         for one in await store.claims.open_queues():
             queue = run_identity.queue(one.origin, one.agent, one.version)
-            if queue not in codes and not await self._is_served(queue):
+            if queue not in codes and not await self.is_served(queue):
                 what = f"{_counted(one.runs, 'waits', 'wait')} for {_shown(one.origin, one.agent, one.version)}"
                 move = f"interlingua runs move --from '{one.origin}' --to TARGET"
-                found.append(f"{what}, which nobody serves. Serve it, or: {move}")
+                lines.append(f"{what}, which nobody serves. Serve it, or: {move}")
         for line in await store.claims.blocked_lines():
             if line.reason and (line.queue not in codes or codes[line.queue] in line.codes.split()):
                 why = read_reason(line.reason).message
                 key = run_identity.split_queue(line.queue)[1]
                 what = _counted(line.runs, f"of {key} is blocked", f"of {key} are blocked")
-                found.append(f"{what}: {why} (interlingua runs list --blocked)")
-        return found
+                lines.append(f"{what}: {why} (interlingua runs list --blocked)")
+        return lines
 
-    async def _is_served(self, queue: str) -> bool:
-        time = asyncio.get_running_loop().time()
+    async def is_served(self, queue: str) -> bool:
+        """Returns True if a living process executes the runs of a queue, as of a moment ago."""
+        time = self._store.clock.monotonic()
         known = self._served.get(queue)
         if known is None or time - known[0] > _FRESH:
             known = self._served[queue] = (time, await self._look_up(queue))

@@ -13,10 +13,10 @@ from ...runtime.clock import Clock
 from ...store.ports import Store
 from ...store.rows import SUSPECT, BlockedLine, Found, RunRow
 from ..agents.agent import Registry
+from ..execution.entry import Entry
 from ..settings import Settings
 from .blocked_runs import BlockedRuns
 from .concurrency_limits import ConcurrencyLimits
-from .entry import Entry
 from .inbox_router import InboxRouter
 
 log = logging.getLogger("interlingua.engine")
@@ -27,7 +27,7 @@ _NOTHING_DUE = 60.0  # seconds until the next look
 
 
 class Claimer(Protocol):
-    """The worker that claims, as far as its claims need it."""
+    """The worker that claims runs."""
 
     @property
     def id(self) -> str: ...
@@ -54,11 +54,13 @@ class Claimer(Protocol):
     def inbox(self) -> InboxRouter: ...
 
     async def enter(self, entry: Entry) -> None:
-        """Start the execution of a run that was claimed, or hand it back."""
+        """Starts the execution of a claimed run, or hands the run back."""
 
     def is_here(self, run: str) -> bool: ...
 
-    def workers_died(self) -> None: ...
+    @property
+    def on_workers_died(self) -> Callable[[], None]:
+        """Called when dead workers were found."""
 
 
 class Claims:
@@ -66,23 +68,23 @@ class Claims:
         self._worker = worker
         self.blocked = BlockedRuns(self, worker.store, worker.registry, worker.settings)
         self._ready = asyncio.Event()
-        self._orphans: dict[str, float] = {}  # owned on paper, and not here: since when
-        self._turns: dict[str, int] = {}  # queues that runs were claimed of, and in which claim: they take turns
+        self._orphans: dict[str, float] = {}  # owned in the store, not executed here: since when
+        self._turns: dict[str, int] = {}  # number of the last claim from each queue: queues take turns
         self._turn = 0
-        self._suspects: set[str] = set()  # that are here; others may be claimed when there is none any more
+        self._suspects: set[str] = set()  # suspected runs that are here; the next one is claimed when they are gone
 
     def wake(self) -> None:
-        """There may be runs to claim. Other processes need not know."""
+        """Looks for due runs soon, in this process only."""
         self._ready.set()
 
     def no_suspect(self, run: str) -> None:
-        """A run is not suspected any more of ending its process, or is not here any more."""
+        """Notes that a run is no longer suspected of ending its process, or has left this worker."""
         if run in self._suspects:
             self._suspects.discard(run)
             self._ready.set()  # the next suspect may be claimed
 
     async def follow(self) -> None:
-        """Claim what is due, whenever something may be."""
+        """Claims due runs whenever there may be some."""
         while True:
             wait = self._worker.settings.sweep_every  # hints may get lost
             try:
@@ -95,10 +97,10 @@ class Claims:
             self._ready.clear()
 
     async def claim_due(self) -> float:
-        """Claim what is due. Returns for how many seconds there is nothing to do."""
+        """Claims due runs. Returns the seconds until the next look."""
         worker = self._worker
         if not worker.settings.max_running:
-            return _NOTHING_DUE  # nothing is ever run here
+            return _NOTHING_DUE  # this process executes no runs
         while True:
             queues = sorted(worker.registry.queues(), key=lambda queue: self._turns.get(queue, 0))
             if not queues:
@@ -118,7 +120,7 @@ class Claims:
                 return worker.settings.sweep_every if self._suspects else 0.05
 
     async def _claim_and_enter(self, queues: list[str]) -> int:
-        """Claim as many runs as there are slots, and let them enter. Returns how many those are."""
+        """Claims as many runs as there are slots, and enters them. Returns their number."""
         limits = self._worker.limits
         room = min(limits.room, _CLAIM_AT_ONCE)
         at_most = limits.rooms(queues)
@@ -132,19 +134,19 @@ class Claims:
             for free in slots:
                 free()
         if len(entries) < len(rows):
-            self._worker.inbox.store_changed()  # the runs that these told to stop may be here
+            self._worker.inbox.store_changed()  # the runs that have to give way may be here
         await self.enter(entries)
         return len(rows)
 
     async def claim_for(self, queue: str, most: int) -> list[Entry]:
-        """Claim runs of one queue. The caller has reserved slots for them, and lets them enter."""
+        """Claims runs of one queue. The caller has reserved slots for them, and enters them."""
         _, entries = await self._claim([queue], most)
         return entries
 
     async def _claim(
         self, queues: list[str], room: int, at_most: Sequence[tuple[Sequence[str], int]] = ()
     ) -> tuple[list[RunRow], list[Entry]]:
-        """Take what is due. Returns also the rows that were changed and not taken."""
+        """Claims due runs. Returns all rows that changed, also of runs that were not claimed."""
         worker, found = self._worker, dict[str, Found]()
         with worker.inbox.claiming() as entries:
             rows = await worker.store.claims.claim(
@@ -166,7 +168,7 @@ class Claims:
                 self._suspects.add(entry.row.id)
 
     async def enter(self, entries: list[Entry]) -> None:
-        """Let runs enter that were claimed, one after the other, and keep the slots of those that wait."""
+        """Enters claimed runs, one after the other, and keeps slots for the rest."""
         worker = self._worker
         slots: dict[str, Callable[[], None]] = {
             entry.row.id: worker.limits.reserve(entry.row.queue) for entry in entries
@@ -182,7 +184,7 @@ class Claims:
                 worker.inbox.coming.pop(entry.row.id, None)
 
     async def claim_blocked(self, line: BlockedLine, most: int, *, due: bool) -> int:
-        """Take runs that other code could not go on with, and let them enter. Returns how many those are."""
+        """Claims runs that other code could not continue, and enters them. Returns their number."""
         worker, limits = self._worker, self._worker.limits
         limit = limits.of_queue(line.queue)
         room = min(limits.room, most, limit.room if limit is not None else most) if limits.has_room else 0
@@ -201,7 +203,7 @@ class Claims:
         return len(rows)
 
     async def claim_one(self, run: str) -> None:
-        """Take a run that no worker owns, to end it. The code of its agent is not needed for that."""
+        """Claims a run without an owner, to end it. That needs no code of its agent."""
         worker = self._worker
         with worker.inbox.claiming() as entries:
             row = await worker.store.claims.claim_one(worker.id, run)
@@ -211,14 +213,14 @@ class Claims:
             await worker.enter(entry)
 
     async def bury_dead(self) -> None:
-        """Hand back the runs of workers that died."""
+        """Hands back the runs of workers that died."""
         if dead := await self._worker.store.claims.bury():
-            log.warning("gone without a word: worker %s; what it ran goes on elsewhere", ", ".join(dead))
+            log.warning("worker %s died; its runs are resumed by others", ", ".join(dead))
             self._worker.bus.publish(WORK)  # a process with the agents of those runs may not have noticed
-            self._worker.workers_died()
+            self._worker.on_workers_died()
 
     async def find_orphans(self) -> None:
-        """Hand back runs that this worker owns on paper and that are not here: the store refused something once."""
+        """Hands back runs that this worker owns in the store but does not execute, as after a refused write."""
         worker = self._worker
         owned = await worker.store.claims.owned(worker.id)
         time = worker.clock.monotonic()
@@ -230,5 +232,5 @@ class Claims:
 
 
 def is_cleared(row: RunRow) -> bool:
-    """Whether a suspect has not ended its process: it made a record, waits, or has ended itself."""
+    """Returns True if a suspect did not end its process: it made a record, waits, or has ended."""
     return row.crashes < SUSPECT or row.worker is None

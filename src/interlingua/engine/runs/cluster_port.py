@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
-from ...model.events import RunCreated
+from ...model.events import Event, RunCreated
 from ...store.changes import Sealed
 from ...store.rows import EventRow, RunRow
-from ..cluster.remote_log import About, RemoteLog
 
 ANYBODY = ""
 """The owner of a run where it is not known."""
+
+
+class PublishedLog(Protocol):
+    """The log of a run in another process, as far as its owner published it."""
+
+    looks: int  # raised when readers should look in the store
+    submitted: tuple[RunRow, RunCreated] | None  # its row and first event, where it was submitted here
+
+    @property
+    def last(self) -> Event | None: ...
+
+    def since(self, seq: int) -> list[Event] | None:
+        """Returns the events after `seq`; None where some of those before them were not published."""
+
+    def changed(self) -> asyncio.Future[None]:
+        """Resolves at new events, or when it is time to read the store."""
+
+    def release(self) -> None:
+        """Stops keeping it open for a reader to come."""
+
+    def leave(self) -> None:
+        """Counts one reader less."""
 
 
 class ClusterPort(Protocol):
@@ -38,12 +60,11 @@ class ClusterPort(Protocol):
 
     def questions_changed(self) -> None: ...
 
-    def follow_new(self, row: RunRow, created: RunCreated, first: EventRow) -> RemoteLog | None:
+    def follow_new(self, row: RunRow, created: RunCreated, first: EventRow) -> PublishedLog | None:
         """Listen to a run before it is written here and runs elsewhere, so that nothing of it need be looked for."""
 
-    def followed(self, run: str) -> RemoteLog | None:
+    def followed(self, run: str) -> PublishedLog | None:
         """The log of a run that was submitted so, a moment ago."""
 
-    async def remote_log(self, run: str, about: About | None = None) -> RemoteLog | None:
-        """The log of a run that is elsewhere, for one reader, who leaves it in the end. None: no process would tell.
-        `about`: whose run it is, where that is known."""
+    async def remote_log(self, run: str) -> PublishedLog | None:
+        """The log of a run that is elsewhere, for one reader, who leaves it in the end. None: no process would tell."""

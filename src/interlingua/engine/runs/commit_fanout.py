@@ -1,4 +1,4 @@
-"""The fan-out of commits: each transaction of a run that is here is told to all that it concerns."""
+"""The fan-out of commits: passes each transaction of a local run to the objects that it concerns."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ...store.changes import Change, Sealed
-from ..log.run_log import LiveLog
+from ..log.run_log import RunLog
 from ..observe import run_logging
 from .cluster_port import ClusterPort
 
 C = TypeVar("C", bound=Change)
 
-Settle = Callable[[LiveLog, Sealed | None], None]
+Settle = Callable[[RunLog, Sealed | None], None]
 """Applies what was committed, or refused, to the execution of the run."""
 
 
@@ -23,10 +23,10 @@ class CommitFanout:
         self._listeners: dict[type[Any], list[Callable[[Any, bool], None]]] = {}
 
     def listen(self, change: type[C], listener: Callable[[C, bool], None]) -> None:
-        """Call `listener(change, committed)` for each change of a type; `committed` is false where it was refused."""
+        """Calls `listener(change, committed)` for each change of a type; `committed` is False if it was refused."""
         self._listeners.setdefault(change, []).append(listener)
 
-    def on_commit(self, log: LiveLog, sealed: Sealed | None) -> None:
+    def on_commit(self, log: RunLog, sealed: Sealed | None) -> None:
         self._settle(log, sealed)
         committed = log.lost is None
         self._cluster.committed(log.row.id, sealed if committed else None)

@@ -11,30 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..agents.agent import Agent, Registry
+from ..execution.agent_limit import AgentLimit
 from ..settings import Settings
-
-
-class AgentLimit:
-    """The slots of one agent, or of all its versions together."""
-
-    __slots__ = ("has_line", "limit", "taken")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.taken = 0  # slots of runs that execute, or are being claimed
-        self.has_line = False  # it was full, and runs that came then may stand in line
-
-    @property
-    def room(self) -> int:
-        return self.limit - self.taken
-
-    def take(self) -> None:
-        self.taken += 1
-        if self.taken >= self.limit:
-            self.has_line = True
-
-    def free(self) -> None:
-        self.taken -= 1
 
 
 class ConcurrencyLimits:
@@ -79,14 +57,14 @@ class ConcurrencyLimits:
         return self.room > 0 and not self.closed
 
     def may_start(self, agent: Agent[..., Any]) -> bool:
-        """Whether a new run may start here without standing in line: no run waits for the slot."""
+        """Returns True if a new run may start here at once: no other run waits for the slot."""
         if self.starved or not self.has_room:
             return False
         limit = self.of_agent(agent)
         return limit is None or (limit.room > 0 and not limit.has_line)
 
     def may_claim(self, queue: str) -> bool:
-        """Whether there is a slot for a run of this queue."""
+        """Returns True if there is a slot for a run of this queue."""
         limit = self.of_queue(queue)
         return self.has_room and (limit is None or limit.room > 0)
 
@@ -124,7 +102,7 @@ class ConcurrencyLimits:
             limit.free() if idle else limit.take()
 
     def has_line(self, limit: AgentLimit | None) -> bool:
-        """Whether runs may wait for the slot that was just freed."""
+        """Returns True if runs may wait for the slot that was just freed."""
         return self.starved or (limit is not None and limit.has_line)
 
     # -- slots of agents ----------------------------------------------------------------------------------
@@ -136,7 +114,7 @@ class ConcurrencyLimits:
         return self._of_queue.get(self._registry.queue(agent)) if self._of_queue else None
 
     def with_room(self, queues: list[str]) -> list[str]:
-        """Those of these queues whose agents have a slot."""
+        """Returns the queues whose agents have a free slot."""
         if not self._of_queue:
             return queues
         return [queue for queue in queues if (limit := self._of_queue.get(queue)) is None or limit.room > 0]
@@ -151,9 +129,9 @@ class ConcurrencyLimits:
 
     def rooms(self, queues: list[str]) -> list[tuple[list[str], int]]:
         """The limited ones of these queues, those with one limit together, and how many slots it has left."""
-        found: dict[int, tuple[list[str], int]] = {}
+        rooms: dict[int, tuple[list[str], int]] = {}
         for queue in queues if self._of_queue else ():
             limit = self._of_queue.get(queue)
             if limit is not None:
-                found.setdefault(id(limit), ([], limit.room))[0].append(queue)
-        return list(found.values())
+                rooms.setdefault(id(limit), ([], limit.room))[0].append(queue)
+        return list(rooms.values())

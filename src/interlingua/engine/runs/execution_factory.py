@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...store.rows import RunRow
-from ..agents.agent import Agent
+from ..agents.agent import Agent, Registry
+from ..execution.entry import Entry
 from ..execution.execution import Execution
+from ..execution.host import ExecutionHost
 from ..log.replay import Replay
-from ..log.run_log import LiveLog
+from ..log.run_log import RunLog
 from ..log.stored_log import pages
-from .entry import Entry
+from .commit_fanout import CommitFanout
 
-if TYPE_CHECKING:
-    from .worker import Worker
+
+class FactoryHost(ExecutionHost, Protocol):
+    """The worker that executions are made for."""
+
+    @property
+    def registry(self) -> Registry: ...
+
+    @property
+    def commits(self) -> CommitFanout: ...
 
 
 class ExecutionFactory:
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: FactoryHost) -> None:
         self._worker = worker
 
     def build(self, entry: Entry, agent: Agent[..., Any] | None = None) -> Execution:
@@ -39,18 +48,18 @@ class ExecutionFactory:
             replay.read(page)
         return self._finish(entry, log, replay, None)
 
-    def _begin(self, row: RunRow) -> tuple[LiveLog, Replay]:
+    def _begin(self, row: RunRow) -> tuple[RunLog, Replay]:
         worker = self._worker
-        log = LiveLog(worker.store, copy.copy(row))  # the log's own row runs ahead of what is committed
+        log = RunLog(worker.store, copy.copy(row))  # the log's own row runs ahead of what is committed
         log.committed_row = row
         replay = Replay()
         log.recent.most_bytes = worker.settings.keep_live_bytes
         replay.bound(worker.settings.keep_live_bytes)
         return log, replay
 
-    def _finish(self, entry: Entry, log: LiveLog, replay: Replay, agent: Agent[..., Any] | None) -> Execution:
+    def _finish(self, entry: Entry, log: RunLog, replay: Replay, agent: Agent[..., Any] | None) -> Execution:
         replay.close_history()
-        log.created, log.witness = replay.created, entry.witness
+        log.created, log.participant = replay.created, entry.participant
         log.on_commit = self._worker.commits.on_commit
         execution = Execution(self._worker, agent or self._worker.registry.serving(entry.row.queue), log, replay)
         execution.entry = entry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from ..log.run_log import LiveLog
+from ..log.run_log import RunLog
 from ..settings import Settings
 
 
@@ -15,12 +15,12 @@ class FinishedLogs:
         self._most = settings.keep_finished
         self._most_bytes = settings.keep_finished_bytes
         self._bytes = 0
-        self._logs: OrderedDict[str, LiveLog] = OrderedDict()
+        self._logs: OrderedDict[str, RunLog] = OrderedDict()
 
-    def get(self, run: str) -> LiveLog | None:
+    def get(self, run: str) -> RunLog | None:
         return self._logs.get(run)
 
-    def keep(self, log: LiveLog) -> None:
+    def keep(self, log: RunLog) -> None:
         self._logs[log.row.id] = log
         self._bytes += log.recent.bytes
         while self._logs and (len(self._logs) > self._most or self._bytes > self._most_bytes):

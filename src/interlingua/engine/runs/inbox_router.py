@@ -1,4 +1,4 @@
-"""The router of news for runs: to their execution here, to the entry of one on its way in, or to their owner."""
+"""The router of news for runs: to the execution, to the entry of a run that is about to execute, or to the owner."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Protocol
 from ...store.changes import PutInbox
 from ...store.ports import Store
 from ...store.rows import InboxItem
+from ..execution.entry import Entry
 from .cluster_port import ANYBODY, ClusterPort
-from .entry import Entry
 
 log = logging.getLogger("interlingua.engine")
 
 
 class Receiver(Protocol):
-    """An execution, as far as it takes news."""
+    """An execution that takes news."""
 
     @property
     def over(self) -> bool: ...
 
     def take(self, item: InboxItem) -> bool:
-        """Take an item that need not be read from the store; false: it must be."""
+        """Takes an item. Returns False if the inbox must be read from the store."""
 
     def pull_soon(self) -> object: ...
 
@@ -43,8 +43,8 @@ class InboxRouter:
         self._store_changed = asyncio.Event()
 
     def notify_run(self, run: str, news: PutInbox | None = None, owner: str | None = ANYBODY) -> None:
-        """Something was put into the inbox of a run. `news`: what, where that is known; then it need not be read.
-        `owner`: the worker that has the run, or None where no worker has it."""
+        """Notifies whoever has a run of a new item in its inbox. `news`: the item, if known, which saves a read.
+        `owner`: the worker that owns the run, or None if no worker does."""
         execution = self._execution(run)
         if execution is not None:
             item = InboxItem(news.id, run, news.kind, news.body) if news is not None and news.id else None
@@ -54,8 +54,8 @@ class InboxRouter:
             self._cluster.tell_owner(run, owner)
 
     def notify_from_bus(self, run: str) -> bool:
-        """As `notify_run`, by another process. Returns false where the run is not here, nor on its way: it may have
-        been handed back, or set aside, a moment ago."""
+        """As `notify_run`, for news from another process. Returns False if the run is neither here nor being entered:
+        it may have been handed back or suspended a moment ago."""
         execution = self._execution(run)
         if execution is None:
             return self._note(run)
@@ -63,7 +63,7 @@ class InboxRouter:
         return True
 
     def store_changed(self) -> None:
-        """Another process wrote to the store, or may have: look into the inboxes of the runs that are here."""
+        """Schedules a read of the inboxes of all local runs, because another process may have written to the store."""
         self._store_changed.set()
 
     async def follow_store(self) -> None:
@@ -82,7 +82,7 @@ class InboxRouter:
 
     @contextlib.contextmanager
     def claiming(self) -> Iterator[list[Entry]]:
-        """Note news while runs are being claimed. The entries of those that were are added to the list."""
+        """Collects news while runs are being claimed. The caller adds the entries of claimed runs to the list."""
         entries: list[Entry] = []
         self._claims += 1
         try:
@@ -98,7 +98,7 @@ class InboxRouter:
 
     @property
     def lets_in(self) -> bool:
-        """Whether runs that this worker has claimed are on their way in."""
+        """True while runs that this worker has claimed are not entered yet."""
         return any(entry.claimed for entry in self.coming.values())
 
     def _execution(self, run: str) -> Receiver | None:
@@ -106,7 +106,7 @@ class InboxRouter:
         return execution if execution is not None and not execution.over else None
 
     def _note(self, run: str) -> bool:
-        """Note news of a run without an execution here. Returns whether it is on its way in."""
+        """Notes news of a run without an execution here. Returns True if the run is being entered."""
         entry = self.coming.get(run)
         if entry is not None:
             entry.inbox_empty = False

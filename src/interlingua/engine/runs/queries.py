@@ -11,20 +11,16 @@ from ...model import json_values
 from ...model.errors import RunNotFound
 from ...model.events import Event, RunCreated, RunFinished
 from ...model.filters import RunFilter
-from ...model.run import Run
+from ...model.run import Question, Run
 from ...model.status import Status
 from ...store import integrity
 from ...store.ports import Store
 from ...store.rows import PAGE_BYTES, EventRow, QueueCount, RunRow, Tombstone
-from ..cluster.log_sources import Sources
-from ..cluster.no_cluster import NoCluster
 from ..kept_output import kept_output
 from ..log.log_reader import LogReader
 from ..log.log_source import LogSources, next_hint
 from ..log.replay import Replay
-from ..log.run_log import LiveLog
-from ..observe.run_metrics import Meters
-from ..services.questions import QuestionQueries
+from ..log.run_log import RunLog
 from ..settings import Settings
 from .blocked_report import BlockedReport
 from .blocked_runs import read_reason
@@ -59,7 +55,7 @@ class LocalRuns(Protocol):
     @property
     def sources(self) -> LogSources: ...
 
-    def log_of(self, run: str) -> LiveLog | None: ...
+    def log_of(self, run: str) -> RunLog | None: ...
 
     def execution(self, run: str) -> LocalExecution | None: ...
 
@@ -67,31 +63,34 @@ class LocalRuns(Protocol):
 class NoLocalRuns:
     """A process that executes nothing."""
 
-    def __init__(self, store: Store, bus: Bus, settings: Settings, blocked: BlockedReport) -> None:
-        self.cluster: ClusterPort = NoCluster("", bus)
-        self.sources: LogSources = Sources(
-            store, bus, self.cluster, Meters(), blocked, self.log_of, settings.sweep_every
-        )
+    def __init__(self, cluster: ClusterPort, sources: LogSources) -> None:
+        self.cluster = cluster
+        self.sources = sources
 
-    def log_of(self, run: str) -> LiveLog | None:
+    def log_of(self, run: str) -> RunLog | None:
         return None
 
     def execution(self, run: str) -> LocalExecution | None:
         return None
 
 
+class OpenQuestions(Protocol):
+    """Finds the open questions of a run."""
+
+    async def open(self, *, run: str | None = None) -> list[Question]: ...
+
+
 class RunQueries:
     """Finds runs, and reads their logs. `sealed`, on all methods, is for the owner: also runs of overseen agents."""
 
     def __init__(
-        self, store: Store, bus: Bus, settings: Settings, questions: QuestionQueries, blocked: BlockedReport
-    ) -> None:
+        self, store: Store, bus: Bus, settings: Settings, questions: OpenQuestions, blocked: BlockedReport,
+        local: LocalRuns,
+    ) -> None:  # fmt: skip
         self.store = store
         self.settings = settings
         self.blocked_report = blocked
-        self.worker: LocalRuns = NoLocalRuns(
-            store, bus, settings, blocked
-        )  # of this process, from the start to the end
+        self.worker = local  # from the start of the engine on: its worker
         self._bus = bus
         self._questions = questions
 
@@ -118,7 +117,7 @@ class RunQueries:
             execution = self.worker.execution(run)
             if execution is not None or log.created is not None:
                 created = execution.replay.created if execution is not None else log.created
-                view = self._live_view(log, created)
+                view = _live_view(log, created)
                 if view.status is not Status.WAITING:
                     return view
         return await self.full_view(await self.row(run, sealed=sealed))
@@ -152,6 +151,16 @@ class RunQueries:
             if owned if here is None else not here.waits.at_rest:
                 return False
         return True
+
+    async def is_abandoned(self, run: str) -> bool:
+        """Returns True if a run that has not ended goes on only when somebody resumes it: no living worker has it or
+        serves its queue."""
+        row = await self.store.runs.get(run)
+        if row is None or row.status.final:
+            return False
+        if row.worker is not None and row.worker not in await self.store.claims.dead():
+            return False
+        return not await self.blocked_report.is_served(row.queue)
 
     async def verify(self, run: str, *, sealed: bool = False) -> int | None:
         """Checks the hash chain of a run's log. Returns the seq of the first event that does not fit, or None."""
@@ -232,15 +241,6 @@ class RunQueries:
 
     # -- views --------------------------------------------------------------------------------------------
 
-    def _live_view(self, log: LiveLog, created: RunCreated | None) -> Run:
-        row = log.committed_row
-        assert row is not None
-        log.created = created
-        view = self.view(row, created)
-        if log.finished is not None:
-            view.output, view.error, view.usage = log.finished.output, log.finished.error, log.finished.usage
-        return view
-
     async def full_view(self, row: RunRow) -> Run:
         """Returns a run with what its first and last event, its questions and its standing in line tell."""
         ends = await self.store.runs.ends(row.id)
@@ -265,3 +265,14 @@ class RunQueries:
             json_values.decode(row.metadata), created.request if created is not None else None,
             origin=row.origin, blocked=read_reason(row.blocked_reason) if row.blocked_reason is not None else None,
         )  # fmt: skip
+
+
+def _live_view(log: RunLog, created: RunCreated | None) -> Run:
+    """Returns a run as far as the log in memory tells, which is all but its questions."""
+    row = log.committed_row
+    assert row is not None
+    log.created = created
+    view = RunQueries.view(row, created)
+    if log.finished is not None:
+        view.output, view.error, view.usage = log.finished.output, log.finished.error, log.finished.usage
+    return view

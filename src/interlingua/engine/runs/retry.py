@@ -36,7 +36,7 @@ from ...model.events import (
 from ...model.status import Status
 from ...store.changes import Submission
 from ...store.rows import EventRow, RunRow
-from ..ids import new_id, now
+from ..ids import new_id
 from ..log.run_log import encode
 
 _RETRIED = (Status.FAILED, Status.TIMED_OUT)
@@ -55,12 +55,12 @@ def check_retry(row: RunRow) -> None:
         raise Conflict(f"run {row.id} was called by another one; retry the root: interlingua runs retry {root}")
 
 
-def continuation(failed: RunRow, events: list[Event]) -> tuple[Submission, RunCreated]:
-    """Returns the run that continues a failed one, and its first event."""
+def continuation(failed: RunRow, events: list[Event], time: int) -> tuple[Submission, RunCreated]:
+    """Returns the run that continues a failed one from `time` on, and its first event."""
     created = events[0].body if events else None
     if not isinstance(created, RunCreated):
         raise RunNotFound(f"what run {failed.id} was asked for was erased; start a new run")
-    time, run = now(), new_id()
+    run = new_id()
     good = _good_records(events)
     if any(event.body is None for event in events[: good[-1].seq if good else 0]):
         raise Conflict(f"a part of the log of run {failed.id} was erased; start a new run")
@@ -86,7 +86,7 @@ def continuation(failed: RunRow, events: list[Event]) -> tuple[Submission, RunCr
 
 
 def _good_records(events: list[Event]) -> list[Event]:
-    """What is copied of the log of a failed run: all that stands up to its last good record, without what failed."""
+    """Returns the events of a failed run that are copied: all up to its last good record, without the failure."""
     finished = events[-1].body
     error = finished.error if isinstance(finished, RunFinished) else None
     upto = max((event.seq for event in events if _is_good(event.body)), default=0)
@@ -127,7 +127,7 @@ def _is_good(body: Body | None) -> bool:
 
 
 def _is_culprit(body: Body | None, error: ErrorInfo | None) -> bool:
-    """Whether this is the record of the failure that the run ended with."""
+    """Returns True if this is the record of the failure that ended the run."""
     if error is None:
         return False
     match body:

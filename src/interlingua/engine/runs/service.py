@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -19,16 +19,15 @@ from ...model.status import Status
 from ...store.changes import Submitted
 from ...store.ports import Store
 from ...store.rows import MoveTo, RunRow
-from ..cluster.remote_wait import wait_elsewhere
-from ..ids import new_id, now
-from ..log.run_log import Witness, tell_witness
+from ..ids import new_id
+from ..log.run_log import TransactionParticipant, let_participate
 from ..observe import run_logging
-from ..services.questions import QuestionService
 from ..settings import Settings
 from ..teams.conversation import MailKind
 from .admission import Admission, NewRun
 from .blocked_report import BlockedReport
-from .queries import RunQueries
+from .queries import LocalRuns, OpenQuestions, RunQueries
+from .remote_wait import wait_for_remote_run
 from .retry import check_retry, continuation
 from .run_handle import RunHandle
 
@@ -40,6 +39,12 @@ log = logging.getLogger("interlingua.runs")
 _MOMENT = 0.05  # seconds in which most short runs end
 
 
+class AnswerPort(OpenQuestions, Protocol):
+    """Takes answers to questions."""
+
+    async def answer(self, question: str, value: Any, *, by: Caller = OWNER, door: str = "") -> None: ...
+
+
 class RunService(RunQueries):
     """Starts runs and acts on them: admit the request, write the run, enter it."""
 
@@ -48,11 +53,12 @@ class RunService(RunQueries):
         store: Store,
         bus: Bus,
         settings: Settings,
-        questions: QuestionService,
+        questions: AnswerPort,
         blocked: BlockedReport,
         admission: Admission,
+        local: LocalRuns,
     ) -> None:
-        super().__init__(store, bus, settings, questions, blocked)
+        super().__init__(store, bus, settings, questions, blocked, local)
         self.questions = questions
         self.admission = admission
         self._worker: Worker | None = None
@@ -75,7 +81,7 @@ class RunService(RunQueries):
         parent: RunRow | None = None,
         run: str | None = None,
         watch: bool = False,
-        participant: Witness | None = None,
+        participant: TransactionParticipant | None = None,
     ) -> RunHandle:
         """Accepts a run. When this has been awaited, the run is on disk and will end. Where it raises, nothing was
         written and no agent was called.
@@ -114,7 +120,7 @@ class RunService(RunQueries):
             raise ChildFailed(f"agent {request.agent}: {gone.message}", error=gone, run=run)
         return RunHandle(self, await self.get(run, sealed=True), sealed=True) if known is not None else None
 
-    async def _write(self, new: NewRun, participant: Witness | None) -> Submitted:
+    async def _write(self, new: NewRun, participant: TransactionParticipant | None) -> Submitted:
         """Writes a run, and enters it where it starts here. Documents that a participant writes with its first event
         are in the same transaction."""
         worker, row, first = self._here, new.row, new.first
@@ -133,7 +139,7 @@ class RunService(RunQueries):
 
         def sealing() -> None:
             nonlocal participant
-            if participant is not None and not tell_witness(participant, [event]):
+            if participant is not None and not let_participate(participant, [event]):
                 participant = None
 
         writing = self.store.runs.submit(new.submission, committed, None if participant is None else sealing)
@@ -168,7 +174,7 @@ class RunService(RunQueries):
             while True:
                 log, row = self.worker.log_of(run), None
                 if log is None and (remote := await self.worker.cluster.remote_log(run)) is not None:
-                    ended = await wait_elsewhere(self, run, remote, settled=settled, sealed=sealed)
+                    ended = await wait_for_remote_run(self, run, remote, settled=settled, sealed=sealed)
                     if ended is not None:
                         return ended
                     continue  # it is here now
@@ -196,10 +202,10 @@ class RunService(RunQueries):
     async def wait_briefly(self, run: Run) -> Run:
         """Returns the run when it has ended, where it executes here and ends soon; else as it was. Costs less than a
         task that waits beside others."""
-        log, loop = self.worker.log_of(run.id), asyncio.get_running_loop()
-        until = loop.time() + _MOMENT
+        log, clock = self.worker.log_of(run.id), self.store.clock
+        until = clock.monotonic() + _MOMENT
         while log is not None and log.lost is None and log.finished is None:
-            left = until - loop.time()
+            left = until - clock.monotonic()
             if left <= 0 or log.status is Status.WAITING:
                 return run
             changed = log.changed()
@@ -218,7 +224,7 @@ class RunService(RunQueries):
         if not sealed:
             await self.check_open(run)
         body = json_values.encode({"by": by.id, "reason": reason, "rollback": rollback})
-        _, owner = await self.store.runs.deliver(run, "cancel", body, now())
+        _, owner = await self.store.runs.deliver(run, "cancel", body, self.store.clock.now())
         if owner is None and self.worker.execution(run) is None:
             await self._here.claim_and_enter(run)
         else:
@@ -242,14 +248,14 @@ class RunService(RunQueries):
 
     async def deliver(self, run: str, kind: str, body: bytes) -> None:
         """Puts an item into a run's inbox, and notifies its owner."""
-        _, owner = await self.store.runs.deliver(run, kind, body, now())
+        _, owner = await self.store.runs.deliver(run, kind, body, self.store.clock.now())
         self._here.notify_run(run, owner=owner)
 
     async def move(self, run: str, origin: Origin | str, *, version: str | None = None, by: Caller = OWNER) -> None:
         """Gives an unfinished run to the code of another origin, on purpose. `version`: of the agent there, where it is
         another. Refused while a worker has the run."""
         row = await self.row(run, sealed=True)
-        to = MoveTo(str(origin), row.version if version is None else version, by.id, now())
+        to = MoveTo(str(origin), row.version if version is None else version, by.id, self.store.clock.now())
         self._here.announce(await self.store.claims.move(run, to))
 
     async def retry(self, run: str, *, by: Caller = OWNER) -> RunHandle:
@@ -258,14 +264,14 @@ class RunService(RunQueries):
         Returns the run that goes on: the run itself, or its one continuation."""
         row = await self.row(run, sealed=True)
         if not row.status.final:
-            if not await self.store.claims.unblock(run, now()):
+            if not await self.store.claims.unblock(run, self.store.clock.now()):
                 why = await self.blocked_report.reason(row)
                 raise Conflict(f"run {run} {f'cannot go on: {why.message}' if why else 'is not blocked'}")
             self._here.offer(row)
             log.info("run %s of %s goes on again, as %s wants", row.id, row.agent, by.id)
             return await self.handle(run, sealed=True)
         check_retry(row)
-        submission, created = continuation(row, await self._here.all_events(run))
+        submission, created = continuation(row, await self._here.all_events(run), self.store.clock.now())
         done = await self.store.runs.submit(submission)
         if done.existing:
             return await self.handle(done.row.id, sealed=True)
@@ -281,7 +287,7 @@ class RunService(RunQueries):
         """
         if not sealed:
             await self.check_open(run)
-        for gone in await self.store.runs.delete(run, now(), rollback=rollback):
+        for gone in await self.store.runs.delete(run, self.store.clock.now(), rollback=rollback):
             self._here.forget(gone)
 
     async def erase(self, run: str, seq: int, *, sealed: bool = False) -> None:

@@ -6,16 +6,14 @@ A worker, not a run, holds the lease. It claims only runs whose queue it serves:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
-import socket
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
-from ...bus.port import WORK, Bus, ClusterBus
-from ...model.errors import Conflict, ErrorInfo, InterlinguaError, NotFound
+from ...bus.port import WORK, Bus
+from ...model.errors import ErrorInfo, InterlinguaError
 from ...model.events import Event
+from ...runtime.clock import sleep
 from ...runtime.closing import close_all
 from ...runtime.job_group import JobGroup
 from ...store.changes import (
@@ -23,49 +21,51 @@ from ...store.changes import (
     CommitThread,
     DeleteRun,
     Fenced,
-    PutCallback,
     PutInbox,
-    PutQuestion,
     Sealed,
     Submitted,
 )
 from ...store.ports import Store
-from ...store.rows import SUSPECT, RunRow, WorkerRow
+from ...store.rows import SUSPECT, RunRow
 from ..agents.agent import Agent, Registry
 from ..agents.process_pool import ProcessPool
-from ..clock import WallClock
-from ..cluster.link import ClusterLink
-from ..cluster.log_sources import Sources
-from ..cluster.no_cluster import NoCluster
+from ..alarm_clock import AlarmClock
+from ..execution.agent_limit import AgentLimit
+from ..execution.entry import Entry
 from ..execution.execution import Execution
+from ..execution.host import ExecutionEngine
 from ..execution.parking import Listeners
 from ..handler import process_exits
 from ..handler.branches import no_branch
 from ..ids import new_id
 from ..log import stored_log
-from ..log.run_log import LiveLog, Witness
+from ..log.log_source import LogSources
+from ..log.run_log import RunLog, TransactionParticipant
 from ..observe.run_metrics import Meters
-from ..services.retention import Retention
 from ..settings import Settings
 from .claims import Claims, is_cleared
 from .cluster_port import ANYBODY, ClusterPort
 from .commit_fanout import CommitFanout
-from .concurrency_limits import AgentLimit, ConcurrencyLimits
-from .entry import Entry
+from .concurrency_limits import ConcurrencyLimits
 from .execution_factory import ExecutionFactory
 from .finished_logs import FinishedLogs
 from .inbox_router import InboxRouter
-
-if TYPE_CHECKING:
-    from ..assembly import Core
+from .lease import Lease
+from .sweep import Sweep
 
 log_ = logging.getLogger("interlingua.engine")
 
 T = TypeVar("T")
 
 
+Connect = Callable[["Worker"], tuple[ClusterPort, LogSources]]
+"""Makes a worker's port to other processes, and the sources of the logs that are read here."""
+
+
 class Worker:
-    def __init__(self, engine: Core, store: Store, bus: Bus, registry: Registry, settings: Settings) -> None:
+    def __init__(
+        self, engine: ExecutionEngine, store: Store, bus: Bus, registry: Registry, settings: Settings, connect: Connect
+    ) -> None:
         self.engine = engine
         self.store = store
         self.bus = bus
@@ -77,27 +77,25 @@ class Worker:
         self.abandoned = 0  # handlers that would not stop
         self.listeners = Listeners(settings.max_listening)
         self.meters = Meters()
-        self.clock = WallClock(store.clock)
-        self._started_at = self.clock.now()
+        self.clock = AlarmClock(store.clock)
         self.processes = ProcessPool(settings.processes)
         self.limits = ConcurrencyLimits(registry, settings)
         self._executions: dict[str, Execution] = {}
         self._finished = FinishedLogs(settings)
-        self.cluster: ClusterPort = ClusterLink(self, bus) if isinstance(bus, ClusterBus) else NoCluster(self.id, bus)
-        self.sources = Sources(
-            store, bus, self.cluster, self.meters, engine.blocked_report, self.log_of, settings.sweep_every
-        )
+        self.cluster, self.sources = connect(self)
         self.inbox = InboxRouter(self.id, store, self.cluster, self._executions)
         self.claims = Claims(self)
         self.commits = CommitFanout(self._settle, self.cluster)
         self.factory = ExecutionFactory(self)
-        self.retention = Retention(store, settings, self.forget)
+        self.lease = Lease(self.id, store, registry, self.clock.now())
+        self.sweep = Sweep(store, self.clock, settings, self.inbox.store_changed, self.claims.wake)
+        self.sweep.duties += [self.claims.bury_dead, self.claims.find_orphans]
         self.foreign: list[Callable[[], None]] = []  # called when other processes wrote, or may have
+        self.on_workers_died: Callable[[], None] = lambda: None
         self._jobs = JobGroup("worker")
         self._loops = JobGroup("worker")
         self._end_subscription: Callable[[], None] = lambda: None
         self._stopping = False
-        self._trouble: str | None = None  # of the store, when it was looked at last
         self._listen_to_commits()
 
     def _listen_to_commits(self) -> None:
@@ -108,27 +106,21 @@ class Worker:
             if change.passed_on:
                 self.claims.wake()
 
-        def asked(change: PutQuestion, committed: bool) -> None:
-            if change.remind:
-                self.engine.reminders.hint()
-
         listen = self.commits.listen
         listen(PutInbox, lambda change, committed: self.notify_run(change.run, change if committed else None))
         listen(CommitThread, thread_committed)
         listen(DeleteRun, wake)  # its thread went to the next in line with it
         listen(BlockRun, lambda change, committed: self.claims.blocked.hint())
-        listen(PutCallback, lambda change, committed: self.engine.callbacks.hint())
-        listen(PutQuestion, asked)
 
     # -- life ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        await self._enter_store()
+        await self.lease.enter()
         self._end_subscription = self.bus.subscribe(WORK, self.claims.wake)
         process_exits.install(asyncio.get_running_loop())
         await self.claims.bury_dead()
         self.claims.wake()
-        for work in (self.claims.follow(), self._sweep(), self.inbox.follow_store()):
+        for work in (self.claims.follow(), self.sweep.repeat(), self.inbox.follow_store()):
             self._loops.spawn(work)
         self.cluster.start()
 
@@ -177,8 +169,8 @@ class Worker:
 
     @property
     def is_ending(self) -> bool:
-        """Whether a run that is cut short here ends with the process: the engine stops, or our own tasks are cancelled,
-        as when the event loop ends."""
+        """True if a run that is cut short ends with the process: the engine stops, or its own tasks are cancelled, as
+        when the event loop ends."""
         return self._stopping or self._loops.was_cancelled
 
     def _working(self) -> list[Execution]:
@@ -204,7 +196,7 @@ class Worker:
     def is_here(self, run: str) -> bool:
         return run in self._executions or run in self.inbox.coming
 
-    def log_of(self, run: str) -> LiveLog | None:
+    def log_of(self, run: str) -> RunLog | None:
         """The log of a run that is here, or that finished here a moment ago."""
         execution = self._executions.get(run)
         return execution.log if execution is not None else self._finished.get(run)
@@ -214,10 +206,6 @@ class Worker:
 
     async def all_events(self, run: str) -> list[Event]:
         return await stored_log.all_events(self.store, run)
-
-    @staticmethod
-    def path_of(row: RunRow) -> str:
-        return f"{row.path or '/'}{row.id}/"
 
     # -- entering -----------------------------------------------------------------------------------------
 
@@ -236,11 +224,13 @@ class Worker:
 
         return written
 
-    def enter_submitted(self, done: Submitted, first: Event, agent: Agent[..., Any], witness: Witness | None) -> None:
+    def enter_submitted(
+        self, done: Submitted, first: Event, agent: Agent[..., Any], participant: TransactionParticipant | None
+    ) -> None:
         """Start a run that was written and claimed in one transaction: all that is known of it is known here."""
         coming = self.inbox.coming.get(done.row.id)
         empty = coming is not None and coming.inbox_empty  # where nobody noted news any more, there may be some
-        entry = Entry(done.row, [first], done.thread, inbox_empty=empty, witness=witness)
+        entry = Entry(done.row, [first], done.thread, inbox_empty=empty, participant=participant)
         self._start_execution(self.factory.build(entry, agent), self.limits.enter(done.row.queue))
 
     async def enter(self, entry: Entry) -> None:
@@ -309,13 +299,6 @@ class Worker:
 
         self.spawn(fail())
 
-    def cancel_soon(self, run: str, reason: str) -> None:
-        async def cancel() -> None:
-            with contextlib.suppress(NotFound, Conflict):
-                await self.engine.runs.cancel(run, reason=reason, sealed=True)
-
-        self.spawn(cancel())
-
     # -- leaving ------------------------------------------------------------------------------------------
 
     def ended(self, execution: Execution) -> None:
@@ -334,7 +317,7 @@ class Worker:
             self.claims.wake()
         self.cluster.slot_free()
 
-    def _settle(self, log: LiveLog, sealed: Sealed | None) -> None:
+    def _settle(self, log: RunLog, sealed: Sealed | None) -> None:
         """Something of a run was committed, or refused: let its execution go where it is over."""
         run = log.row.id
         execution = self._executions.get(run)
@@ -347,7 +330,7 @@ class Worker:
             log.wake_readers()
             if log.finished is not None:
                 if execution.data.rollback or (sealed is not None and sealed.forgotten):
-                    self._finished.forget_below(self.path_of(log.row))
+                    self._finished.forget_below(log.row.path_below)
                 else:
                     self._finished.keep(log)
                 caller = execution.request.caller
@@ -378,45 +361,12 @@ class Worker:
         self.cluster.committed(row.id, None)
         self.cluster.offer(row)
 
-    def workers_died(self) -> None:
-        self.engine.elsewhere.hint()
-
     def store_changed(self) -> None:
         """Another process wrote to the store, or may have while the bus was away."""
         self.inbox.store_changed()
-        self.engine.callbacks.hint()
-        self.engine.elsewhere.hint()
         self.bus.publish_all()
         for tell in list(self.foreign):
             tell()
-
-    # -- sweeping -----------------------------------------------------------------------------------------
-
-    async def _sweep(self) -> None:
-        """Look for what was overlooked. A duty that fails does not keep the others from being done."""
-        duties: list[Callable[[], Awaitable[None]]] = [
-            self.claims.bury_dead, self.claims.find_orphans, self.retention.expire,
-            self.engine.blocked_report.tell_readers,
-        ]  # fmt: skip
-        while True:
-            await asyncio.sleep(self.settings.sweep_every)
-            self._look_at_store()
-            self.clock.look()
-            for duty in duties:
-                try:
-                    await duty()
-                except Exception as error:
-                    log_.error("sweeping failed: %s", error)
-            self.inbox.store_changed()  # hints may get lost: look into the inboxes anyway
-
-    def _look_at_store(self) -> None:
-        trouble, before = self.store.trouble(), self._trouble
-        self._trouble = trouble
-        if trouble is not None and before is None:
-            log_.error("%s", trouble)
-        elif before is not None and trouble is None:
-            log_.warning("the store file is there again")
-            self.claims.wake()
 
     # -- the lease ----------------------------------------------------------------------------------------
 
@@ -433,29 +383,15 @@ class Worker:
     async def _enter_again(self) -> None:
         while not self._stopping:
             try:
-                await self._enter_store()
+                await self.lease.enter()
             except InterlinguaError as error:
-                log_.error("could not enter again: %s", error)
-                await asyncio.sleep(self.settings.sweep_every)
+                log_.error("could not register again: %s", error)
+                await sleep(self.clock, self.settings.sweep_every)
             else:
                 self.claims.wake()
                 return
 
-    async def _enter_store(self) -> None:
-        await self.store.claims.enter(
-            WorkerRow(self.id, socket.gethostname(), os.getpid(), self._started_at, self.registry.queues())
-        )
-
-    def serve_soon(self) -> None:
-        """There are other agents than before: this worker's row in the store names the queues that it serves."""
-
-        async def serve() -> None:
-            with contextlib.suppress(InterlinguaError):
-                await self.store.claims.serve(self.id, self.registry.queues())
-
-        self.spawn(serve())
-
 
 def _next_is_last(crashes: int, retries: int) -> bool:
-    """Whether a run that is no suspect yet ends at its next crash. The first crash ends none."""
+    """Returns True if a run that is no suspect yet ends at its next crash. The first crash ends no run."""
     return max(1, retries - 1) <= crashes < SUSPECT

@@ -62,10 +62,31 @@ def tried_for(attempts: int) -> float:
     return sum(pause_after(n) for n in range(1, attempts))
 
 
-class Callbacks:
+class CallbackQueries:
+    """Finds callbacks."""
+
     def __init__(self, store: Store) -> None:
-        self.runs: RunViews | None = None  # from the start of the engine on
         self._store = store
+
+    async def search(self, *, failing: bool = False, newest: bool = False, limit: int = 100) -> list[CallbackRow]:
+        """Returns callbacks in the store: `failing` ones only, or all."""
+        return await self._store.callbacks.search(failing=failing, newest=newest, limit=limit)
+
+    async def counts(self) -> dict[str, int]:
+        """Returns how many callbacks there are in each state."""
+        return await self._store.callbacks.counts()
+
+    async def next_due(self) -> int | None:
+        """Returns when the next callback is due."""
+        return await self._store.callbacks.next_due()
+
+
+class Callbacks(CallbackQueries):
+    """Sends callbacks."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.runs: RunViews | None = None  # from the start of the engine on
         self.formats: dict[str, Callable[[Run], Any]] = {}
         self.send: Send | None = None  # given by the app, which knows the network
         self.judge: Callable[[str], None] | None = None  # raises Denied for an address that is never called
@@ -83,18 +104,6 @@ class Callbacks:
     def _runs(self) -> RunViews:
         assert self.runs is not None
         return self.runs
-
-    async def search(self, *, failing: bool = False, newest: bool = False, limit: int = 100) -> list[CallbackRow]:
-        """Returns callbacks in the store: `failing` ones only, or all."""
-        return await self._store.callbacks.search(failing=failing, newest=newest, limit=limit)
-
-    async def counts(self) -> dict[str, int]:
-        """Returns how many callbacks there are in each state."""
-        return await self._store.callbacks.counts()
-
-    async def next_due(self) -> int | None:
-        """Returns when the next callback is due."""
-        return await self._store.callbacks.next_due()
 
     async def retry(self, ids: list[int] | None) -> list[int]:
         """Sends callbacks that were given up again: these, or all. Returns the ids of those that are."""

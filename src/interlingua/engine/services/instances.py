@@ -10,7 +10,7 @@ from ...model.run import OWNER, Caller, Instance
 from ...model.schemas import Validator
 from ...store.ports import Store
 from ..agents.catalog import AgentCatalog
-from ..ids import new_id, now
+from ..ids import new_id
 
 
 class InstanceService:
@@ -31,7 +31,8 @@ class InstanceService:
         json_values.check(metadata or {}, InvalidRequest, what="metadata")
         config = {} if config is None else config
         Validator(card.config or {"type": "object"}, what="config").check(config, InvalidConfig)
-        made = Instance(new_id(), card.name, card.version, config, caller.id, now(), label, metadata or {})
+        time = self._store.clock.now()
+        made = Instance(new_id(), card.name, card.version, config, caller.id, time, label, metadata or {})
         await self._store.instances.put(made)
         return made
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -14,17 +14,15 @@ from ...model.run_identity import Origin, is_mount
 from ...model.status import Status
 from ...store.rows import QueueCount, StoredCard
 from ..agents.agent import Agent, version_key
-from ..runs.worker import Worker
+from ..agents.catalog import AgentCatalog
+from ..runs.service import RunService
 from ..teams.members import TeamAgent
-
-if TYPE_CHECKING:
-    from ..engine import Engine
 
 _OPEN = [status for status in Status if not status.final]
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """What became of a run that was to be moved."""
+    """The outcome of moving one run."""
 
     run: str
     agent: str
@@ -32,10 +30,20 @@ class Moved(msgspec.Struct, frozen=True):
     problem: str = ""  # why the run was not moved
 
 
+class MovingEngine(Protocol):
+    """The engine that moves runs."""
+
+    @property
+    def runs(self) -> RunService: ...
+
+    @property
+    def agents(self) -> AgentCatalog: ...
+
+
 class Mover:
     """Moves runs to the agents of one target, each to the agent of its name."""
 
-    def __init__(self, engine: Engine, agents: Iterable[Agent[..., Any]]) -> None:
+    def __init__(self, engine: MovingEngine, agents: Iterable[Agent[..., Any]]) -> None:
         self._engine = engine
         self._there = [
             StoredCard(str(engine.agents.origin(part)), part.card)
@@ -68,21 +76,21 @@ class Mover:
         moved = [Moved(run, row.agent, to.origin)]
         tree = RunFilter(root=row.path.split("/")[1] if row.path else run, status=_OPEN, sealed=True, limit=100_000)
         for child in await engine.runs.rows(tree):
-            if child.path.startswith(Worker.path_of(row)) and child.origin == row.origin:
+            if child.path.startswith(row.path_below) and child.origin == row.origin:
                 moved.append(await self._one(child.id, child.agent, child.version, child.origin, by))
         return moved
 
     async def open_queues(self, origin: str) -> list[QueueCount]:
         """The queues with unfinished runs of an origin. `origin`: PROJECT SOURCE, or the source alone."""
         queues = await self._engine.runs.open_queues()
-        found = [one for one in queues if origin in (one.origin, Origin.parse(one.origin).source)]
-        if not found:
+        matching = [one for one in queues if origin in (one.origin, Origin.parse(one.origin).source)]
+        if not matching:
             known = ", ".join(sorted({one.origin.strip() for one in queues})) or "none"
             raise NotFound(f"no unfinished run is of origin {origin!r} (there are: {known})")
-        return found
+        return matching
 
     async def move_all(self, queues: Iterable[QueueCount], by: Caller = OWNER) -> list[Moved]:
-        """Move all runs of these queues. Runs that cannot be moved now are told with the others."""
+        """Move all runs of these queues. Runs that cannot be moved now are reported with the others."""
         return [
             await self._one(run, one.agent, one.version, one.origin, by)
             for one in queues

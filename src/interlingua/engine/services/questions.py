@@ -14,7 +14,6 @@ from ...model.filters import QuestionFilter
 from ...model.run import OWNER, Caller, Question, QuestionRecord
 from ...model.schemas import Validator
 from ...store.ports import Store
-from ..ids import now
 from ..settings import Settings
 
 Answered = Callable[[str, str | None], None]
@@ -34,10 +33,10 @@ class QuestionQueries:
 
     async def get(self, question: str) -> QuestionRecord:
         """The record of a question."""
-        found = await self._store.questions.get(question)
-        if found is None:
+        record = await self._store.questions.get(question)
+        if record is None:
             raise QuestionNotFound(f"there is no question {question}")
-        return found
+        return record
 
     async def search(self, where: QuestionFilter) -> list[QuestionRecord]:
         """Questions that fit, oldest first unless the filter says otherwise."""
@@ -45,8 +44,8 @@ class QuestionQueries:
 
     async def last_answer_text(self, run: str) -> str:
         """Words about the last answer that a run got, to put behind a reason; empty where it got none."""
-        found = await self._store.questions.search(QuestionFilter(run=run, state="answered", newest=True, limit=1))
-        return f" ({found[0].too_late().message})" if found else ""
+        records = await self._store.questions.search(QuestionFilter(run=run, state="answered", newest=True, limit=1))
+        return f" ({records[0].too_late().message})" if records else ""
 
     async def last_change(self) -> int:
         """Returns a number that grows whenever a question is asked or closed."""
@@ -74,5 +73,5 @@ class QuestionService(QuestionQueries):
         Validator(asked.answer_schema, what="answer").check(value, InvalidAnswer)
         if (weight := len(json_values.encode(value))) > (most := self._settings.max_input_bytes):
             raise TooLarge(f"the answer is larger than {most} bytes: as JSON it has {weight}")
-        run, _, owner = await self._store.questions.answer(question, value, by.id, now(), door)
+        run, _, owner = await self._store.questions.answer(question, value, by.id, self._store.clock.now(), door)
         self._answered(run, owner)

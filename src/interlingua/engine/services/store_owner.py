@@ -19,14 +19,21 @@ async def join(store: Store, agents: Registry) -> str:
     if project:
         theirs = (await store.claims.claim_project(ProjectRow(project, str(agents.root or ""), store.clock.now()))).id
     else:
-        found = await store.claims.project()
-        theirs = found.id if found is not None else ""
+        owner = await store.claims.project()
+        theirs = owner.id if owner is not None else ""
         if theirs and not agents.queues():
             agents.refusal = OtherProject(store.shown, theirs)  # to look is all that this engine may do
             return theirs
     if theirs != project:
         raise OtherProject(store.shown, theirs)
     return project
+
+
+async def check(store: Store, project: str) -> None:
+    """Raises OtherProject if a store belongs to another project than this. An empty one reads any store."""
+    owner = await store.claims.project()
+    if project and owner is not None and owner.id != project:
+        raise OtherProject(store.shown, owner.id)
 
 
 class OtherProject(Conflict):

@@ -1,7 +1,7 @@
-"""Tasks of teams, seen from outside: what they are called, who takes part in them, what was said, and telling somebody.
+"""Tasks of teams for doors and commands: their labels, participants and messages.
 
-A task has the name of its entry agent's part (T1), and what is handed over within it is numbered below that (T1.1). The
-conversation of a task is what was `Said`, on the log of the team's run.
+A task has the label of its entry agent's part (T1); delegated parts are numbered below it (T1.1). The conversation of a
+task consists of the `Said` events in the log of the team's run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..ids import new_id
 from ..runs.queries import RunQueries
 from ..runs.service import RunService
 from ..teams.members import TeamAgent
-from ..teams.team_gate import Gatekeeper
+from ..teams.team_gate import TeamGate
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,7 +43,7 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
 class TeamQueries:
     """Finds teams, their tasks, and what was said in them."""
 
-    def __init__(self, store: Store, directory: Gatekeeper, runs: RunQueries) -> None:
+    def __init__(self, store: Store, directory: TeamGate, runs: RunQueries) -> None:
         self._store = store
         self._directory = directory
         self._runs = runs
@@ -67,14 +67,14 @@ class TeamQueries:
     # -- tasks --------------------------------------------------------------------------------------------
 
     async def task(self, label: str) -> Task:
-        """A task, or a part of one, by what it is called."""
-        found = next((one for one in await self.tasks(label) if one.label == label), None)
-        if found is None:
+        """Returns a task, or a part of one, by its label."""
+        match = next((task for task in await self.tasks(label) if task.label == label), None)
+        if match is None:
             raise TaskNotFound(f"there is no task {label[:80]}")
-        return found
+        return match
 
     async def tasks(self, label: str) -> list[Task]:
-        """A task and all its parts, in the order in which they began. Empty where there is none."""
+        """Returns a task and all its parts, in the order in which they began. Empty if there is none."""
         if not is_task(label):
             return []
         whole = label.partition(".")[0]
@@ -83,16 +83,16 @@ class TeamQueries:
         return [_task(row, root) for row in first if row.label == label or row.label.startswith(f"{label}.")]
 
     async def label_of(self, root: str) -> str:
-        """What the task is called that began with this run of a team; empty where it has not begun."""
+        """Returns the label of the task that began with this run of a team; empty if it has not begun."""
         async for event in self._runs.events(root):
             if isinstance(event.body, Said) and event.body.form == "delegation" and event.body.sender == ORCHESTRATOR:
                 return event.body.task
         return ""
 
     async def conversation(self, root: str, *, after: int = 0) -> list[tuple[Event, Said]]:
-        """What was said so far in a task, as the log of the team's run has it. In the order of time: sort by `time`."""
-        found = [event async for event in self._runs.events(root, after=after, follow=False)]
-        return [(event, event.body) for event in found if isinstance(event.body, Said)]
+        """Returns the messages of a task so far, from the log of the team's run; `time` orders them."""
+        events = [event async for event in self._runs.events(root, after=after, follow=False)]
+        return [(event, event.body) for event in events if isinstance(event.body, Said)]
 
     async def participant(self, label: str, id_: str) -> DelegationRow:
         """Returns the run of an instance that takes part in a task, now or before."""
@@ -104,7 +104,7 @@ class TeamService(TeamQueries):
 
     _runs: RunService
 
-    def __init__(self, store: Store, directory: Gatekeeper, runs: RunService) -> None:
+    def __init__(self, store: Store, directory: TeamGate, runs: RunService) -> None:
         super().__init__(store, directory, runs)
 
     @property
@@ -131,9 +131,9 @@ class TeamService(TeamQueries):
         self._directory.exchange(gone, come)
 
     async def tell(self, label: str, recipient: str, message: Message | str, *, sender: str = USER) -> None:
-        """A message of the user, or of an agent that is not one of ours, to somebody who takes part in a task.
+        """Sends a message of the user, or of a foreign agent, to a participant of a task.
 
-        Returns when it is on disk. Whether `sender` is who they say they are has been checked.
+        Returns when it is on disk. The caller has authenticated `sender`.
         """
         task = await self.task(label)
         if not isinstance(message, Message):
@@ -148,7 +148,7 @@ class TeamService(TeamQueries):
             raise AlreadyFinished(f"{recipient} has ended its part in {row.label}") from None
 
     async def refuse(self, root: str, agent: str, reason: str) -> None:
-        """Somebody outside tried to have an agent of a task work, and may not: that is on record there."""
+        """Records in a task that somebody outside was refused the work of an agent."""
         body = body_encoder.encode(DelegationRefused(agent, reason, key=f"outside:{new_id()}"))
         with contextlib.suppress(AlreadyFinished, NotFound):
             await self._runs.deliver(root, "relay", body)

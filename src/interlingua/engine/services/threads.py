@@ -15,7 +15,7 @@ from ...model.run import OWNER, Caller, Checkpoint, Thread, check_id
 from ...model.schemas import Validator
 from ...store.ports import Store
 from ..agents.agent import Registry
-from ..ids import new_id, now
+from ..ids import new_id
 
 _LOOK_BACK = (10, 190)  # runs of a thread, newest first: the first page nearly always tells
 
@@ -28,10 +28,10 @@ class ThreadQueries:
         self._agents = agents
 
     async def get(self, thread: str) -> Thread:
-        found = await self._store.threads.get(thread)
-        if found is None:
+        row = await self._store.threads.get(thread)
+        if row is None:
             raise ThreadNotFound(f"there is no thread {thread}")
-        return found
+        return row
 
     async def find(self, thread: str) -> Thread | None:
         """Returns a thread; None where there is none."""
@@ -52,7 +52,7 @@ class ThreadQueries:
     # -- whose state it is --------------------------------------------------------------------------------
 
     async def check_state(self, thread: Thread, card: AgentCard) -> None:
-        """Refuse a run whose agent keeps another state than the thread has.
+        """Refuses a run whose agent keeps another state than the thread has.
 
         Agents share a thread when their state schemas are the same, or when they keep none. Another version of the
         same agent may have another schema: an update must not orphan its threads, so there the values decide. The
@@ -73,15 +73,15 @@ class ThreadQueries:
                 raise Conflict(f"the values of thread {thread.id} do not fit agent {card.key}: {error}") from None
 
     async def check_values(self, thread: str, values_: dict[str, Any], *, checkpoint: str | None = None) -> None:
-        """Refuse values that, put into the thread, would not fit the agent whose state it holds."""
+        """Refuses values that would not fit the agent whose state the thread holds."""
         keeper = await self._keeper(thread)
         if keeper is None or keeper.state is None:
             return
         if checkpoint is None:
             base = (await self.get(thread)).values
         else:
-            found = await self._store.threads.checkpoint(checkpoint)
-            base = found.values if found is not None and found.thread == thread else None
+            stored = await self._store.threads.checkpoint(checkpoint)
+            base = stored.values if stored is not None and stored.thread == thread else None
         merged = {**base, **values_} if isinstance(base, dict) else values_
         try:
             Validator(keeper.state, what="values").check(merged, InvalidState)
@@ -89,8 +89,8 @@ class ThreadQueries:
             raise InvalidState(f"agent {keeper.key}: {error.message}", path=f"/values{error.path}") from None
 
     async def is_described(self, thread: Thread) -> bool:
-        """Whether callers can know what the thread's state means. Not where only agents wrote it whose cards do not
-        describe it: that state is theirs. What was put there from outside is its sender's."""
+        """Returns True if callers can know what the thread's state means: it came from outside, or from an agent whose
+        card describes it."""
         before: str | None = None
         written = False
         for limit in _LOOK_BACK if thread.values else ():
@@ -179,7 +179,7 @@ class ThreadService(ThreadQueries):
         check_id(caller.id, "the id of the caller")
         if thread is not None:
             check_id(thread, "the thread id", "/thread_id")
-        time = now()
+        time = self._store.clock.now()
         fresh = Thread(thread or new_id(), "idle", time, time, caller.id, metadata=metadata or {})
         return await self._store.threads.create(fresh, if_exists=if_exists)
 
@@ -203,15 +203,15 @@ class ThreadService(ThreadQueries):
             metadata=metadata,
             base=checkpoint,
             messages=messages,
-            now=now(),
+            now=self._store.clock.now(),
         )
 
     async def copy(self, thread: str) -> Thread:
         """A thread of its own with the same values, history and messages."""
-        return await self._store.threads.copy(thread, new_id(), new_id, now())
+        return await self._store.threads.copy(thread, new_id(), new_id, self._store.clock.now())
 
     async def delete(self, thread: str) -> None:
-        await self._store.threads.delete(thread, now())
+        await self._store.threads.delete(thread, self._store.clock.now())
 
 
 def same_state(one: Schema | None, other: Schema | None) -> bool:
@@ -225,10 +225,10 @@ def _bare(schema: Any) -> Any:
         return [_bare(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    found: dict[str, Any] = {}
+    bare: dict[str, Any] = {}
     for key, value in schema.items():
         if key in ("properties", "$defs", "patternProperties") and isinstance(value, dict):
-            found[key] = {name: _bare(member) for name, member in value.items()}
+            bare[key] = {name: _bare(member) for name, member in value.items()}
         elif key not in ("title", "description"):
-            found[key] = value if key in ("const", "enum", "default") else _bare(value)
-    return found
+            bare[key] = value if key in ("const", "enum", "default") else _bare(value)
+    return bare

@@ -39,7 +39,7 @@ class Remedy(msgspec.Struct, omit_defaults=True):
 
 
 class Escalation(Question[Remedy]):
-    """A member of the team failed. What now?"""
+    """Asks what to do after a member of the team failed."""
 
     agent: str
     task: str
@@ -66,7 +66,7 @@ ESCALATION = question_codec(Escalation)
 
 
 class ErrorPolicy:
-    """Does what the team's policy says about failures of those that a run delegated to."""
+    """Applies the team's policy to failures of the agents that a run delegated to."""
 
     __slots__ = ("_calls", "_conversation", "_data", "_delegation", "_ports", "_questions", "_replay", "_steps")
 
@@ -120,7 +120,7 @@ class ErrorPolicy:
             self._calls.passed(past[0])
             return Action(past[1].do, past[1].delay, past[1].to)
         team = self._ports.directory.teams.get(self._data.authority.team) if self._data.authority is not None else None
-        # What failed further down was seen to there: up here it is only that the agent did not manage.
+        # Failures further down were handled there: here, only the failure of the agent itself counts.
         number = ErrorNumber.FAILED if error.code == ChildFailed.code else number_of(error)
         action = team.policy.action(number, taken) if team is not None else Action("fail")
         if tool and action.do != "retry":
@@ -158,7 +158,7 @@ class ErrorPolicy:
         return False, ChildEnded(place, run, Status.SUCCEEDED, head, output)
 
     async def _escalate(self, to: str | None, place: str, agent: str, error: ErrorInfo, taken: int) -> Remedy:
-        """Tell somebody higher up, and do what they say."""
+        """Escalates a failure, and applies the decision."""
         directory, authority = self._ports.directory, self._data.authority
         assert authority is not None
         failed = directory.member(authority, agent)

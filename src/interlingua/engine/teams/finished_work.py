@@ -12,13 +12,13 @@ from ...model.events import ArtifactAdded, ChildCalled, Emission, Event, Message
 from ...model.status import Status
 from ...model.team.oversight import Exchange, Result, join_chunks, read_verdict
 from ..log.replay import STATE, Replay
-from ..log.run_log import LiveLog
+from ..log.run_log import RunLog
 
 
 class RunLogs(Protocol):
     """The logs of runs that are in this process, or in its store."""
 
-    def log_of(self, run: str) -> LiveLog | None: ...
+    def log_of(self, run: str) -> RunLog | None: ...
     async def all_events(self, run: str) -> list[Event]: ...
 
 

@@ -52,15 +52,15 @@ class Member:
     def review_input(self, proposal: Proposal) -> dict[str, Any]:
         """A proposal as this agent's input: as text, and whole where it has a member for it."""
         whole = msgspec.to_builtins(proposal)
-        given: dict[str, Any] = {}
+        input_: dict[str, Any] = {}
         if "proposal" in self.card.input.get("properties", {}):
-            given["proposal"] = whole
+            input_["proposal"] = whole
         if self.card.input_text is not None:
-            given[self.card.input_text] = (
+            input_[self.card.input_text] = (
                 f"{proposal.agent} proposes the result below. Approve it, ask about it or reject it, and name its "
                 f"result_hash.\n{json_values.encode(whole).decode()}"
             )
-        return given
+        return input_
 
     def variant(self, name: str, *, review: bool) -> Agent[..., Any]:
         """The handler under a name of the team's, to do tasks or to judge proposals."""
@@ -75,7 +75,7 @@ class Member:
 
 
 def _parts(agent: TeamAgent) -> list[Agent[..., Any]]:
-    """What is registered for a team, beside itself."""
+    """Returns the agents that are registered with a team."""
     members = agent.members
     overseers = {manifest.overseer for manifest in agent.team.manifests.values()}
     found: list[Agent[..., Any]] = []

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Review(Question[ReviewVerdict]):
-    """May this result be handed over?"""
+    """Asks if a result may be passed on."""
 
     agent: str
     result_hash: str
@@ -254,7 +254,7 @@ class _Oversight:
         return msgspec.structs.replace(verdict, attachments=[unverified(part) for part in verdict.attachments])
 
     async def _release(self, done: Work) -> Any:
-        """It is approved: now others may see it, and nothing but that. What was used is no part of it."""
+        """Publishes the approved result, and nothing else of the work."""
         deltas = [body.delta for body in done.shown if isinstance(body, OutputDelta)]
         joined = Joiner()
         for delta in deltas:

@@ -1,4 +1,4 @@
-"""Agents that propose what they did to their own overseer, instead of waiting until they are done."""
+"""Review requests: an agent proposes its result to its overseer before it ends."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ReviewRequests:
         self, name: str, overseer: TeamMember, handover: Handover, parts: list[Part], output: Any,
         on_inquiry: OnInquiry | None, key: str | None,
     ) -> dict[str, Any]:  # fmt: skip
-        """Propose the result of the run to its overseer, until that has nothing to ask. Returns the verdict."""
+        """Proposes the result of the run to its overseer until the overseer has no question. Returns the verdict."""
         authority, exchanges = self._data.authority, self._exchanges
         assert authority is not None
         output = await self._checked(output, handover.summary, parts)

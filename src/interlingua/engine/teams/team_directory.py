@@ -37,14 +37,14 @@ class TeamDirectory:
         self._members: dict[tuple[str, str], Member] = {}  # by team and id
 
     def add(self, agent: Agent[..., Any]) -> None:
-        """Take in an agent. A team comes with its members, which nobody else can run."""
+        """Registers an agent. A team comes with its members, which nobody else can run."""
         if not isinstance(agent, TeamAgent):
             self._agents.add(agent)
             return
         self.exchange([], [agent])
 
     def exchange(self, gone: Iterable[Agent[..., Any]], come: Iterable[Agent[..., Any]]) -> None:
-        """Other agents than before, in one go; where one of them cannot be, everything stays as it is.
+        """Replaces agents in one go; if one of the new ones is refused, everything stays as it is.
 
         Tasks of a team that is gone or changed go on: with the agents that run, and with the manifests that there are.
         Those that are no more are kept for them.
@@ -83,7 +83,7 @@ class TeamDirectory:
         return msgspec.structs.replace(request, authority=granted)
 
     async def is_member(self, name: str) -> bool:
-        """Whether somebody outside of teams means a member of one, and no other agent, here or elsewhere."""
+        """Returns True if a name means a member of a team, and no agent that callers outside of teams can reach."""
         if not self.teams or self._agents.find(name) is not None:
             return False
         if any(name.startswith(f"{team}/") for team in self.teams):
@@ -98,10 +98,10 @@ class TeamDirectory:
 
     def manifest_of(self, authority: Authority) -> Manifest | None:
         team = self.teams.get(authority.team)
-        found = team.manifests.get(authority.agent) if team is not None else None
-        if found is None and (member := self._members.get((authority.team, authority.agent))) is not None:
-            return member.manifest  # it is no more in the team, and its task goes on
-        return found
+        manifest = team.manifests.get(authority.agent) if team is not None else None
+        if manifest is None and (member := self._members.get((authority.team, authority.agent))) is not None:
+            return member.manifest  # it left the team, and its task goes on
+        return manifest
 
     def reviewer_of(self, request: RunRequest, target: str) -> Member | None:
         """The overseer of a run, where `target` is that: delegating to it is proposing."""

@@ -23,7 +23,6 @@ from ...store.changes import CountDelegation, Tally
 from ...store.ports import Store
 from ...store.rows import DelegationRow, RunRow
 from ..agents.catalog import AgentCatalog
-from ..ids import now
 from .conversation import nobody
 from .members import Member
 from .team_directory import TeamDirectory, member_id
@@ -44,10 +43,8 @@ class ExecutingRuns(Protocol):
 
     def execution(self, run: str) -> ExecutingRun | None: ...
 
-    def path_of(self, row: RunRow) -> str: ...
 
-
-class Gatekeeper(TeamDirectory):
+class TeamGate(TeamDirectory):
     """Checks and counts what members of teams delegate and propose, and gives each child its authority."""
 
     def __init__(self, store: Store, agents: AgentCatalog, next_hint: Callable[[str], asyncio.Future[None]]) -> None:
@@ -66,53 +63,53 @@ class Gatekeeper(TeamDirectory):
     # -- delegation ---------------------------------------------------------------------------------------
 
     async def check_delegation(self, row: RunRow, authority: Authority | None, name: str) -> None:
-        """Raise what a delegation would be refused with, as things stand."""
+        """Raises the error with which a delegation would be refused now."""
         if authority is None:
             raise Denied(f"{row.agent} may not call {name}: it is a member of a team, which only its team may call")
         target = member_id(authority, name)
         lineage = await self._lineage(row, authority)
         started = await self._store.delegations.started(authority.root or row.id, [run for run, _ in lineage])
-        _decide(started, lineage, authority, target)
+        _decide(started, lineage, authority, target, self._store.clock.now())
 
     async def count_delegation(self, row: RunRow, authority: Authority, member: Member) -> CountDelegation:
-        """What counts a delegation, once, where it is allowed, and names its task."""
+        """Returns the change that counts an allowed delegation once, and labels its task."""
         lineage = await self._lineage(row, authority)
         runs = [run for run, _ in lineage]
 
         def admit(known: Tally) -> int:
-            _decide(known.started(runs), lineage, authority, member.id)
+            _decide(known.started(runs), lineage, authority, member.id, self._store.clock.now())
             above = [one.instance for _, one in lineage if one.agent == member.id]
             return max(known.last(member.id), *above, 0) + 1
 
-        path = self._worker.path_of(row)
+        path = row.path_below
         return CountDelegation(authority.root or row.id, path, member.id, admit, part_of=authority.task)
 
     async def count_review(self, row: RunRow, judged: Authority, overseer: Member, label: str = "") -> CountDelegation:
         """As `count_delegation`, for a verdict. It counts for no budget; rounds of one review have one label."""
         return CountDelegation(
-            judged.root or row.id, self._worker.path_of(row), overseer.id, lambda known: 1, part_of=judged.task,
+            judged.root or row.id, row.path_below, overseer.id, lambda known: 1, part_of=judged.task,
             label=label, review=True,
         )  # fmt: skip
 
     async def admit_delegation(
         self, run: str, row: RunRow, authority: Authority, member: Member, scope: Scope | None
     ) -> Authority:
-        """Count a delegation where that is not done yet, and give the child its authority. Raises what refuses it."""
-        wanted = await self.count_delegation(row, authority, member)
-        found = await self._store.delegations.count(msgspec.structs.replace(wanted, run=run))
+        """Counts a delegation once, and returns the authority of the child. Raises if the delegation is refused."""
+        change = await self.count_delegation(row, authority, member)
+        tally = await self._store.delegations.count(msgspec.structs.replace(change, run=run))
         return gates.shrink(
-            authority, member.manifest, member.team.limits_of(member.manifest), now=now(), scope=scope,
-            instance=found.row.instance, started=found.started, task=found.row.label,
+            authority, member.manifest, member.team.limits_of(member.manifest), now=self._store.clock.now(),
+            scope=scope, instance=tally.row.instance, started=tally.started, task=tally.row.label,
         )  # fmt: skip
 
     async def admit_review(
         self, run: str, row: RunRow, judged: Authority, overseer: Member, label: str = ""
     ) -> Authority:
         """An overseer's authority for a verdict."""
-        wanted = await self.count_review(row, judged, overseer, label)
-        found = await self._store.delegations.count(msgspec.structs.replace(wanted, run=run))
+        change = await self.count_review(row, judged, overseer, label)
+        tally = await self._store.delegations.count(msgspec.structs.replace(change, run=run))
         limits = overseer.team.limits_of(overseer.manifest)
-        granted = gates.shrink(judged, overseer.manifest, limits, now=now(), task=found.row.label)
+        granted = gates.shrink(judged, overseer.manifest, limits, now=self._store.clock.now(), task=tally.row.label)
         return self.review_authority(judged, granted)
 
     async def _lineage(self, row: RunRow, authority: Authority) -> list[tuple[str, Authority]]:
@@ -125,7 +122,7 @@ class Gatekeeper(TeamDirectory):
         return [*found, (row.id, authority)]
 
     async def authority_of(self, run: str) -> Authority | None:
-        """What a run was created with."""
+        """Returns the authority that a run was created with."""
         if run not in self._authorities:
             execution = self._worker.execution(run)
             if execution is not None:
@@ -165,7 +162,7 @@ class Gatekeeper(TeamDirectory):
         seconds = team.limits_of(manifest).review_seconds if manifest is not None else None
         if seconds is None:
             return granted
-        until = now() + round(seconds * 1_000_000)
+        until = self._store.clock.now() + round(seconds * 1_000_000)
         return msgspec.structs.replace(granted, deadline=min(until, granted.deadline or until))
 
     def check_patience(self, judged: Authority, exchanges: list[Exchange], others: int = 0) -> None:
@@ -187,9 +184,11 @@ class Gatekeeper(TeamDirectory):
             raise Rejected(f"{manifest.overseer} did not approve the result of {judged.path[-1]} in {asked} rounds")
 
 
-def _decide(started: list[int], lineage: list[tuple[str, Authority]], authority: Authority, target: str) -> None:
-    """Whether a run may start one more, and whether all of those above it may have one more below them."""
-    decision = gates.may_delegate(authority, target, started=started[-1], now=now())
+def _decide(
+    started: list[int], lineage: list[tuple[str, Authority]], authority: Authority, target: str, now: int
+) -> None:
+    """Raises if a run may not start one more, or one of those above it may not have one more below it."""
+    decision = gates.may_delegate(authority, target, started=started[-1], now=now)
     if decision.allowed:
         for count, (_, above) in zip(started[:-1], lineage[:-1], strict=True):
             if count >= above.budget:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from ...engine.handler.context import Context
-from ...engine.handler.mounted_run import Gone, Mounted
+from ...engine.handler.mounted_run import Gone, MountedRun
 from ...engine.ids import now
 from ...model.content import Message, TextPart
 from ...model.errors import (
@@ -53,7 +53,7 @@ class Acting:
 
     _way: Way
     _ctx: Context[Any, Any]
-    _mounted: Mounted
+    _mounted: MountedRun
     _me: str  # what the agent is called there
     _back: str  # who handed its task over, as it knows them
     _task: str

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from ...engine.handler.context import Context
-from ...engine.handler.mounted_run import Mounted, RemoteError, our_failure
+from ...engine.handler.mounted_run import MountedRun, RemoteError, our_failure
 from ...model.card import AgentCard
 from ...model.content import Artifact, DataPart, Message
 from ...model.error_numbers import ErrorNumber
@@ -58,7 +58,7 @@ class Attachment(Acting):
         self._hint = hint  # what to do where there is no such agent there
         self._card = card
         self._ctx = ctx
-        self._mounted = Mounted(ctx)
+        self._mounted = MountedRun(ctx)
         self._handed = set()
         self._unsent = []
         self._mirror = Mirror(self._mounted, card.output_text)

@@ -15,7 +15,7 @@ import httpx2
 
 from ...engine.agents.agent import Agent
 from ...engine.handler.context import Context
-from ...engine.handler.mounted_run import MOUNTED_FROM, LeftRun, Mounted, RemoteError, attached
+from ...engine.handler.mounted_run import MOUNTED_FROM, LeftRun, MountedRun, RemoteError, attached
 from ...model.card import ANY_OBJECT, AgentCard
 from ...model.errors import InvalidRequest, Unavailable
 from ...model.schemas import Validator
@@ -141,7 +141,7 @@ class ServerMount:
             async with self._clients.open() as http:
                 way = Address(
                     self.base, http, existing or ctx.run_id, existing=existing is not None,
-                    found=Mounted(ctx).found_at_server,
+                    found=MountedRun(ctx).found_at_server,
                 )  # fmt: skip
                 return await Attachment(way, card, id_, ctx, task=existing).run(input)
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ...engine.teams.conversation import unclaimed
+from ...engine.ports import unclaimed
 from ...model.content import DataPart, Message, Part, TextPart
 from ...model.delta import ABSENT
 from ...model.errors import ErrorInfo

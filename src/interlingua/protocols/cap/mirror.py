@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ...engine.handler.mounted_run import Mounted, step_place
+from ...engine.handler.mounted_run import MountedRun, step_place
 from ...model.content import Message
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
 from ...model.events import MessageSent, OutputDelta, Plan, Thought, ToolCall, Warned
@@ -20,7 +20,7 @@ _ACTIVITY = Thought | Plan | ToolCall | Warned
 
 
 class Mirror:
-    def __init__(self, mounted: Mounted, text: str | None) -> None:
+    def __init__(self, mounted: MountedRun, text: str | None) -> None:
         self._mounted = mounted
         self._text = text  # the member of the output that plain text is
         self._step: str | None = None

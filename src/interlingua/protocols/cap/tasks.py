@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ...engine.engine import Engine
-from ...engine.services.team_tasks import Task
+from ...engine.ports import Task
 from ...model.card import AgentCard
 from ...model.errors import AgentNotFound, Conflict, InvalidRequest, RunNotFound, TaskNotFound
 from ...model.events import Said

@@ -19,7 +19,7 @@ import httpx2
 import msgspec
 
 from ...engine.handler.context import Context
-from ...engine.handler.mounted_run import Gone, Mounted, RemoteError, no_such_run
+from ...engine.handler.mounted_run import Gone, MountedRun, RemoteError, no_such_run
 from ...model.content import DataPart
 from ...model.errors import InterlinguaError, QuestionExpired, StepFailed, Unavailable
 from ...model.events import MessageSent
@@ -70,7 +70,7 @@ class Attachment:
         self.http = http
         self.ctx = ctx
         self._existing = existing
-        self._mounted = Mounted(ctx)
+        self._mounted = MountedRun(ctx)
         self._handle: Handle | None = None
         self._starting: asyncio.Task[Handle] | None = None
         self._given: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from ...engine.handler.mounted_run import Mounted, RemoteError
+from ...engine.handler.mounted_run import MountedRun, RemoteError
 from ...model.delta import ABSENT
 from ...transports import json_text, plain, tap
 from ...transports.sse import Reader
@@ -56,7 +56,7 @@ class Follower:
     """Reads one remote run, stretch by stretch."""
 
     def __init__(
-        self, remote: Remote, http: httpx2.AsyncClient, path: str | Beginning, mounted: Mounted, patience: Patience
+        self, remote: Remote, http: httpx2.AsyncClient, path: str | Beginning, mounted: MountedRun, patience: Patience
     ) -> None:
         self._remote = remote
         self._http = http

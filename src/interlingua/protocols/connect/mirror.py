@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ...engine.handler.mounted_run import Mounted, step_place
+from ...engine.handler.mounted_run import MountedRun, step_place
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
 from ...model.events import ArtifactAdded, MessageSent, OutputDelta, Plan, Thought, ToolCall, Warned
 
@@ -19,7 +19,7 @@ _ACTIVITY = MessageSent | Thought | Plan | ToolCall | ArtifactAdded | Warned
 
 
 class Mirror:
-    def __init__(self, mounted: Mounted) -> None:
+    def __init__(self, mounted: MountedRun) -> None:
         self._mounted = mounted
         self._place: str | None = None  # what is shown belongs to this step, and is not shown again once it is recorded
         self._there = Joiner()  # the output as the remote run has it

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...engine.handler.context import Context
-from ...engine.handler.mounted_run import Mounted
+from ...engine.handler.mounted_run import MountedRun
 from ...engine.ids import now
 from ...model import json_values
 from ...model.card import Schema
@@ -52,7 +52,7 @@ class _Open(msgspec.Struct, eq=False):
 class Asking:
     """The questions of one run."""
 
-    def __init__(self, ctx: Context[Any, Any], mounted: Mounted, within: float) -> None:
+    def __init__(self, ctx: Context[Any, Any], mounted: MountedRun, within: float) -> None:
         self._ctx = ctx
         self._mounted = mounted
         self._within = within

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...engine.cluster.session_affinity import Placed
+from ...engine.ports import SessionAffinity
 from ...model.documents import Document
 from ...model.errors import InterlinguaError
 from ...model.events import QuestionAnswered, QuestionAsked, QuestionWithdrawn, RunFinished
@@ -71,7 +71,7 @@ def is_of(note: Document, id_: str, caller: Caller) -> bool:
 class Notes:
     """The note of one connection."""
 
-    def __init__(self, connection: HttpConnection, placed: Placed, times: int) -> None:
+    def __init__(self, connection: HttpConnection, placed: SessionAffinity, times: int) -> None:
         self._connection = connection
         self._placed = placed
         self._times = times

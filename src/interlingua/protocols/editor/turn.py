@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from ...engine.handler.context import Context
-from ...engine.handler.mounted_run import Mounted, RemoteError, no_such_run, our_failure, step_place
+from ...engine.handler.mounted_run import MountedRun, RemoteError, no_such_run, our_failure, step_place
 from ...engine.handler.workspace import Editor
 from ...model.errors import (
     AgentNotFound,
@@ -69,7 +69,7 @@ class Turn:
         self._host = host
         self._agent = agent  # what the option of that name is set to, where the other side has several
         self._ctx = ctx
-        self._mounted = Mounted(ctx)
+        self._mounted = MountedRun(ctx)
         self._place = place_of(host, ctx)
         self._asking = Asking(ctx, self._mounted, host.settings.answer_within)
         self._incoming = Incoming(1, step_place(_STEP))

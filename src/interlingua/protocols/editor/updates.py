@@ -8,7 +8,7 @@ from typing import Any, overload
 from ...engine.engine import Engine
 from ...model.card import AgentCard
 from ...model.content import FilePart, TextPart
-from ...model.delta import ABSENT
+from ...model.delta import ABSENT, TextDigest
 from ...model.events import (
     ArtifactAdded,
     ChildCalled,
@@ -33,7 +33,6 @@ from ...model.events import (
     thought_from_message,
 )
 from ...model.status import Status
-from ...model.text_digest import TextDigest
 from . import translate
 from .dialect import Dialect, Update, question_call, question_tool_call
 

@@ -24,8 +24,8 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from ...engine.cluster.membership import Replica
 from ...engine.engine import Engine
+from ...engine.ports import Replica
 from ...model.documents import Document
 from ...model.errors import InterlinguaError
 from ...model.run import Caller

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ...engine.handler.mounted_run import Mounted
+from ...engine.handler.mounted_run import MountedRun
 from ...engine.ids import now
 from ...model import json_values
 from ...model.card import Schema
@@ -31,7 +31,7 @@ class Settled(Exception):
 class Asking:
     """The questions of one run."""
 
-    def __init__(self, mounted: Mounted, within: float) -> None:
+    def __init__(self, mounted: MountedRun, within: float) -> None:
         self._mounted = mounted
         self._within = within
         self._open: dict[str, tuple[Any, asyncio.Task[Any]]] = {}  # key → what was asked, and the wait for its answer

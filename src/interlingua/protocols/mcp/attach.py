@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ...engine.handler.context import Context
-from ...engine.handler.mounted_run import LeftRun, Mounted, RemoteError, our_failure
+from ...engine.handler.mounted_run import LeftRun, MountedRun, RemoteError, our_failure
 from ...model.errors import (
     InterlinguaError,
     Invalid,
@@ -59,7 +59,7 @@ class Attachment:
         self._name = name  # as the server calls it
         self._schema = schema  # of its output, as the server tells it
         self._ctx = ctx
-        self._mounted = Mounted(ctx)
+        self._mounted = MountedRun(ctx)
         self._mirror = Mirror(self._mounted)
         self._asking = Asking(self._mounted, host.settings.answer_within)
         self._peer: Peer | None = None

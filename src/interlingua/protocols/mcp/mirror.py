@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...engine.handler.mounted_run import Mounted, step_place
+from ...engine.handler.mounted_run import MountedRun, step_place
 from ...model.content import Artifact, read_part
 from ...model.delta import ABSENT, DeltaError, Joiner, diff, require_object
 from ...model.events import ArtifactAdded, OutputDelta, Warned
@@ -22,7 +22,7 @@ _PLACE = step_place(STEP)
 
 
 class Mirror:
-    def __init__(self, mounted: Mounted) -> None:
+    def __init__(self, mounted: MountedRun) -> None:
         self._mounted = mounted
         self._there = Joiner()  # the output as the remote run has it
         self._here: Joiner | None = None  # the output as it stands in our log, while that is not the same

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...engine.cluster.session_affinity import Placed
+from ...engine.ports import SessionAffinity
 from ...model.documents import Document, Drop, Put
 from ...model.errors import Conflict, InterlinguaError, NotFound
 from ...model.run import Caller
@@ -65,7 +65,7 @@ def is_of(note: Document, id_: str, caller: Caller) -> bool:
 class Notes:
     """The notes of one session."""
 
-    def __init__(self, session: Session, placed: Placed, times: int) -> None:
+    def __init__(self, session: Session, placed: SessionAffinity, times: int) -> None:
         self._session = session
         self._placed = placed
         self._times = times

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...engine.log.log_reader import LogReader
-from ...engine.log.run_log import weight
-from ...engine.runs.run_handle import RunHandle
+from ...engine.ports import LogReader, RunHandle, weight
 from ...model import trace_context
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, DeltaError, Joiner, diff

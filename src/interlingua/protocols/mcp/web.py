@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Scope
 
-from ...engine.cluster.membership import Replica
 from ...engine.engine import Engine
+from ...engine.ports import Replica
 from ...model.documents import Document
 from ...model.errors import InterlinguaError, Overloaded
 from ...model.run import Caller

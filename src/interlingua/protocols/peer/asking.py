@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ...engine.handler.mounted_run import Gone, Mounted
+from ...engine.handler.mounted_run import Gone, MountedRun
 from ...engine.ids import now
 from ...model.errors import QuestionExpired
 from ...model.events import Warned
@@ -44,7 +44,7 @@ class _Open:
 class Asking:
     """The questions of one run."""
 
-    def __init__(self, mounted: Mounted, answered: Answer, failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, mounted: MountedRun, answered: Answer, failed: Callable[[BaseException], None]) -> None:
         self._mounted = mounted
         self._answered = answered
         self._failed = failed

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...engine.handler.context import Context
-from ...engine.handler.mounted_run import LeftRun, Mounted, RemoteError, no_such_run
+from ...engine.handler.mounted_run import LeftRun, MountedRun, RemoteError, no_such_run
 from ...model.errors import (
     AlreadyAnswered,
     InterlinguaError,
@@ -44,6 +44,7 @@ from .resuming import seal, unseal
 from .standing import Standing
 
 if TYPE_CHECKING:
+    from ...engine.engine import Engine
     from .client import Mount
 
 log = logging.getLogger("interlingua.peer")
@@ -72,7 +73,7 @@ class Existing(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, mount: Mount, id_: str) -> Existing:
-        """Read the id that `Mounted.found_at_server` was given. Raises NotFound."""
+        """Read the id that `MountedRun.found_at_server` was given. Raises NotFound."""
         if mount.link.scheme in HTTP:
             return cls(id_)
         task, mark, known_by = id_.partition(_KNOWN_BY)
@@ -111,7 +112,7 @@ class Attachment:
         self._agent = agent
         self._schema = schema
         self._ctx = ctx
-        self._mounted = Mounted(ctx)
+        self._mounted = MountedRun(ctx)
         self._mirror = Mirror(self._mounted, agent)
         self._inbox = Inbox()
         self._asking = Asking(self._mounted, self._answer, self._inbox.put)
@@ -184,7 +185,8 @@ class Attachment:
 
     async def _given(self, input_: dict[str, Any]) -> list[dict[str, Any]]:
         """What is sent. Bytes travel by address here: a door of this process offers them, where there is one."""
-        files = self._mounted.engine.files
+        engine: Engine = self._mounted.engine
+        files = engine.files
         kept: list[Awaitable[object]] = []
 
         def publish(body: bytes, media_type: str, name: str | None) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ...engine.handler.mounted_run import Mounted, step_place
+from ...engine.handler.mounted_run import MountedRun, step_place
 from ...model.content import Artifact, Message
 from ...model.delta import ABSENT, DeltaError, Joiner, diff
 from ...model.errors import InvalidRequest
@@ -31,7 +31,7 @@ _ACTIVITY = Thought | Plan | ToolCall | Warned
 
 
 class Mirror:
-    def __init__(self, mounted: Mounted, agent: Described) -> None:
+    def __init__(self, mounted: MountedRun, agent: Described) -> None:
         self._mounted = mounted
         self._agent = agent
         self._there = Joiner()  # the output as the remote task has it

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.types import Scope
 
-from ...engine.cluster.membership import Replica
+from ...engine.ports import Replica
 from ...model.errors import InterlinguaError, InvalidRequest
 from ...model.run import Caller
 from ...transports.piping import Pipe

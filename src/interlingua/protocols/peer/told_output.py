@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...engine.log.run_log import weight
-from ...model.delta import ABSENT, DeltaError, Joiner, diff
-from ...model.text_digest import TextDigest
+from ...engine.ports import weight
+from ...model.delta import ABSENT, DeltaError, Joiner, TextDigest, diff
 
 _MOST_HELD = 256 * 1024  # bytes of deltas
 

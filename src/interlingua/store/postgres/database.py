@@ -5,7 +5,6 @@ Without a bus, changes that others write are found by looking.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import threading
@@ -17,7 +16,7 @@ from uuid import uuid4
 import psycopg
 
 from ...model.errors import StoreError
-from ...runtime.clock import Clock
+from ...runtime.clock import Clock, sleep
 from ..sql.database import Database, NoWriter
 from ..sql.dialect import Connection
 from .connection import POSTGRES, Place, PostgresConnection, connect, is_away, lost
@@ -68,7 +67,7 @@ class PostgresDatabase(Database):
                 if not waits:
                     log.warning("the store cannot be reached; waiting for it: %s", " ".join(str(error).split()))
                     waits = True
-                await asyncio.sleep(_START_PAUSE)
+                await sleep(self.clock, _START_PAUSE)
             else:
                 if waits:
                     log.warning("the store is there")

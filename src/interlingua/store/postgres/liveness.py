@@ -42,10 +42,10 @@ class LeaseLiveness:
 
     async def enter(self, worker: WorkerRow) -> None:
         lease = self._lease
-        given = (worker.id, worker.host, worker.pid, worker.started_at, json_values.encode(worker.queues), lease)
+        values = (worker.id, worker.host, worker.pid, worker.started_at, json_values.encode(worker.queues), lease)
 
         def enter(conn: Connection) -> None:
-            conn.execute(_ENTER, given)
+            conn.execute(_ENTER, values)
             writer = self._database.writer
             assert isinstance(writer, PostgresWriter), "a store that is open for reading calls nothing"
             writer.be_found(alive(worker.id))
@@ -66,11 +66,14 @@ class LeaseLiveness:
         sql = "SELECT 1 FROM workers WHERE id=? FOR KEY SHARE"  # no other process buries it before this is committed
         return conn.execute(sql, (worker,)).fetchone() is not None
 
+    async def dead(self) -> list[str]:
+        rows = await self._database.read(lambda conn: conn.execute(_DEAD, (self._lease,)).fetchall())
+        return [row[0] for row in rows if not (self._entered and self.leases.holds(row[0]))]
+
     async def bury(self) -> list[str]:
         """Hands back the runs of workers that died. Returns those workers."""
         lease = self._lease
-        rows = await self._database.read(lambda conn: conn.execute(_DEAD, (lease,)).fetchall())
-        expired = [row[0] for row in rows if not self.leases.holds(row[0])]
+        expired = await self.dead()
         if not expired:
             return []
 

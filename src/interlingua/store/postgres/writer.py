@@ -267,13 +267,13 @@ class PostgresWriter(Writer):
 
     def _error_for(self, error: Exception) -> BaseException:
         if isinstance(error, psycopg.DataError):
-            told = InvalidRequest(f"this cannot be kept: {_line(error)}")
-            told.__cause__ = error
-            return told
+            refusal = InvalidRequest(f"this cannot be kept: {_line(error)}")
+            refusal.__cause__ = error
+            return refusal
         if isinstance(error, psycopg.errors.ProgramLimitExceeded):
-            told = InvalidRequest(f"something is too long to be kept: {_line(error)}")
-            told.__cause__ = error
-            return told
+            refusal = InvalidRequest(f"something is too long to be kept: {_line(error)}")
+            refusal.__cause__ = error
+            return refusal
         return super()._error_for(error)
 
     def _is_hopeless(self, error: Exception) -> bool:

@@ -53,6 +53,8 @@ class Liveness(Protocol):
 
     async def leave(self, worker: str) -> None: ...
 
+    async def dead(self) -> list[str]: ...
+
     async def bury(self) -> list[str]: ...
 
     def lives(self, conn: Connection, worker: str) -> bool:
@@ -76,6 +78,10 @@ class SqlClaims:
 
     async def leave(self, worker: str) -> None:
         await self._liveness.leave(worker)
+
+    async def dead(self) -> list[str]:
+        """Returns workers that died and are not buried yet."""
+        return await self._liveness.dead()
 
     async def bury(self) -> list[str]:
         """Hands back the runs of workers that died. Returns those workers."""
@@ -357,10 +363,10 @@ def claim(
 
 def take(conn: Connection, worker: str, run: str) -> RunRow | None:
     """Claims a run without an owner, due or not."""
-    found = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?{conn.dialect.for_update}", (run,)).fetchone()
-    if found is None or found[RUN_COLUMNS.index("worker")] is not None:
+    values = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?{conn.dialect.for_update}", (run,)).fetchone()
+    if values is None or values[RUN_COLUMNS.index("worker")] is not None:
         return None
-    row = run_row(found)
+    row = run_row(values)
     if row.status.final:
         return None
     conn.execute(f"{TAKE} WHERE id=?", (worker, run))

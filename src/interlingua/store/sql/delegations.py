@@ -40,14 +40,14 @@ def started(conn: Connection, task: str, runs: Sequence[str]) -> list[int]:
     return list(conn.execute(sql, (*(f"/{run}/" for run in runs), task)).fetchone())
 
 
-def count(conn: Connection, wanted: CountDelegation) -> None:
+def count(conn: Connection, change: CountDelegation) -> None:
     """Counts a run, once. Raises what `admit` raises, and has changed nothing then."""
-    conn.lock(("task", wanted.task))
-    if conn.execute("SELECT 1 FROM delegations WHERE run=?", (wanted.run,)).fetchone():
+    conn.lock(("task", change.task))
+    if conn.execute("SELECT 1 FROM delegations WHERE run=?", (change.run,)).fetchone():
         return
-    number = wanted.admit(SqlTally(conn, wanted.task))
-    label = wanted.label or _label(conn, wanted.task, wanted.part_of)
-    row = DelegationRow(wanted.run, wanted.task, wanted.path, wanted.agent, number, label, int(wanted.review))
+    number = change.admit(SqlTally(conn, change.task))
+    label = change.label or _label(conn, change.task, change.part_of)
+    row = DelegationRow(change.run, change.task, change.path, change.agent, number, label, int(change.review))
     conn.execute(f"INSERT INTO delegations ({_COLUMNS}) VALUES (?,?,?,?,?,?,?)", msgspec.structs.astuple(row))
 
 
@@ -61,9 +61,9 @@ def counted(conn: Connection, run: str) -> Counted | None:
     return Counted(row, below - (not row.review))
 
 
-def count_now(conn: Connection, wanted: CountDelegation) -> Counted:
-    count(conn, wanted)
-    done = counted(conn, wanted.run)
+def count_now(conn: Connection, change: CountDelegation) -> Counted:
+    count(conn, change)
+    done = counted(conn, change.run)
     assert done is not None
     return done
 
@@ -97,11 +97,11 @@ class SqlDelegations:
     async def started(self, task: str, runs: Sequence[str]) -> list[int]:
         return await self._database.read(lambda conn: started(conn, task, runs))
 
-    async def count(self, wanted: CountDelegation) -> Counted:
+    async def count(self, change: CountDelegation) -> Counted:
         # Most were counted with the log of the run that delegates, and then there is nothing to write.
-        done = await self._database.read(lambda conn: counted(conn, wanted.run))
+        done = await self._database.read(lambda conn: counted(conn, change.run))
         if done is None:
-            done = await self._database.write(lambda conn: count_now(conn, wanted), [("task", wanted.task)])
+            done = await self._database.write(lambda conn: count_now(conn, change), [("task", change.task)])
         return done
 
     async def labelled(self, label: str) -> list[DelegationRow]:

@@ -191,8 +191,8 @@ class SqlDocuments:
     ) -> list[Letter]:  # fmt: skip
         if ranked and newest:
             raise ValueError("letters come by rank or newest first, not both")
-        wanted = _distinct(states)
-        if wanted == []:
+        distinct = _distinct(states)
+        if distinct == []:
             return []
         terms, args = list[str](), list[Any]()
         if after:
@@ -200,7 +200,7 @@ class SqlDocuments:
             args.append(after)
         order = "rank DESC, number" if ranked else "number DESC" if newest else "number"
         sql, args = _numbers(
-            self._database.dialect, "letters", "box", "number", box, wanted, topic, owner, terms, args, order, limit
+            self._database.dialect, "letters", "box", "number", box, distinct, topic, owner, terms, args, order, limit
         )
         sql = f"SELECT {LETTER} FROM letters WHERE box=? AND number IN ({sql}) ORDER BY {order}"
         return [

@@ -75,29 +75,29 @@ def _select_each_status(
     most of the others have succeeded, so those are read in order."""
     assert where.status is not None
     unmet = dialect.indexed(f"runs{_tagged(where)}_unmet{_whose(where)}")
-    wanted = dict.fromkeys(where.status)
-    arms = [(f"runs{unmet}", f"status='{status.value}'") for status in _UNMET if status in wanted]
-    if Status.SUCCEEDED in wanted:
+    statuses = dict.fromkeys(where.status)
+    arms = [(f"runs{unmet}", f"status='{status.value}'") for status in _UNMET if status in statuses]
+    if Status.SUCCEEDED in statuses:
         arms.append((_in_order(dialect, where), "status='succeeded'"))
-    if under_way := [f"'{status.value}'" for status in wanted if not status.final]:
+    if under_way := [f"'{status.value}'" for status in statuses if not status.final]:
         source = f"runs{dialect.indexed('runs_open')}"
         arms.append((source, f"status NOT IN {FINAL_SQL} AND status IN ({','.join(under_way)})"))
     newest = [
         f"SELECT * FROM (SELECT * FROM {source} WHERE {' AND '.join([status, *terms])} ORDER BY id DESC LIMIT ?)"
         for source, status in arms
     ]
-    given = [value for _ in arms for value in (*args, where.limit + where.offset)]
-    found = f"({' UNION ALL '.join(newest)})" if newest else "(SELECT * FROM runs WHERE 1=0)"
-    return select(f"{found} AS runs", columns, []), [*given, where.limit, where.offset]
+    values = [value for _ in arms for value in (*args, where.limit + where.offset)]
+    candidates = f"({' UNION ALL '.join(newest)})" if newest else "(SELECT * FROM runs WHERE 1=0)"
+    return select(f"{candidates} AS runs", columns, []), [*values, where.limit, where.offset]
 
 
 def _select_by_status(dialect: Dialect, columns: str, where: RunFilter) -> tuple[str, list[Any]]:
     """The newest of each status, and the newest of those: each is the end of a stretch of an index, however many runs a
     caller or an agent has, and however few of them have the status."""
     terms, args = runs_where(dialect, where)
-    wanted = [status.value for status in (Status if where.status is None else where.status)]
-    source = "unnest(CAST(? AS text[])) AS s(wanted)"
-    terms.append("runs.status=s.wanted")
+    statuses = [status.value for status in (Status if where.status is None else where.status)]
+    source = "unnest(CAST(? AS text[])) AS s(status)"
+    terms.append("runs.status=s.status")
     if where.caller is None and where.agent is None:
         # Of any caller: the runs of each agent. The agents are found in the same index, one by one.
         source = (
@@ -110,13 +110,13 @@ def _select_by_status(dialect: Dialect, columns: str, where: RunFilter) -> tuple
     newest = f"SELECT * FROM runs WHERE {' AND '.join(terms)} ORDER BY id DESC LIMIT ?"
     sql = f"SELECT {columns} FROM (SELECT found.* FROM {source} CROSS JOIN LATERAL ({newest}) AS found) AS runs "
     return f"{sql}ORDER BY id DESC LIMIT ? OFFSET ?", [
-        wanted, *args, where.limit + where.offset, where.limit, where.offset,
+        statuses, *args, where.limit + where.offset, where.limit, where.offset,
     ]  # fmt: skip
 
 
 def select(source: str, columns: str, terms: list[str]) -> str:
-    given = f" WHERE {' AND '.join(terms)}" if terms else ""
-    return f"SELECT {columns} FROM {source}{given} ORDER BY id DESC LIMIT ? OFFSET ?"
+    condition = f" WHERE {' AND '.join(terms)}" if terms else ""
+    return f"SELECT {columns} FROM {source}{condition} ORDER BY id DESC LIMIT ? OFFSET ?"
 
 
 class Judged(msgspec.Struct):
@@ -178,38 +178,38 @@ def _status_is(where: RunFilter) -> list[str]:
     return [f"status IN ({','.join(repr(status.value) for status in where.status)})" if where.status else "1=0"]
 
 
-def _agent_is(wanted: str, args: list[Any]) -> str:
+def _agent_is(pattern: str, args: list[Any]) -> str:
     """A term for NAME, NAME@VERSION or PREFIX*."""
-    if wanted.endswith("*"):
-        args.extend([len(wanted) - 1, wanted[:-1]])
+    if pattern.endswith("*"):
+        args.extend([len(pattern) - 1, pattern[:-1]])
         return "substr(agent, 1, ?)=?"
-    args.append(wanted)
-    return "agent || '@' || version=?" if "@" in wanted else "agent=?"
+    args.append(pattern)
+    return "agent || '@' || version=?" if "@" in pattern else "agent=?"
 
 
-def json_matches(dialect: Dialect, column: str, wanted: dict[str, Any], terms: list[str], args: list[Any]) -> None:
-    """Terms that hold where the JSON in `column` contains `wanted`: objects by member, the rest by equality."""
-    for text in itertools.islice(_texts(wanted), _LOOKED_FOR):
+def json_matches(dialect: Dialect, column: str, part: dict[str, Any], terms: list[str], args: list[Any]) -> None:
+    """Terms that hold where the JSON in `column` contains `part`: objects by member, the rest by equality."""
+    for text in itertools.islice(_texts(part), _LOOKED_FOR):
         terms.append(dialect.has_bytes(column))
         args.append(text)
 
 
-def _texts(wanted: dict[str, Any]) -> Iterator[bytes]:
+def _texts(part: dict[str, Any]) -> Iterator[bytes]:
     """Yields texts that stored JSON with these members contains byte for byte: searching for them is quick, and leaves
     few rows to decode."""
-    for key, value in wanted.items():
+    for key, value in part.items():
         name = json_values.encode(key) + b":"
         yield name + json_values.encode(value) if isinstance(value, str) else name
 
 
 @functools.lru_cache(64)
-def _decoded(wanted: bytes) -> Any:
-    return json_values.decode(wanted)
+def _decoded(part: bytes) -> Any:
+    return json_values.decode(part)
 
 
-def json_contains(json: bytes, wanted: bytes) -> bool:
+def json_contains(json: bytes, part: bytes) -> bool:
     """In Python, and not as SQL: that is limited in depth and width, and knows no whole and real number as equal."""
-    pairs: list[tuple[Any, Any, bool]] = [(json_values.decode(json), _decoded(wanted), True)]
+    pairs: list[tuple[Any, Any, bool]] = [(json_values.decode(json), _decoded(part), True)]
     while pairs:
         have, want, partly = pairs.pop()
         if isinstance(want, dict):

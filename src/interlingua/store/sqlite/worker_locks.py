@@ -80,13 +80,21 @@ class Locks:
         if worker in self._held:
             return False
         try:
-            fd = os.open(self._path(worker), os.O_RDWR)
+            fd = self._open(worker)
         except FileNotFoundError:
             return True
         try:
             return _lock(fd)
         finally:
             os.close(fd)
+
+    def _open(self, worker: str) -> int:
+        try:
+            return os.open(self._path(worker), os.O_RDWR)
+        except FileNotFoundError:
+            raise
+        except OSError:  # it may be read only
+            return os.open(self._path(worker), os.O_RDONLY)
 
     def sweep(self, worker: str) -> None:
         with contextlib.suppress(OSError):
@@ -129,14 +137,17 @@ class FileLiveness:
         await self._database.write(lambda conn: hand_back(conn, worker, crashed=False))
         self.locks.release(worker)
 
-    async def bury(self) -> list[str]:
-        """Hands back the runs of workers that died. Returns those workers."""
+    async def dead(self) -> list[str]:
         rows = await self._database.read(
             lambda conn: conn.execute(
                 "SELECT id FROM workers UNION SELECT DISTINCT worker FROM runs WHERE worker IS NOT NULL"
             ).fetchall()
         )
-        dead = [row[0] for row in rows if self.locks.dead(row[0])]
+        return [row[0] for row in rows if self.locks.dead(row[0])]
+
+    async def bury(self) -> list[str]:
+        """Hands back the runs of workers that died. Returns those workers."""
+        dead = await self.dead()
         if not dead:
             return []
 

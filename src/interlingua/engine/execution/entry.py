@@ -8,7 +8,7 @@ from ...model.errors import ErrorInfo
 from ...model.events import Event
 from ...model.run import Thread
 from ...store.rows import RunRow
-from ..log.run_log import Witness
+from ..log.run_log import TransactionParticipant
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ class Entry:
     thread: Thread | None = None  # its thread as it was when the run took it; None: none, or it is in the store
     inbox_empty: bool = False  # nothing was in its inbox, and nothing has come since
     fail_with: ErrorInfo | None = None  # end the run with this error, and call no handler
-    witness: Witness | None = None
+    participant: TransactionParticipant | None = None
 
     @property
     def claimed(self) -> bool:

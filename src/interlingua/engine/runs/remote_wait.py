@@ -12,23 +12,25 @@ from msgspec.structs import replace
 from ...model.events import Event, QuestionAsked, RunFinished
 from ...model.run import Run
 from ...model.status import Status
-from .remote_log import RemoteLog
 
 if TYPE_CHECKING:
-    from ..runs.queries import RunQueries
+    from .cluster_port import PublishedLog
+    from .queries import RunQueries
 
 
-async def wait_elsewhere(engine: RunQueries, run: str, remote: RemoteLog, *, settled: bool, sealed: bool) -> Run | None:
+async def wait_for_remote_run(
+    runs: RunQueries, run: str, remote: PublishedLog, *, settled: bool, sealed: bool
+) -> Run | None:
     """The run when it has ended (`settled`: or waits for an answer); None where it comes to be here. Leaves the log."""
     looked = remote.looks if remote.submitted is not None else -1
     seen = 0
     try:
-        while engine.worker.log_of(run) is None:
+        while runs.worker.log_of(run) is None:
             changed = remote.changed()  # before anything is read: what is told meanwhile must not be waited for
             try:
                 last = remote.last
                 if last is not None and last.seq > seen:
-                    ended = _ended(engine, remote, last, sealed=sealed)
+                    ended = _ended(runs, remote, last, sealed=sealed)
                     if ended is not None:
                         return ended
                     if _says_too_little(remote, last, seen, settled=settled):
@@ -36,7 +38,7 @@ async def wait_elsewhere(engine: RunQueries, run: str, remote: RemoteLog, *, set
                     seen = last.seq
                 if looked != remote.looks:
                     looked = remote.looks
-                    view = await _look(engine, run, settled=settled, sealed=sealed)
+                    view = await _look(runs, run, settled=settled, sealed=sealed)
                     if view is not None:
                         return view
                 await changed
@@ -47,7 +49,7 @@ async def wait_elsewhere(engine: RunQueries, run: str, remote: RemoteLog, *, set
     return None
 
 
-def _ended(engine: RunQueries, remote: RemoteLog, last: Event, *, sealed: bool) -> Run | None:
+def _ended(runs: RunQueries, remote: PublishedLog, last: Event, *, sealed: bool) -> Run | None:
     """The run, where it was submitted here and what was told last is its end. One that was cancelled may have been
     forgotten with that: the store knows."""
     end = last.body
@@ -57,25 +59,25 @@ def _ended(engine: RunQueries, remote: RemoteLog, last: Event, *, sealed: bool) 
     if row.sealed and not sealed:
         return None
     row = replace(row, status=end.status, updated_at=last.time, next_seq=last.seq + 1, head=last.hash)
-    view = engine.view(row, created)
+    view = runs.view(row, created)
     view.output, view.error, view.usage = end.output, end.error, end.usage
     return view
 
 
-def _says_too_little(remote: RemoteLog, last: Event, seen: int, *, settled: bool) -> bool:
+def _says_too_little(remote: PublishedLog, last: Event, seen: int, *, settled: bool) -> bool:
     """True if the store must be read: after a gap, at the end of the run, or at a question, which needs its record."""
-    told = remote.since(seen)
-    if told is None or type(last.body) is RunFinished:
+    events = remote.since(seen)
+    if events is None or type(last.body) is RunFinished:
         return True
-    return settled and any(type(event.body) is QuestionAsked for event in told)
+    return settled and any(type(event.body) is QuestionAsked for event in events)
 
 
-async def _look(engine: RunQueries, run: str, *, settled: bool, sealed: bool) -> Run | None:
-    row = await engine.row(run, sealed=sealed)
+async def _look(runs: RunQueries, run: str, *, settled: bool, sealed: bool) -> Run | None:
+    row = await runs.row(run, sealed=sealed)
     if row.status.final:
-        return await engine.full_view(row)
+        return await runs.full_view(row)
     if settled and row.status is Status.WAITING:
-        view = await engine.get(run, sealed=sealed)
+        view = await runs.get(run, sealed=sealed)
         if view.status is Status.WAITING or view.status.final:
             return view
     return None

@@ -19,7 +19,7 @@ class Alarm:
 
     __slots__ = ("_clock", "_moment", "_ring", "_timer")
 
-    def __init__(self, clock: WallClock, moment: int, ring: Callable[[], object]) -> None:
+    def __init__(self, clock: AlarmClock, moment: int, ring: Callable[[], object]) -> None:
         self._clock = clock
         self._moment = moment
         self._ring = ring
@@ -48,7 +48,7 @@ class Alarm:
             self._timer = None
 
 
-class WallClock:
+class AlarmClock:
     """Keeps the alarms of a worker. `look` notices that the time was set, and is called in each sweep."""
 
     def __init__(self, clock: Clock) -> None:
@@ -86,5 +86,5 @@ class WallClock:
                 alarm.cancel()
 
     def _drift(self) -> int:
-        """How many microseconds the time of day is ahead of the seconds that only grow."""
+        """Returns by how many microseconds the time of day is ahead of `monotonic`."""
         return self.now() - int(self.monotonic() * 1e6)
