@@ -17,7 +17,7 @@ from bench.bridge_clients import CLIENTS
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_to_serve, parse
 from interlingua.transports import calls
-from tests.engine.common import QUICK
+from tests.kit.engines import QUICK
 
 PROTOCOLS = sorted(CLIENTS)
 

@@ -11,9 +11,8 @@ from interlingua.bus.local import LocalBus
 from interlingua.bus.open import open_bus
 from interlingua.bus.port import WORK, Bus
 from interlingua.model.errors import InterlinguaError
-
-from ..nats import opened
-from .common import FakeListener, Heard
+from tests.kit.buses import FakeListener, Heard
+from tests.kit.nats import opened
 
 Pair = Callable[[], AbstractAsyncContextManager[tuple[Bus, Bus]]]
 

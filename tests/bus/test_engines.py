@@ -23,8 +23,8 @@ from interlingua.model.events import OutputDelta
 from interlingua.model.filters import QuestionFilter
 from interlingua.model.status import Status
 from interlingua.store.rows import EventRow
+from tests.kit import warm_python
 
-from .. import warm_python
 from .working import AGENTS, SETTINGS, ask, forever, listen, talk
 
 SOON = 25.0  # seconds, on a crowded machine; whoever is not told looks only after thirty

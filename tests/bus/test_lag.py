@@ -11,10 +11,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import interlingua as il
 from interlingua.app.metrics import render
 from interlingua.model.run import Caller
+from tests.kit.postgres import forget, fresh
+from tests.kit.spans import spans
+from tests.kit.traces import ID, TRACE
 
-from ..postgres import forget, fresh
-from ..spans import spans
-from ..traces import ID, TRACE
 from .test_engines import QUICK, SOON, Deaf, engine, working
 from .working import AGENTS
 

@@ -18,9 +18,8 @@ from interlingua.bus.nats import nats_bus, subject_bus
 from interlingua.bus.open import open_bus
 from interlingua.bus.port import WORK, BusSettings, CommittedEvents
 from interlingua.model.errors import Unavailable
-
-from ..nats import opened
-from .common import FakeListener, Heard
+from tests.kit.buses import FakeListener, Heard
+from tests.kit.nats import opened
 
 
 def received(heard: Heard) -> list[tuple[int, int, bytes]]:

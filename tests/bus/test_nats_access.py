@@ -24,9 +24,8 @@ import interlingua as il
 from interlingua.app.local_nats import LocalNats
 from interlingua.bus.port import WORK
 from interlingua.model.errors import InvalidRequest, Unavailable
-
-from ..nats import opened
-from .common import Heard
+from tests.kit.buses import Heard
+from tests.kit.nats import opened
 
 
 async def works(url: str, **settings: Any) -> None:

@@ -16,8 +16,8 @@ from interlingua.app.paths import Place
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.bus.port import BusSettings, ClusterBus
 from interlingua.cli.session import engine_at
+from tests.kit.buses import Heard
 
-from .common import Heard
 from .test_engines import submit
 from .working import SETTINGS, forever, talk
 

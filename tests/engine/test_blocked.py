@@ -20,8 +20,7 @@ from interlingua.engine.agents.imported_files import imports_of
 from interlingua.model.events import CodeChanged, RunBlocked, RunCreated, Warned
 from interlingua.model.filters import RunFilter
 from interlingua.model.run import Blocked
-
-from .common import QUICK, bodies, engine, kinds, parked, question, settle, submit
+from tests.kit.engines import QUICK, bodies, engine, kinds, parked, question, settle, submit
 
 _GOOD = """
 import interlingua as il

@@ -18,9 +18,8 @@ import pytest
 import interlingua as il
 from interlingua.model.errors import AlreadyFinished, Unavailable
 from interlingua.model.events import MessageReceived, QuestionAsked
-
-from ..databases import disk_is_busy
-from .common import PATIENT, QUICK, engine, finish, parked, question, settle, submit
+from tests.kit.databases import disk_is_busy
+from tests.kit.engines import PATIENT, QUICK, engine, finish, parked, question, settle, submit
 
 MB = 1024 * 1024
 SMALL = msgspec.structs.replace(PATIENT, keep_live_bytes=2 * MB)

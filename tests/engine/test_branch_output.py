@@ -12,8 +12,7 @@ import pytest
 import interlingua as il
 from interlingua.model.delta import Joiner
 from interlingua.model.events import OutputDelta, RunRestarted, Thought
-
-from .common import engine, kinds, log, parked, question, submit
+from tests.kit.engines import engine, kinds, log, parked, question, submit
 
 
 class Turns:

@@ -19,8 +19,7 @@ from interlingua.engine.agents.codec import Codec
 from interlingua.engine.log.record_keys import place_of
 from interlingua.model.errors import InvalidRequest
 from interlingua.model.events import QuestionAsked, Recorded, RunBlocked, RunRestarted, Thought
-
-from .common import PATIENT, QUICK, bodies, crash, engine, finish, log, parked, question, submit
+from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, log, parked, question, submit
 
 Wait = Callable[[str], Awaitable[None]]
 

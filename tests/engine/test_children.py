@@ -12,8 +12,7 @@ import interlingua as il
 from interlingua.model.errors import AgentNotFound, AlreadyFinished, InvalidInput, InvalidRequest
 from interlingua.model.events import ChildCalled, ChildEnded, MessageReceived, QuestionAsked, RunCreated
 from interlingua.model.filters import RunFilter
-
-from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, log, parked, question, submit
+from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, kinds, log, parked, question, submit
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
 

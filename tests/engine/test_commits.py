@@ -12,9 +12,9 @@ import interlingua as il
 from interlingua.engine.teams.delegation import Delegation
 from interlingua.model.errors import ChildFailed, ThreadConflict
 from interlingua.model.events import KINDS, ChildCalled, ChildEnded, MessageReceived, Said
+from tests.kit.databases import sql
+from tests.kit.engines import PATIENT, bodies, crash, engine, finish, log, submit
 
-from ..databases import sql
-from .common import PATIENT, bodies, crash, engine, finish, log, submit
 from .test_delegation import first_of, member, passes_on, shout, team
 
 

@@ -15,8 +15,8 @@ from interlingua.model import json_values
 from interlingua.model.content import DataPart, Message, TextPart, ToolResultPart
 from interlingua.model.errors import AlreadyFinished, InvalidRequest, NotFound, TaskNotFound, TooLarge
 from interlingua.model.events import MessageSent, RunBlocked, Said
+from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, question, submit
 
-from .common import PATIENT, QUICK, bodies, crash, engine, finish, question, submit
 from .test_delegation import member, of_agent, team
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])

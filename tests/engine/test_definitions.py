@@ -15,8 +15,7 @@ import pytest
 
 import interlingua as il
 from interlingua.engine.agents.agent import Registry
-
-from .common import engine, finish
+from tests.kit.engines import engine, finish
 
 
 @dataclass

@@ -30,8 +30,7 @@ from interlingua.model.run import RunRequest
 from interlingua.model.team.authority import Authority, Limits, Scope, begin
 from interlingua.model.team.manifest import Manifest, Options, Rule, Team
 from interlingua.model.team.oversight import Assignment
-
-from .common import PATIENT, QUICK, bodies, crash, engine, finish, log, parked, question, submit
+from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, log, parked, question, submit
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
 

@@ -20,9 +20,8 @@ from interlingua.model.errors import Overloaded
 from interlingua.model.events import OutputDelta, RunBlocked
 from interlingua.model.filters import RunFilter
 from interlingua.store.sql.store import SqlStore
-
-from ..databases import disk_is_busy
-from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, question, settle, submit
+from tests.kit.databases import disk_is_busy
+from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, kinds, question, settle, submit
 
 
 @il.agent

@@ -13,9 +13,8 @@ from interlingua.model.errors import AlreadyFinished, InterlinguaError, Overload
 from interlingua.model.filters import RunFilter
 from interlingua.store.sql.dialect import Pipelined
 from interlingua.store.sqlite.store import SQLiteStore
-
-from ..databases import sql
-from .common import PATIENT, engine, finish, submit
+from tests.kit.databases import sql
+from tests.kit.engines import PATIENT, engine, finish, submit
 
 
 class Paying:

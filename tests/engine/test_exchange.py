@@ -12,8 +12,7 @@ import interlingua as il
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.card import AgentCard
 from interlingua.model.team.manifest import Manifest, Rule, Team
-
-from .common import QUICK, engine, finish, question, submit
+from tests.kit.engines import QUICK, engine, finish, question, submit
 
 
 def said(text: str, name: str = "say", version: str = "0.1.0") -> il.Agent[..., Any]:

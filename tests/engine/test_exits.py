@@ -17,8 +17,8 @@ import interlingua as il
 from interlingua.engine.agents.question_types import Verdict
 from interlingua.engine.handler.mounted_run import LeftRun
 from interlingua.store.sqlite.store import SQLiteStore
+from tests.kit.engines import PATIENT, engine, finish, kinds, parked, question, settle, submit
 
-from .common import PATIENT, engine, finish, kinds, parked, question, settle, submit
 from .test_mounted import Far, asking
 
 EXITS = {

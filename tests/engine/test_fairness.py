@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 
 import interlingua as il
-
-from .common import PATIENT, engine, submit
+from tests.kit.engines import PATIENT, engine, submit
 
 ONE = msgspec.structs.replace(PATIENT, max_running=1)
 

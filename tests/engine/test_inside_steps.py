@@ -11,8 +11,8 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import ArtifactAdded, Recorded, RunRestarted, Thought, ToolCall
+from tests.kit.engines import PATIENT, bodies, crash, engine, finish, kinds, question, submit
 
-from .common import PATIENT, bodies, crash, engine, finish, kinds, question, submit
 from .test_recovery import output_of
 
 Context = il.Context[None, None]

@@ -27,9 +27,8 @@ from interlingua.store.changes import Fenced
 from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite import connection as sqlite_connection
 from interlingua.store.sqlite.worker_locks import Locks
-
-from ..databases import sql
-from .common import (
+from tests.kit.databases import sql
+from tests.kit.engines import (
     PATIENT,
     QUICK,
     bodies,
@@ -43,6 +42,7 @@ from .common import (
     settle,
     submit,
 )
+
 from .test_misbehaviour import burn
 from .test_recovery import output_of
 

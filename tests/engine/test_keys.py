@@ -14,8 +14,7 @@ from interlingua.model.errors import KeyReused, Overloaded
 from interlingua.model.filters import RunFilter
 from interlingua.model.run import RunRequest
 from interlingua.store.sql.store import SqlStore
-
-from .common import engine, finish
+from tests.kit.engines import engine, finish
 
 
 def asked(text: str = "x", key: str | None = "once") -> RunRequest:

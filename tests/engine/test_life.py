@@ -23,8 +23,7 @@ from interlingua.engine.services.callbacks import Callbacks
 from interlingua.engine.services.reminders import Reminders
 from interlingua.runtime.closing import close_all
 from interlingua.runtime.job_group import JobGroup
-
-from .common import PATIENT, engine, submit
+from tests.kit.engines import PATIENT, engine, submit
 
 
 def broken(*args: Any, **more: Any) -> Any:

@@ -11,8 +11,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.errors import DefinitionError
-
-from .common import PATIENT, QUICK, engine, finish, question, submit
+from tests.kit.engines import PATIENT, QUICK, engine, finish, question, submit
 
 # Nothing is found by looking now and then: what happens, happens because somebody said so.
 RARELY = msgspec.structs.replace(PATIENT, sweep_every=30)

@@ -14,8 +14,7 @@ from interlingua.model.documents import Post, Put
 from interlingua.model.errors import DefinitionError, InvalidRequest
 from interlingua.model.filters import RunFilter
 from interlingua.model.run import MAX_ID_BYTES
-
-from .common import engine, finish, submit
+from tests.kit.engines import engine, finish, submit
 
 LONG = "".join(random.Random(7).choices(string.ascii_letters, k=5000))  # a text that no database makes shorter
 MOST = LONG[:MAX_ID_BYTES]

@@ -9,8 +9,7 @@ from pathlib import Path
 import interlingua as il
 from interlingua.engine.observe.run_metrics import OTHER, Busiest, Histogram, label
 from interlingua.model.run import OWNER, Caller
-
-from .common import crash, engine, finish, submit
+from tests.kit.engines import crash, engine, finish, submit
 
 
 def counts(busiest: Busiest) -> dict[str, int]:

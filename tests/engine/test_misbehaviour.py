@@ -14,9 +14,8 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import ArtifactAdded, MessageSent, RunFinished
-
-from ..databases import disk_is_busy
-from .common import QUICK, engine, finish, log, settle, submit
+from tests.kit.databases import disk_is_busy
+from tests.kit.engines import QUICK, engine, finish, log, settle, submit
 
 
 @il.agent

@@ -17,8 +17,7 @@ from interlingua.model.card import AgentCard
 from interlingua.model.errors import InvalidAnswer
 from interlingua.model.events import CancelRequested, OutputDelta, RunRestarted, Thought, Warned
 from interlingua.model.filters import RunFilter
-
-from .common import PATIENT, QUICK, bodies, crash, engine, parked, question, submit
+from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, parked, question, submit
 
 
 class Far:

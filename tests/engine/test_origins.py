@@ -19,8 +19,8 @@ from interlingua.model.errors import AgentNotFound, AlreadyFinished, Conflict, N
 from interlingua.model.events import RunCreated, RunMoved
 from interlingua.model.filters import RunFilter
 from interlingua.model.run_identity import Origin
+from tests.kit.engines import PATIENT, QUICK, bodies, engine, finish, kinds, log, parked, question, submit
 
-from .common import PATIENT, QUICK, bodies, engine, finish, kinds, log, parked, question, submit
 from .test_delegation import chain
 from .test_elsewhere import doors, until, works
 

@@ -8,8 +8,8 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import RunBlocked
+from tests.kit.engines import PATIENT, bodies, crash, engine, submit
 
-from .common import PATIENT, bodies, crash, engine, submit
 from .test_blocked import Project, blocked, deployed, project
 
 __all__ = ["project"]

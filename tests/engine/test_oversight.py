@@ -21,8 +21,8 @@ from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, Qu
 from interlingua.model.filters import RunFilter, ThreadFilter
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.oversight import Proposal, ReviewVerdict
+from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, log, question, submit
 
-from .common import PATIENT, QUICK, bodies, crash, engine, finish, log, question, submit
 from .test_delegation import authority_of, first_of, member, of_agent, passes_on, shout, team, tree
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])

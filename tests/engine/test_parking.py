@@ -11,8 +11,7 @@ import pytest
 
 import interlingua as il
 from interlingua.engine.handler.suspension import Suspended
-
-from .common import PATIENT, QUICK, engine, finish, parked, question, submit
+from tests.kit.engines import PATIENT, QUICK, engine, finish, parked, question, submit
 
 Context = il.Context[None, None]
 

@@ -10,8 +10,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import Recorded, RunBlocked
-
-from .common import bodies, engine, finish, parked, question, submit
+from tests.kit.engines import bodies, engine, finish, parked, question, submit
 
 Context = il.Context[None, None]
 Code = Callable[[Context], Awaitable[str]]

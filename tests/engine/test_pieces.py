@@ -15,8 +15,7 @@ import interlingua as il
 from interlingua.model.delta import ABSENT, Joiner
 from interlingua.model.events import MessageSent, OutputDelta, Thought
 from interlingua.model.whole_text import PairJoiner, has_halves, whole, whole_value
-
-from .common import engine, finish, log
+from tests.kit.engines import engine, finish, log
 
 HIGH, LOW, LOST = "\ud83d", "\ude00", "\ufffd"
 CASES = {

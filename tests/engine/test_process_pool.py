@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 import interlingua as il
-
-from .common import QUICK, engine, finish, submit
+from tests.kit.engines import QUICK, engine, finish, submit
 
 REPO = Path(__file__).parents[2]
 

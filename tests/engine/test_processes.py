@@ -21,8 +21,7 @@ from interlingua.model.errors import AgentNotFound
 from interlingua.model.events import RunStarted
 from interlingua.model.filters import RunFilter
 from tests.faults.agents import quick
-
-from .common import bodies, engine, finish, kinds, question, submit
+from tests.kit.engines import bodies, engine, finish, kinds, question, submit
 
 REPO = Path(__file__).parent.parent.parent
 

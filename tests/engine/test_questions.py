@@ -12,8 +12,7 @@ import pytest
 import interlingua as il
 from interlingua.model.errors import AlreadyAnswered, Denied, InvalidAnswer, QuestionNotFound, TooLarge
 from interlingua.model.events import QuestionAnswered, QuestionAsked, QuestionWithdrawn, RunBlocked
-
-from .common import PATIENT, QUICK, bodies, crash, engine, finish, kinds, question, submit
+from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, kinds, question, submit
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
 

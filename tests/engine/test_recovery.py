@@ -14,8 +14,7 @@ import pytest
 import interlingua as il
 from interlingua.model.delta import ABSENT, Joiner
 from interlingua.model.events import OutputDelta, Recorded, RunRestarted, RunStarted
-
-from .common import PATIENT, bodies, crash, engine, finish, kinds, log, question, submit
+from tests.kit.engines import PATIENT, bodies, crash, engine, finish, kinds, log, question, submit
 
 
 class Draft(msgspec.Struct):

@@ -13,8 +13,7 @@ from interlingua.engine.cluster import membership
 from interlingua.engine.cluster.membership import Replica
 from interlingua.model.documents import Put
 from interlingua.store.rows import WorkerRow
-
-from .common import QUICK
+from tests.kit.engines import QUICK
 
 ELSEWHERE = Replica("0badcafe", "http://127.0.0.1:9", "the worker of another process", "elsewhere")
 

@@ -11,8 +11,8 @@ import pytest
 import interlingua as il
 from interlingua.model.errors import Conflict
 from interlingua.model.events import QuestionAsked, Recorded, RunBlocked, RunCreated
+from tests.kit.engines import bodies, engine, finish, kinds, log, parked, question, submit
 
-from .common import bodies, engine, finish, kinds, log, parked, question, submit
 from .test_blocked import Project, asked, blocked, deployed
 
 

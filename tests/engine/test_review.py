@@ -14,8 +14,8 @@ from interlingua.model.errors import Conflict, InvalidState, RunNotFound
 from interlingua.model.events import RunFinished
 from interlingua.model.filters import RunFilter
 from interlingua.store.sql.store import SqlStore
+from tests.kit.engines import PATIENT, engine, finish, never_reads_its_inbox, question, settle, submit
 
-from .common import PATIENT, engine, finish, never_reads_its_inbox, question, settle, submit
 from .test_interference import sql, until
 
 

@@ -26,8 +26,7 @@ from interlingua.model.events import CancelRequested, OutputDelta, RunFinished
 from interlingua.model.filters import RunFilter
 from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite.store import SQLiteStore
-
-from .common import PATIENT, QUICK, engine, finish, kinds, log, question, submit
+from tests.kit.engines import PATIENT, QUICK, engine, finish, kinds, log, question, submit
 
 
 @il.agent

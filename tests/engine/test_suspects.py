@@ -10,8 +10,7 @@ import pytest
 
 import interlingua as il
 from interlingua.store.rows import SUSPECT
-
-from .common import PATIENT, crash, engine, finish, submit
+from tests.kit.engines import PATIENT, crash, engine, finish, submit
 
 
 class Scene:

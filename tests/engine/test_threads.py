@@ -21,8 +21,7 @@ from interlingua.model.errors import (
 )
 from interlingua.model.filters import RunFilter, ThreadFilter
 from interlingua.store.sql.store import SqlStore
-
-from .common import PATIENT, crash, engine, finish, question, submit
+from tests.kit.engines import PATIENT, crash, engine, finish, question, submit
 
 
 class Chat(msgspec.Struct):

@@ -18,10 +18,9 @@ from interlingua.engine.handler.mounted_run import MOUNTED_FROM, Mounted
 from interlingua.model.team import carried_scope
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.carried_scope import CarriedScope
-
-from ..spans import spans
-from ..traces import ID, TRACE, check_sent_on
-from .common import PATIENT, QUICK, crash, engine, finish, submit
+from tests.kit.engines import PATIENT, QUICK, crash, engine, finish, submit
+from tests.kit.spans import spans
+from tests.kit.traces import ID, TRACE, check_sent_on
 
 __all__ = ["spans"]
 

@@ -13,8 +13,7 @@ from interlingua.engine.runs.run_handle import RunHandle
 from interlingua.model.errors import ThreadBusy
 from interlingua.model.run import RunRequest
 from interlingua.store.sql.store import SqlStore
-
-from .common import engine, settle
+from tests.kit.engines import engine, settle
 
 
 @il.agent

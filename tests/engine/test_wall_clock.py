@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-
-from .common import PATIENT, QUICK, engine, parked, settle, submit
+from tests.kit.engines import PATIENT, QUICK, engine, parked, settle, submit
 
 HOUR = 3600
 

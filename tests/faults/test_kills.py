@@ -22,7 +22,7 @@ from interlingua.model.events import QuestionAnswered, Recorded, RunFinished
 from interlingua.model.filters import RunFilter
 from tests.faults.agents import ALL
 from tests.faults.conftest import LEASE
-from tests.postgres import forget, fresh
+from tests.kit.postgres import forget, fresh
 
 REPO = Path(__file__).parent.parent.parent
 

@@ -14,7 +14,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.filters import RunFilter
-from tests import warm_python
+from tests.kit import warm_python
 
 from .payer import KEYS
 from .paying import agents

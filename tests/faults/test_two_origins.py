@@ -13,8 +13,8 @@ import pytest
 import interlingua as il
 from interlingua.model.events import QuestionAsked, Recorded
 from interlingua.model.filters import RunFilter
+from tests.kit.postgres import forget, fresh
 
-from ..postgres import forget, fresh
 from .conftest import LEASE
 from .two_origins import SETTINGS
 

@@ -13,7 +13,7 @@ from typing import Any
 import interlingua as il
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.engine.teams.members import TeamAgent
-from tests.engine.common import PATIENT
+from tests.kit.engines import PATIENT
 from tests.protocols.cap.door_common import member, team
 from tests.protocols.editor.mount_common import mount
 

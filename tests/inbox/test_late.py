@@ -16,7 +16,7 @@ from interlingua.app.serve import ServeSettings, serving
 from interlingua.app.targets import load, parse
 from interlingua.model.events import Warned
 from interlingua.protocols.connect import follow
-from tests.engine.common import PATIENT, QUICK, bodies, engine, question, submit
+from tests.kit.engines import PATIENT, QUICK, bodies, engine, question, submit
 from tests.protocols.connect.reference import Proxy
 from tests.protocols.editor.mount_common import PERMISSION
 

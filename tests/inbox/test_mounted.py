@@ -21,11 +21,10 @@ from interlingua.cli import inbox
 from interlingua.engine.handler import mounted_run
 from interlingua.model.filters import QuestionFilter
 from interlingua.model.run import QuestionRecord
-from tests import warm_python
-from tests.engine.common import PATIENT, QUICK, engine, question, submit
+from tests.kit import warm_python
+from tests.kit.agents import with_settings
+from tests.kit.engines import PATIENT, QUICK, engine, question, submit
 from tests.protocols.editor.mount_common import PERMISSION
-
-from .common import with_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = {

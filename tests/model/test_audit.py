@@ -41,9 +41,9 @@ from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
 from interlingua.model.team.oversight import Proposal, ReviewVerdict
 from interlingua.security.signing import SigningKey, genuine
+from tests.kit.databases import sql
+from tests.kit.engines import PATIENT, QUICK, engine, finish, question, submit
 
-from ..databases import sql
-from ..engine.common import PATIENT, QUICK, engine, finish, question, submit
 from ..engine.test_delegation import shout, tree
 from ..engine.test_oversight import SECRET, approve, judge, staff
 

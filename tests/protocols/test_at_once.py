@@ -20,7 +20,7 @@ from interlingua.model.events import OutputDelta, Recorded
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp.peer import Peer
 from interlingua.transports import calls, plain
-from tests.engine.common import QUICK, bodies, crash, engine, finish, kinds, question, submit
+from tests.kit.engines import QUICK, bodies, crash, engine, finish, kinds, question, submit
 
 T = TypeVar("T")
 

@@ -10,9 +10,8 @@ import pytest
 from interlingua.store.postgres.store import PostgresStore
 from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite.store import SQLiteStore
-
-from .. import ready_stores
-from ..postgres import fresh
+from tests.kit import ready_stores
+from tests.kit.postgres import fresh
 
 
 @pytest.fixture(autouse=True)

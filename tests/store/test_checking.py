@@ -18,8 +18,8 @@ from interlingua.store.postgres.connection import place
 from interlingua.store.schema import Plan, Step
 from interlingua.store.sqlite import migration as sqlite
 from interlingua.store.sqlite.store import SQLiteStore
+from tests.kit.databases import sql
 
-from ..databases import sql
 from .conftest import at
 
 

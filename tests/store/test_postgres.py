@@ -33,12 +33,12 @@ from interlingua.store.rows import RunRow, WorkerRow
 from interlingua.store.sql.dialect import Connection
 from interlingua.store.sql.json_search import select_runs
 from interlingua.store.sqlite.store import SQLiteStore
+from tests.kit.databases import sql
+from tests.kit.engines import engine, log, submit
+from tests.kit.ports import free_port
+from tests.kit.postgres import fresh, own_server
 
-from ..databases import sql
-from ..engine.common import engine, log, submit
 from ..engine.test_processes import server
-from ..ports import free_port
-from ..postgres import fresh, own_server
 from .test_store import append, event, owned, row
 
 

@@ -24,8 +24,8 @@ from interlingua.store.open import CannotOpen, NoStore
 from interlingua.store.rows import WorkerRow
 from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite.store import SQLiteStore
+from tests.kit.databases import sql
 
-from ..databases import sql
 from .conftest import at
 from .test_store import append, event, owned
 

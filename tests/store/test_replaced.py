@@ -11,8 +11,7 @@ import pytest
 import interlingua as il
 from interlingua.app.probes import Probes
 from interlingua.model.errors import Unavailable
-
-from ..engine.common import QUICK, engine, finish, parked, submit
+from tests.kit.engines import QUICK, engine, finish, parked, submit
 
 
 @il.agent

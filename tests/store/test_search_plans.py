@@ -18,8 +18,8 @@ from interlingua.store.postgres.connection import PostgresConnection
 from interlingua.store.sql.dialect import Connection, Cursor
 from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite.store import SQLiteStore
+from tests.kit.databases import sql
 
-from ..databases import sql
 from .conftest import at
 from .test_line import Explained
 from .test_store import append, event, row

@@ -14,8 +14,8 @@ from interlingua.model.filters import QuestionFilter, RunFilter
 from interlingua.model.run import Question, RunRequest
 from interlingua.store.changes import PutQuestion, Submission
 from interlingua.store.sql.store import SqlStore
+from tests.kit import warm_python
 
-from .. import warm_python
 from .racer import BUDGET, MANY
 from .test_store import append, event, owned, row
 

@@ -25,8 +25,8 @@ from interlingua.store.ports import Store
 from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite import connection as sqlite_connection
 from interlingua.store.sqlite.store import SQLiteStore
+from tests.kit.examples import many
 
-from ..examples import many
 from .conftest import at
 
 FOREVER = 2**62

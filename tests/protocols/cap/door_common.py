@@ -22,7 +22,7 @@ from interlingua.protocols.cap.server import CapSettings
 from interlingua.security.keys import make_key
 from interlingua.store.open import open_store
 from interlingua.transports.sse import Reader, Received
-from tests.engine.common import QUICK
+from tests.kit.engines import QUICK
 
 Json = dict[str, Any]
 

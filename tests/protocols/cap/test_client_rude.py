@@ -18,8 +18,8 @@ from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import Warned
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.cap import remote
+from tests.kit.engines import PATIENT, QUICK, engine, finish, submit
 
-from ...engine.common import PATIENT, QUICK, engine, finish, submit
 from .door_common import PLAIN, door, member, team
 from .test_client import mounted
 

@@ -15,9 +15,9 @@ import interlingua as il
 from interlingua.protocols.connect import attach, calls, client
 from interlingua.protocols.connect.server import ConnectSettings
 from interlingua.security.tokens import Issuer
-from tests.engine.common import question as question_of
-from tests.engine.common import settle, submit
 from tests.engine.test_interference import until
+from tests.kit.engines import question as question_of
+from tests.kit.engines import settle, submit
 
 from .mount_common import door, local
 from .test_contract_auth import ISSUER, token

@@ -13,7 +13,8 @@ import msgspec
 
 import interlingua as il
 from interlingua.engine.engine import Engine
-from tests.engine.common import PATIENT, QUICK
+
+from .engines import PATIENT, QUICK
 
 __all__ = ["PATIENT", "QUICK", "LogLines", "asker", "middle", "reading", "served", "top", "with_settings"]
 

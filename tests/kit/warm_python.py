@@ -44,7 +44,7 @@ STARTED = "WARM_STARTED"  # and the one that tells a split-off process what it s
 NUMBER = struct.Struct("!i")
 _STARTERS = ("interlingua.protocols.cap.toolservers", "interlingua.app.demo", "interlingua.cli.tour_doors")
 _LIBRARIES = ("acp", "anyio._backends._asyncio", "mcp.server.mcpserver", "mcp.server.stdio")
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _LONGEST = 100  # characters of the address of a socket
 
 _PROGRAM = """#!{python} -IS
@@ -82,7 +82,7 @@ class _Hearth:
             listening.listen(64)
             path = os.pathsep.join([str(Path(il.__file__).parents[1]), str(_ROOT)])
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(listening.fileno())], pass_fds=[listening.fileno()],
+                [sys.executable, "-m", __name__, str(listening.fileno())], pass_fds=[listening.fileno()],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
                 env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
@@ -143,7 +143,8 @@ def warm_up() -> None:
     from typer.testing import CliRunner
 
     from interlingua.cli import commands
-    from tests import ready_stores
+
+    from . import ready_stores
 
     ours = (module.name for module in pkgutil.walk_packages(il.__path__, "interlingua."))
     for name in (*_LIBRARIES, *ours):
