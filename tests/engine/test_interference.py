@@ -27,6 +27,8 @@ from interlingua.store.changes import Fenced
 from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite import connection as sqlite_connection
 from interlingua.store.sqlite.worker_locks import Locks
+from tests.engine.handler.test_misbehaviour import burn
+from tests.engine.log.test_replay import output_of
 from tests.kit.databases import sql
 from tests.kit.engines import (
     PATIENT,
@@ -42,9 +44,6 @@ from tests.kit.engines import (
     settle,
     submit,
 )
-
-from .test_misbehaviour import burn
-from .test_recovery import output_of
 
 
 @il.agent

@@ -15,10 +15,10 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import OutputDelta
+from tests.engine.agents.test_process_pool import lives, members, wait_for_end
 
 from ..cli.conftest import clean_env
 from ..cli.test_signals import NAMES, begin, looking, nobody_is_hurt, process, wait_until_up
-from ..engine.test_process_pool import lives, members, wait_for_end
 
 pytestmark = pytest.mark.faults
 
