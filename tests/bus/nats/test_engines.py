@@ -283,7 +283,7 @@ async def test_whoever_watches_questions_hears_of_those_that_are_asked_and_answe
     async with engine(store, nats_url, ask) as owner, engine(store, nats_url) as eng, engine(store, nats_url) as other:
         async with asyncio.timeout(SOON):
             hint = eng.runs.next_hint("questions")
-            while not all(one.core.bus.wanted("questions") for one in (owner, other)):  # type: ignore[attr-defined]
+            while not all(one.core.bus.has_readers("questions") for one in (owner, other)):  # type: ignore[attr-defined]
                 await asyncio.sleep(0.01)
             run = await submit(other, "ask")
             await hint
