@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import interlingua
 import interlingua as il
 from interlingua.app.targets import load, parse
 from interlingua.cli import inbox
 from interlingua.engine.handler import mounted_run
 from interlingua.model.filters import QuestionFilter
 from interlingua.model.run import QuestionRecord
-from tests.kit import warm_python
+from tests.kit import processes
 from tests.kit.agents import with_settings
 from tests.kit.engines import PATIENT, QUICK, engine, question, submit
 from tests.protocols.editor.mount_common import PERMISSION
 
-ROOT = Path(__file__).resolve().parents[2]
 TARGETS = {
     "connect": "connect+{http}/connect#{agent}",
     "mcp": "mcp+{http}/mcp#{agent}",
@@ -53,23 +50,13 @@ class Second:
 
 @contextlib.asynccontextmanager
 async def second(folder: Path) -> AsyncIterator[Second]:
-    source = Path(interlingua.__file__).resolve().parents[1]
-    env = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
-    store = folder / "second.db"
-    process = await asyncio.create_subprocess_exec(
-        warm_python.python(), "-m", "tests.inbox.second", str(store), stdout=asyncio.subprocess.PIPE, env=env, cwd=ROOT
-    )
-    assert process.stdout is not None
-    try:
+    process = await processes.start_warm("inbox.second", folder / "second.db")
+    async with processes.ended(process, gently=True):
         async with asyncio.timeout(60):
-            address = (await process.stdout.readline()).decode().strip()
+            address = await processes.said(process)
         assert address.startswith("http://")
-        async with engine(store) as eng:
+        async with engine(folder / "second.db") as eng:
             yield Second(address, eng)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
 
 
 async def asked(eng: il.Engine) -> QuestionRecord:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 
 import interlingua as il
+from tests.kit.processes import say
 
 SETTINGS = il.Settings(park_after=60, cancel_grace=0.5, shutdown_grace=0.5, sweep_every=30, stall_warning=0)
 """Whoever is not told looks only after half a minute."""
@@ -46,7 +47,7 @@ AGENTS = [talk, ask, listen, forever]
 async def main() -> None:
     async with il.Engine(sys.argv[1], agents=AGENTS, bus=sys.argv[2], settings=SETTINGS) as engine:
         engine.core.store.on_change = lambda: None  # the file tells nothing: what comes, comes by the bus
-        print(engine.core.worker.id, flush=True)
+        say(engine.core.worker.id)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 

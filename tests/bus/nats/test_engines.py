@@ -23,7 +23,7 @@ from interlingua.model.events import OutputDelta
 from interlingua.model.filters import QuestionFilter
 from interlingua.model.status import Status
 from interlingua.store.rows import EventRow
-from tests.kit import warm_python
+from tests.kit import processes
 
 from .agents_process import AGENTS, SETTINGS, ask, forever, listen, talk
 
@@ -43,19 +43,10 @@ async def engine(
 @asynccontextmanager
 async def working(store: Path, url: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """Another process, with agents."""
-    process = await asyncio.create_subprocess_exec(
-        warm_python.python(), "-m", "tests.bus.nats.agents_process", str(store), url,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[3],
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        assert await process.stdout.readline()
+    process = await processes.start_warm("bus.nats.agents_process", store, url)
+    async with processes.ended(process, gently=True):
+        assert await processes.said(process)
         yield process
-    finally:
-        if process.returncode is None:
-            process.stdin.close()
-            await process.wait()
 
 
 async def submit(eng: il.Engine, agent: str, **input_: Any) -> str:

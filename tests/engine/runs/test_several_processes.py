@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import signal
-import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,9 +19,8 @@ from interlingua.model.errors import AgentNotFound
 from interlingua.model.events import RunStarted
 from interlingua.model.filters import RunFilter
 from tests.faults.agents import quick
+from tests.kit import processes
 from tests.kit.engines import bodies, engine, finish, kinds, question, submit
-
-REPO = Path(__file__).parents[3]
 
 
 def traces(store: Path | str) -> Path:
@@ -35,21 +32,10 @@ def traces(store: Path | str) -> Path:
 @asynccontextmanager
 async def server(store: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """Another process that has the agents of tests/faults/agents.py."""
-    env = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'src'}", "TRACES": str(traces(store))}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.faults.server", str(store), "0",
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=env, cwd=REPO,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert json.loads(await process.stdout.readline()) == {"ready": True}
-    try:
+    process = await processes.start("faults.server", store, 0, TRACES=str(traces(store)))
+    async with processes.ended(process, gently=True):
+        assert await processes.said(process) == "ready"
         yield process
-    finally:
-        if process.returncode is None:
-            assert process.stdin is not None
-            process.stdin.close()
-        await process.wait()
-        process._transport.close()  # type: ignore[attr-defined]
 
 
 async def test_a_run_submitted_here_is_run_by_the_process_that_has_the_agent(store: Path) -> None:

@@ -8,7 +8,6 @@ It says that it is ready, begins when a line comes, and says what came of it, as
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from typing import Any
 
@@ -19,6 +18,7 @@ from interlingua.model.run import RunRequest
 from interlingua.model.status import Status
 from interlingua.store.changes import CommitThread, CountDelegation, DropInbox, Submission, Tally
 from interlingua.store.open import open_store
+from tests.kit.processes import say
 
 from .test_store import append, event, row
 
@@ -168,9 +168,9 @@ async def delegates(store: Any, name: str) -> Any:
 async def main() -> None:
     store, what, name = open_store(sys.argv[1]), sys.argv[2], sys.argv[3]
     await store.open()
-    print(json.dumps("ready"), flush=True)
+    say("ready")
     await asyncio.to_thread(sys.stdin.readline)
-    print(json.dumps(await globals()[what](store, name)), flush=True)
+    say(await globals()[what](store, name))
     await store.close()
 
 

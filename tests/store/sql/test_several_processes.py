@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -14,55 +14,25 @@ from interlingua.model.filters import QuestionFilter, RunFilter
 from interlingua.model.run import Question, RunRequest
 from interlingua.store.changes import PutQuestion, Submission
 from interlingua.store.sql.store import SqlStore
-from tests.kit import warm_python
+from tests.kit import processes
 
 from .racer import BUDGET, MANY
 from .test_store import append, event, owned, row
 
-REPO = Path(__file__).parents[3]
-
-
-class Racer:
-    def __init__(self, store: Path | str, what: str, name: str) -> None:
-        self._command = [warm_python.python(), "-m", "tests.store.sql.racer", str(store), what, name]
-
-    async def ready(self) -> None:
-        pipe = asyncio.subprocess.PIPE
-        self._process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, cwd=REPO)
-        assert await self._said() == "ready"
-
-    def go(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"go\n")
-
-    async def result(self) -> Any:
-        said = await self._said()
-        assert await self._process.wait() == 0
-        return said
-
-    async def end(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
-        self._process._transport.close()  # type: ignore[attr-defined]
-
-    async def _said(self) -> Any:
-        assert self._process.stdout is not None
-        return json.loads(await self._process.stdout.readline())
-
 
 async def race(store: Path | str, *what: str) -> list[Any]:
     """Let processes do these at the same time."""
-    racers = [Racer(store, one, f"racer{n}") for n, one in enumerate(what)]
-    await asyncio.gather(*(racer.ready() for racer in racers))
-    for racer in racers:
-        racer.go()
-    try:
-        async with asyncio.timeout(60):
-            return list(await asyncio.gather(*(racer.result() for racer in racers)))
-    finally:
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(60):
+        racers = []
+        for number, one in enumerate(what):
+            process = await processes.start_warm("store.sql.racer", store, one, f"racer{number}")
+            racers.append(await stack.enter_async_context(processes.ended(process)))
+        assert await asyncio.gather(*map(processes.said, racers)) == ["ready"] * len(racers)
         for racer in racers:
-            await racer.end()
+            processes.tell(racer)
+        results = await asyncio.gather(*map(processes.said, racers))
+        assert {await racer.wait() for racer in racers} == {0}
+        return results
 
 
 async def test_a_key_means_one_run_whoever_uses_it_first(made: SqlStore, store: Path | str) -> None:
