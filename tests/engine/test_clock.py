@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from tests.kit.engines import PATIENT, QUICK, engine, parked, settle, submit
+from tests.kit.engines import PATIENT, QUICK, engine, parked, settle, submit, waits
 
 HOUR = 3600
 
@@ -66,7 +66,7 @@ async def test_a_wait_ends_when_the_time_is_set_forward(store: Path, clock: Cloc
             if where == "store":
                 await parked(eng, run.id)
             else:
-                await _waits(eng, run.id)
+                await waits(eng, run.id)
         clock.ahead = HOUR + 1
         outputs = [(await eng.runs.wait(run.id, timeout=20)).output for run in runs]
         assert outputs == [{"text": "awake"}, {"text": "expired"}, {"text": "nothing came"}]
@@ -77,16 +77,10 @@ async def test_a_wait_goes_on_when_the_time_is_set_back(store: Path, clock: Cloc
     settings = msgspec.structs.replace(PATIENT if where == "memory" else QUICK, sweep_every=0.02)
     async with engine(store, sleeps, settings=settings) as eng:
         run = await submit(eng, "sleeps", {"seconds": 0.3})
-        await (parked(eng, run.id) if where == "store" else _waits(eng, run.id))
+        await (parked(eng, run.id) if where == "store" else waits(eng, run.id))
         clock.ahead = -HOUR
         await asyncio.sleep(0.4)
         await settle()
         assert not (await eng.runs.get(run.id)).status.final
         clock.ahead = 0
         assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "awake"}
-
-
-async def _waits(eng: il.Engine, run: str) -> None:
-    async with asyncio.timeout(20):
-        while (execution := eng.core.worker.execution(run)) is None or not execution.waits.blocked:
-            await asyncio.sleep(0.01)

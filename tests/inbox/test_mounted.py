@@ -20,8 +20,7 @@ from interlingua.engine.handler import mounted_run
 from interlingua.model.filters import QuestionFilter
 from interlingua.model.run import QuestionRecord
 from tests.kit import processes
-from tests.kit.agents import with_settings
-from tests.kit.engines import PATIENT, QUICK, engine, question, submit
+from tests.kit.engines import PATIENT, QUICK, engine, listens, parked, question, submit, with_settings
 from tests.protocols.editor.mount_common import PERMISSION
 
 TARGETS = {
@@ -73,12 +72,6 @@ async def closed(eng: il.Engine, id_: str) -> QuestionRecord:
         while (record := await eng.questions.get(id_)).state == "open":
             await eng.runs.next_hint("questions")
     return record
-
-
-async def set_aside(eng: il.Engine, run: str) -> None:
-    async with asyncio.timeout(20):
-        while eng.core.worker.execution(run) is not None:
-            await eng.runs.next_hint(run)
 
 
 async def names(eng: il.Engine, record: QuestionRecord) -> list[str]:
@@ -192,13 +185,6 @@ async def test_a_deadline_of_ours_ends_the_run_there_too(store: Path, tmp_path: 
         assert (await closed(other.engine, there.question.id)).state == "withdrawn"
 
 
-async def stays(eng: il.Engine, run: str) -> None:
-    """Until it is decided that a waiting run is not set aside."""
-    async with asyncio.timeout(20):
-        while (here := eng.core.worker.execution(run)) is None or here.parking not in eng.core.worker.listeners:
-            await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("protocol", ["connect", "cap"])
 async def test_a_run_that_waits_for_long_hears_at_once_that_its_question_was_answered_there(
     store: Path, tmp_path: Path, protocol: str
@@ -207,7 +193,7 @@ async def test_a_run_that_waits_for_long_hears_at_once_that_its_question_was_ans
     async with second(tmp_path) as other, hub(store, other, protocol, "solo", settings) as (eng, _):
         run = await submit(eng, "front", {"text": "it"})
         there, here = await asked(other.engine), await asked(eng)
-        await stays(eng, here.question.run)
+        await listens(eng, here.question.run)
         await other.engine.questions.answer(there.question.id, {"approved": True}, door="test")
         record = await closed(eng, here.question.id)
         assert record.state == "withdrawn"
@@ -224,7 +210,7 @@ async def test_a_run_that_was_set_aside_looks_again_whether_its_question_is_stil
     async with second(tmp_path) as other, hub(store, other, protocol, "solo", QUICK) as (eng, _):
         run = await submit(eng, "front", {"text": "it"})
         there, here = await asked(other.engine), await asked(eng)
-        await set_aside(eng, here.question.run)
+        await parked(eng, here.question.run)
         row = await eng.core.store.runs.get(here.question.run)
         assert row is not None
         assert row.wake_at is not None, "it will look again"

@@ -24,6 +24,7 @@ from interlingua.model.filters import QuestionFilter
 from interlingua.model.status import Status
 from interlingua.store.rows import EventRow
 from tests.kit import processes
+from tests.kit.wait_for import wait_for
 
 from .agents_process import AGENTS, SETTINGS, ask, forever, listen, talk
 
@@ -471,9 +472,7 @@ async def test_a_bus_that_is_killed_while_a_run_streams_costs_time_and_nothing_e
 
 
 async def until_ready(*engines: il.Engine) -> None:
-    async with asyncio.timeout(SOON):
-        while not all(eng.core.bus.work.ready for eng in engines):  # type: ignore[attr-defined]
-            await asyncio.sleep(0.01)
+    await wait_for(lambda: all(eng.core.bus.work.ready for eng in engines))  # type: ignore[attr-defined]
 
 
 async def test_runs_beyond_the_slots_of_one_process_run_in_another(store: Path, nats_url: str) -> None:

@@ -20,6 +20,7 @@ from interlingua.bus.port import WORK, BusSettings, CommittedEvents
 from interlingua.model.errors import Unavailable
 from tests.kit.buses import FakeListener, Heard
 from tests.kit.nats import opened
+from tests.kit.wait_for import wait_for
 
 
 def received(heard: Heard) -> list[tuple[int, int, bytes]]:
@@ -135,15 +136,11 @@ async def test_only_the_owner_of_a_run_hears_of_its_inbox_where_that_is_known(na
 
 
 async def until_connected(bus: nats_bus.NatsBus) -> None:
-    async with asyncio.timeout(20):
-        while not bus.health.connected:
-            await asyncio.sleep(0.01)
+    await wait_for(lambda: bus.health.connected)
 
 
 async def until_present(bus: nats_bus.NatsBus, workers: set[str]) -> None:
-    async with asyncio.timeout(10):
-        while {one.worker for one in bus.present()} != workers:
-            await asyncio.sleep(0.01)
+    await wait_for(lambda: {one.worker for one in bus.present()} == workers)
 
 
 async def test_whoever_comes_learns_at_once_who_is_there(nats_url: str) -> None:
@@ -190,9 +187,7 @@ async def test_messages_that_are_not_ours_are_passed_over(nats_url: str, caplog:
 
 
 async def until_ready(*buses: nats_bus.NatsBus) -> None:
-    async with asyncio.timeout(10):
-        while not all(bus.work.ready for bus in buses):
-            await asyncio.sleep(0.01)
+    await wait_for(lambda: all(bus.work.ready for bus in buses))
 
 
 async def test_work_goes_to_one_of_those_who_have_the_agent(nats_url: str) -> None:
@@ -294,9 +289,7 @@ async def test_without_jetstream_nothing_is_handed_out_and_the_rest_works(
 ) -> None:
     with LocalNats(tmp_path / "nats", jetstream=False) as server:
         async with opened(server.url) as one, opened(server.url) as two:
-            async with asyncio.timeout(10):
-                while sum("hands out no work" in record.message for record in caplog.records) < 2:
-                    await asyncio.sleep(0.01)
+            await wait_for(lambda: sum("hands out no work" in record.message for record in caplog.records) == 2)
             assert not one.offer("echo@1", "run", 0)
             heard = Heard()
             two.subscribe(WORK, heard.about("work"))
@@ -318,9 +311,7 @@ async def test_a_server_that_was_killed_is_found_again_and_everyone_looks_for_wh
             two.follow("read", reading)
             await listener.heard.until(lambda: ("watched", "run") in listener.heard.items)
             await asyncio.to_thread(server.kill)
-            async with asyncio.timeout(10):
-                while one.health.connected or two.health.connected:
-                    await asyncio.sleep(0.01)
+            await wait_for(lambda: not one.health.connected and not two.health.connected)
             for _ in range(100_000):  # none of this waits, and nothing of it is kept
                 one.publish("run")
                 one.publish_events("run", 1, 1, b"x" * 1000)

@@ -16,6 +16,7 @@ import pytest
 
 import interlingua as il
 from tests.kit.engines import QUICK, engine, finish, submit
+from tests.kit.wait_for import wait_for
 
 REPO = Path(__file__).parents[3]
 
@@ -63,9 +64,7 @@ def lives(pid: int) -> bool:
 
 
 async def wait_for_end(*pids: int) -> None:
-    async with asyncio.timeout(30):
-        while any(lives(pid) for pid in pids):
-            await asyncio.sleep(0.01)
+    await wait_for(lambda: not any(map(lives, pids)), 30)
 
 
 async def members(eng: il.Engine, run: str) -> tuple[int, int]:

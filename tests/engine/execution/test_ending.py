@@ -14,8 +14,9 @@ from interlingua.model.errors import Conflict, InvalidState, RunNotFound
 from interlingua.model.events import RunFinished
 from interlingua.model.filters import RunFilter
 from interlingua.store.sql.store import SqlStore
-from tests.engine.test_interference import sql, until
+from tests.kit.databases import sql
 from tests.kit.engines import PATIENT, engine, finish, never_reads_its_inbox, question, settle, submit
+from tests.kit.wait_for import wait_for
 
 
 class Notes(msgspec.Struct):
@@ -124,7 +125,7 @@ async def test_a_reader_misses_no_end_that_is_written_while_it_looks_into_the_st
             found = await look(of, after, limit, most_bytes)
             if after == reader.cursor and log.finished is None:
                 await eng.questions.answer(asked.id, {"approved": True})
-                await until(lambda: log.finished is not None)
+                await wait_for(lambda: log.finished is not None)
             return found
 
         eng.core.store.runs.events = slow  # type: ignore[method-assign]
@@ -207,7 +208,7 @@ async def test_a_rollback_that_nobody_read_in_time_gives_the_thread_back_as_it_w
         late = await submit(eng, "gated", {"text": "b"}, thread=thread.id)
         execution = eng.core.worker.execution(late.id)
         assert execution is not None
-        await until(lambda: execution.waits.entered)
+        await wait_for(lambda: execution.waits.entered)
         never_reads_its_inbox(execution)
         new = await submit(eng, "keeper", {"text": "c"}, thread=thread.id, when_busy="rollback")
         go.set()
@@ -240,10 +241,10 @@ async def test_a_rollback_forgets_what_the_run_had_called_too(store: Path, stubb
         run = await submit(eng, "parent")
         below = await asyncio.wait_for(entered.get(), 10)
         await eng.runs.cancel(run.id, rollback=True)
-        await until(lambda: sql(store, "SELECT count(*) FROM runs WHERE id=?", run.id) == [(0,)])
+        await wait_for(lambda: sql(store, "SELECT count(*) FROM runs WHERE id=?", run.id) == [(0,)])
         go.set()
-        await until(lambda: sql(store, "SELECT count(*) FROM runs") == [(0,)])
-        await until(lambda: eng.core.worker.log_of(below) is None)
+        await wait_for(lambda: sql(store, "SELECT count(*) FROM runs") == [(0,)])
+        await wait_for(lambda: eng.core.worker.log_of(below) is None)
         with pytest.raises(RunNotFound):
             await eng.runs.get(below)
 
@@ -260,7 +261,7 @@ async def test_a_child_that_had_ended_is_gone_from_memory_with_its_parent(store:
         await question(eng, run.id)
         (below,) = await eng.runs.search(RunFilter(parent=run.id))
         await eng.runs.cancel(run.id, rollback=True)
-        await until(lambda: eng.core.worker.log_of(run.id) is None)
+        await wait_for(lambda: eng.core.worker.log_of(run.id) is None)
         with pytest.raises(RunNotFound):
             await eng.runs.get(below.id)
 
@@ -289,7 +290,7 @@ async def test_a_delayed_run_that_may_wait_gets_in_line(store: Path) -> None:
         busy = await submit(eng, "holder", thread=thread.id)
         asked = await question(eng, busy.id)
         late = await submit(eng, "keeper", {"text": "b"}, thread=thread.id, delay=0.05, when_busy="enqueue")
-        await until(lambda: sql(store, "SELECT queued IS NOT NULL FROM runs WHERE id=?", late.id) == [(1,)])
+        await wait_for(lambda: sql(store, "SELECT queued IS NOT NULL FROM runs WHERE id=?", late.id) == [(1,)])
         await eng.questions.answer(asked.id, {"approved": True})
         await eng.runs.wait(late.id, timeout=10)
         assert (await eng.threads.get(thread.id)).values == {"items": ["held", "b"]}
@@ -322,7 +323,7 @@ async def test_a_delayed_run_in_line_can_be_cancelled(store: Path) -> None:
         busy = await submit(eng, "holder", thread=thread.id)
         await question(eng, busy.id)
         late = await submit(eng, "keeper", {"text": "b"}, thread=thread.id, delay=0.05, when_busy="enqueue")
-        await until(lambda: sql(store, "SELECT queued IS NOT NULL FROM runs WHERE id=?", late.id) == [(1,)])
+        await wait_for(lambda: sql(store, "SELECT queued IS NOT NULL FROM runs WHERE id=?", late.id) == [(1,)])
         await eng.runs.cancel(late.id)
         assert (await eng.runs.wait(late.id, timeout=10)).status is il.Status.CANCELLED
         await settle()

@@ -18,8 +18,8 @@ import interlingua as il
 from interlingua.engine.agents.codec import Codec
 from interlingua.engine.log.record_keys import place_of
 from interlingua.model.errors import InvalidRequest
-from interlingua.model.events import QuestionAsked, Recorded, RunBlocked, RunRestarted, Thought
-from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, log, parked, question, submit
+from interlingua.model.events import QuestionAsked, Recorded, RunRestarted, Thought
+from tests.kit.engines import PATIENT, QUICK, blocked, bodies, crash, engine, finish, log, parked, question, submit
 
 Wait = Callable[[str], Awaitable[None]]
 
@@ -44,15 +44,6 @@ class Gate:
     def set_order(self, *names: str) -> None:
         self.order = list(names)
         self._passed.clear()
-
-
-async def blocked(eng: il.Engine, run: str) -> RunBlocked:
-    """Wait until the run is blocked, and say why."""
-    async with asyncio.timeout(20):
-        async for event in eng.runs.events(run):
-            if isinstance(event.body, RunBlocked):
-                return event.body
-    raise AssertionError("it ended")
 
 
 async def both_recorded(eng: il.Engine, run: str, count: int) -> None:
@@ -475,7 +466,8 @@ async def test_other_code_blocks_the_run_and_nothing_is_executed(store: Path, ch
         await parked(eng, run.id)
     async with engine(store, agent_with(after), helper) as eng:
         await eng.questions.answer(asked.id, {"approved": True})
-        found = await blocked(eng, run.id)
+        found = (await blocked(eng, run.id)).blocked
+        assert found is not None
         assert (found.reason, found.message) == ("history_mismatch", message)
         assert [one.id for one in await eng.questions.open()] == []
     assert CHARGED == [10]
@@ -495,7 +487,8 @@ async def test_history_that_the_code_does_not_come_to_blocks_the_run(store: Path
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        found = await blocked(eng, run.id)
+        found = (await blocked(eng, run.id)).blocked
+        assert found is not None
         assert found.message == 'the history has ask \'confirm\' ({"message":"Good?"}) here; the code ended'
 
 
@@ -510,7 +503,8 @@ async def test_a_question_that_is_asked_in_other_words_is_not_answered_by_the_ol
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
-        found = await blocked(eng, run.id)
+        found = (await blocked(eng, run.id)).blocked
+        assert found is not None
         assert "first draft" in found.message
         assert "second draft" in found.message
         assert found.details["history"].startswith("ask 'confirm'")

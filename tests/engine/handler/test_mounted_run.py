@@ -16,8 +16,7 @@ from interlingua.engine.handler.mounted_run import MOUNTED_FROM, LeftRun, Mounte
 from interlingua.model.card import AgentCard
 from interlingua.model.errors import InvalidAnswer
 from interlingua.model.events import CancelRequested, OutputDelta, RunRestarted, Thought, Warned
-from interlingua.model.filters import RunFilter
-from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, parked, question, submit
+from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, gone, listens, parked, question, submit
 
 
 class Far:
@@ -54,12 +53,6 @@ def asking(far: Far, on_cancel: OnCancel | None = None) -> Agent[..., Any]:
             raise
 
     return Agent(card(), handler, shape="async", ctx_param="ctx", on_cancel=on_cancel or far.on_cancel)
-
-
-async def gone(eng: il.Engine, run: str) -> None:
-    async with asyncio.timeout(20):
-        while any(row.id == run for row in await eng.runs.search(RunFilter())):
-            await eng.runs.next_hint(run)
 
 
 async def parked_run(eng: il.Engine) -> str:
@@ -502,13 +495,6 @@ async def asked_of(eng: il.Engine) -> str:
     run = await submit(eng, "far")
     await question(eng, run.id)
     return run.id
-
-
-async def listens(eng: il.Engine, run: str) -> None:
-    """Until it is decided that it stays."""
-    async with asyncio.timeout(20):
-        while (here := eng.core.worker.execution(run)) is None or here.parking not in eng.core.worker.listeners:
-            await asyncio.sleep(0)
 
 
 async def test_of_runs_that_wait_for_what_may_be_answered_there_those_with_the_newest_questions_stay(

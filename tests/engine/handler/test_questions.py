@@ -11,8 +11,9 @@ import pytest
 
 import interlingua as il
 from interlingua.model.errors import AlreadyAnswered, Denied, InvalidAnswer, QuestionNotFound, TooLarge
-from interlingua.model.events import QuestionAnswered, QuestionAsked, QuestionWithdrawn, RunBlocked
-from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, kinds, question, submit
+from interlingua.model.events import QuestionAnswered, QuestionAsked, QuestionWithdrawn
+from tests.kit.engines import PATIENT, QUICK, blocked, bodies, crash, engine, finish, kinds, question, submit
+from tests.kit.wait_for import wait_for
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
 
@@ -99,14 +100,6 @@ async def test_answering_what_is_not_there_says_so(store: Path) -> None:
             await eng.questions.answer(asked.id, {"approved": True})
 
 
-async def _blocked(eng: il.Engine, run: str) -> str:
-    async with asyncio.timeout(20):
-        async for event in eng.runs.events(run):
-            if isinstance(event.body, RunBlocked):
-                return event.body.message
-    raise AssertionError("it ended")
-
-
 async def test_approving_one_draft_never_approves_another(store: Path) -> None:
     """Where the question is another one, the answer to the first is not used, and the run is blocked."""
     drafts = iter(["first draft", "second draft"])
@@ -123,9 +116,10 @@ async def test_approving_one_draft_never_approves_another(store: Path) -> None:
         run = await submit(eng, "agent")
         old = await question(eng, run.id)
         await eng.questions.answer(old.id, {"approved": True, "reason": "the first is fine"})
-        message = await _blocked(eng, run.id)
-        assert "the history has ask 'approve' (" in message
-        assert "the code calls ask 'approve' (" in message
+        found = (await blocked(eng, run.id)).blocked
+        assert found is not None
+        assert "the history has ask 'approve' (" in found.message
+        assert "the code calls ask 'approve' (" in found.message
         assert not (await eng.runs.get(run.id)).status.final
     assert sent == []
 
@@ -143,7 +137,7 @@ async def test_a_question_that_changed_while_open_blocks_the_run_and_stays_open(
         run = await submit(eng, "agent")
         old = await question(eng, run.id)
         await eng.runs.send(run.id, "wake up")  # enters the agent again
-        await _blocked(eng, run.id)
+        await blocked(eng, run.id)
         assert [one.id for one in await eng.questions.open()] == [old.id]
         assert not await bodies(eng, run.id, QuestionWithdrawn)
 
@@ -309,8 +303,7 @@ async def test_no_answer_is_accepted_once_the_run_is_being_left(store: Path, how
     settings = il.Settings(park_after=60, cancel_grace=60, sweep_every=0.05, stall_warning=0)
     async with engine(store, agent, settings=settings) as eng, asyncio.timeout(60):
         run = await submit(eng, "agent", timeout=1.0 if how == "timeout" else None)
-        while not (asked := await eng.questions.open(run=run.id)):
-            await asyncio.sleep(0.01)
+        asked = await wait_for(lambda: eng.questions.open(run=run.id))
         if how == "cancel":
             await eng.runs.cancel(run.id)
         await left.wait()

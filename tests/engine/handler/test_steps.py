@@ -13,6 +13,7 @@ import interlingua as il
 from interlingua.model.events import ArtifactAdded, Recorded, RunRestarted, Thought, ToolCall
 from tests.engine.log.test_replay import output_of
 from tests.kit.engines import PATIENT, bodies, crash, engine, finish, kinds, question, submit
+from tests.kit.wait_for import wait_for
 
 Context = il.Context[None, None]
 REFUSED: dict[str, Callable[[Context], Awaitable[Any]]] = {
@@ -118,9 +119,7 @@ async def test_a_step_that_a_crash_cut_short_gets_the_same_id_again(store: Path)
 
     eng = await engine(store, agent, settings=PATIENT).__aenter__()
     run = await submit(eng, "agent")
-    async with asyncio.timeout(20):
-        while not seen:
-            await asyncio.sleep(0)
+    await wait_for(lambda: seen)
     await crash(eng)
     async with engine(store, agent) as eng:
         assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "paid"}

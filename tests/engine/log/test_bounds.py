@@ -20,6 +20,7 @@ from interlingua.model.errors import AlreadyFinished, Unavailable
 from interlingua.model.events import MessageReceived, QuestionAsked
 from tests.kit.databases import disk_is_busy
 from tests.kit.engines import PATIENT, QUICK, engine, finish, parked, question, settle, submit
+from tests.kit.wait_for import wait_for
 
 MB = 1024 * 1024
 SMALL = msgspec.structs.replace(PATIENT, keep_live_bytes=2 * MB)
@@ -172,9 +173,7 @@ async def test_output_waits_for_the_disk_by_its_bytes(store: Path, shape: str) -
                 break
         with disk_is_busy(store):
             go.set()
-            async with asyncio.timeout(20):
-                while said < 5:
-                    await asyncio.sleep(0.01)
+            await wait_for(lambda: said >= 5)
             await settle()
             assert said < 20
         view = await eng.runs.wait(run.id, timeout=20)
@@ -459,9 +458,7 @@ async def test_a_run_that_has_ended_leaves_memory_without_the_collector(store: P
         try:
             for agent, given in (("steps", {}), ("steps", {"fails": True}), ("plain", {})):
                 await finish(eng, agent, given)
-            async with asyncio.timeout(10):
-                while any(ref() is not None for ref in gone):
-                    await asyncio.sleep(0.01)
+            await wait_for(lambda: all(ref() is None for ref in gone))
         finally:
             gc.enable()
     assert len(gone) == 3

@@ -8,8 +8,8 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import RunBlocked
-from tests.engine.runs.test_blocked_runs import Project, blocked, deployed, project
-from tests.kit.engines import PATIENT, bodies, crash, engine, submit
+from tests.engine.runs.test_blocked_runs import Project, deployed, project
+from tests.kit.engines import PATIENT, blocked, bodies, crash, engine, submit
 
 __all__ = ["project"]
 

@@ -14,7 +14,7 @@ import pytest
 import interlingua as il
 from interlingua.model.delta import ABSENT, Joiner
 from interlingua.model.events import OutputDelta, Recorded, RunRestarted, RunStarted
-from tests.kit.engines import PATIENT, bodies, crash, engine, finish, kinds, log, question, submit
+from tests.kit.engines import PATIENT, bodies, crash, engine, finish, kinds, log, parked, question, submit
 
 
 class Draft(msgspec.Struct):
@@ -435,9 +435,7 @@ async def test_a_parked_run_holds_no_memory_and_outlives_restarts(store: Path) -
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         asked = await question(eng, run.id)
-        async with asyncio.timeout(5):
-            while eng.core.worker.execution(run.id) is not None:
-                await asyncio.sleep(0)
+        await parked(eng, run.id)
         assert eng.core.worker.running == 0
     for _ in range(3):
         async with engine(store, agent) as eng:
@@ -478,9 +476,7 @@ async def test_a_long_sleep_holds_no_memory_and_survives_a_restart(store: Path) 
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
-        async with asyncio.timeout(5):
-            while eng.core.worker.execution(run.id) is not None:
-                await asyncio.sleep(0)
+        await parked(eng, run.id)
     async with engine(store, agent) as eng:
         assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "woken"}
         events = await log(eng, run.id)
@@ -513,9 +509,7 @@ async def test_an_old_owner_cannot_write(store: Path) -> None:
         )
         before = await sqlite.runs.event_rows(run.id, 0, 100)
         go.set()
-        async with asyncio.timeout(5):
-            while eng.core.worker.execution(run.id) is not None:
-                await asyncio.sleep(0.001)
+        await parked(eng, run.id)
         assert await sqlite.runs.event_rows(run.id, 0, 100) == before
         row = await sqlite.runs.get(run.id)
         assert row is not None

@@ -20,7 +20,7 @@ from interlingua.engine.agents.imported_files import imports_of
 from interlingua.model.events import CodeChanged, RunBlocked, RunCreated, Warned
 from interlingua.model.filters import RunFilter
 from interlingua.model.run import Blocked
-from tests.kit.engines import QUICK, bodies, engine, kinds, parked, question, settle, submit
+from tests.kit.engines import QUICK, blocked, bodies, engine, kinds, parked, question, settle, submit
 
 _GOOD = """
 import interlingua as il
@@ -73,15 +73,6 @@ def project(tmp_path: Path) -> Project:
     folder = tmp_path / "shop"
     folder.mkdir()
     return Project(folder)
-
-
-async def blocked(eng: il.Engine, run: str) -> il.Run:
-    """Wait until a run is blocked."""
-    async with asyncio.timeout(20):
-        while (view := await eng.runs.get(run)).blocked is None:
-            assert not view.status.final, (view.status, view.error)
-            await eng.runs.next_hint(run)
-    return view
 
 
 async def asked(store: Path | str, project: Project) -> tuple[str, str]:

@@ -11,16 +11,11 @@ import pytest
 import interlingua as il
 from interlingua.model.errors import Conflict
 from interlingua.model.events import QuestionAsked, Recorded, RunBlocked, RunCreated
-from tests.kit.engines import bodies, engine, finish, kinds, log, parked, question, submit
+from tests.kit.engines import blocked, bodies, engine, finish, kinds, log, parked, question, submit
 
-from .test_blocked_runs import Project, asked, blocked, deployed
+from .test_blocked_runs import Project, asked, deployed, project
 
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    folder = tmp_path / "shop"
-    folder.mkdir()
-    return Project(folder)
+__all__ = ["project"]
 
 
 async def test_a_failed_run_goes_on_from_its_last_good_record(store: Path | str) -> None:

@@ -26,7 +26,7 @@ from interlingua.model.events import CancelRequested, OutputDelta, RunFinished
 from interlingua.model.filters import RunFilter
 from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite.store import SQLiteStore
-from tests.kit.engines import PATIENT, QUICK, engine, finish, kinds, log, question, submit
+from tests.kit.engines import PATIENT, QUICK, engine, finish, gone, kinds, log, question, submit
 
 
 @il.agent
@@ -468,9 +468,7 @@ async def test_finished_runs_are_deleted_after_their_time_when_that_is_asked_for
     settings = il.Settings(ttl_runs=0.05, sweep_every=0.02, stall_warning=0)
     async with engine(store, upper, settings=settings) as eng:
         run = await finish(eng, "upper", {"text": "x"})
-        async with asyncio.timeout(10):
-            while await eng.runs.search(RunFilter()):
-                await asyncio.sleep(0.01)
+        await gone(eng, run.id)
         eng.core.worker.forget(run.id)
         with pytest.raises(RunNotFound):
             await eng.runs.get(run.id)

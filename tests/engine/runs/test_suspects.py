@@ -11,6 +11,7 @@ import pytest
 import interlingua as il
 from interlingua.store.rows import SUSPECT
 from tests.kit.engines import PATIENT, crash, engine, finish, submit
+from tests.kit.wait_for import wait_for
 
 
 class Scene:
@@ -196,9 +197,7 @@ async def test_a_suspect_that_makes_a_record_makes_room_for_the_next(store: Path
         if life < 2:
             await asyncio.gather(*(event.wait() for event in reached.values()))
             await crash(eng)
-    async with asyncio.timeout(20):
-        while len(entered) < 5:
-            await asyncio.sleep(0)
+    await wait_for(lambda: len(entered) == 5)
     assert sum(event.is_set() for event in reached.values()) == 1
     go.set()
     async with asyncio.timeout(20):

@@ -21,7 +21,8 @@ from interlingua.model.errors import (
 )
 from interlingua.model.filters import RunFilter, ThreadFilter
 from interlingua.store.sql.store import SqlStore
-from tests.kit.engines import PATIENT, crash, engine, finish, question, submit
+from tests.kit.engines import PATIENT, crash, engine, finish, gone, question, submit
+from tests.kit.wait_for import wait_for
 
 
 class Chat(msgspec.Struct):
@@ -189,9 +190,7 @@ async def test_rollback_cancels_and_forgets_the_run_that_has_the_thread(
         await question(eng, old.id)
         new = await submit(eng, "chat", {"message": "now"}, thread=thread.id, when_busy="rollback")
         assert (await eng.runs.wait(new.id, timeout=10)).output == {"text": "1: now"}
-        async with asyncio.timeout(5):
-            while len(await eng.runs.search(RunFilter())) > 1:
-                await asyncio.sleep(0)
+        await gone(eng, old.id)
         with pytest.raises(RunNotFound):
             await eng.runs.get(old.id)
 
@@ -364,9 +363,11 @@ async def test_unused_threads_are_deleted_after_their_time_when_that_is_asked_fo
     settings = il.Settings(ttl_threads=0.05, sweep_every=0.02, stall_warning=0)
     async with engine(store, settings=settings) as eng:
         await eng.threads.create()
-        async with asyncio.timeout(10):
-            while await eng.threads.search(ThreadFilter()):
-                await asyncio.sleep(0.01)
+
+        async def no_threads() -> bool:
+            return not await eng.threads.search(ThreadFilter())
+
+        await wait_for(no_threads)
 
 
 async def test_runs_that_are_submitted_at_once_take_their_turns_in_order(store: Path) -> None:

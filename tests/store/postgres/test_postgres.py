@@ -38,6 +38,7 @@ from tests.kit.databases import sql
 from tests.kit.engines import engine, log, submit
 from tests.kit.ports import free_port
 from tests.kit.postgres import fresh, own_server
+from tests.kit.wait_for import wait_for
 from tests.store.sql.test_store import append, event, owned, row
 
 
@@ -385,8 +386,7 @@ async def test_a_server_that_goes_away_for_long_at_a_commit_refuses_no_run_that_
         proxy.cut = f"{cut} for long"
         submitting = submitted(one)
         async with asyncio.timeout(20):
-            while not proxy.away:
-                await asyncio.sleep(0.01)
+            await wait_for(lambda: proxy.away)
             refused = submitted(other)  # it gets its answer when patience is at an end, as the first would
             with pytest.raises(StoreError):
                 await refused
@@ -411,8 +411,7 @@ async def test_what_is_in_doubt_when_the_store_is_closed_is_told_as_unknown(url:
         proxy.cut = "after for long"
         writing = asyncio.ensure_future(store.documents.link("k", "a", "1"))
         async with asyncio.timeout(20):
-            while not proxy.away:
-                await asyncio.sleep(0.01)
+            await wait_for(lambda: proxy.away)
             with pytest.raises(StoreError):
                 await store.documents.link("k", "b", "1")
         assert not writing.done()
@@ -470,10 +469,8 @@ async def test_what_streams_changes_no_index_of_its_row(url: str) -> None:
         assert await append(store, r, seq, event(r.id, seq)) is None
     await store.close()  # which tells the server's statistics
     counts = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid=CAST('runs' AS regclass)"
-    async with asyncio.timeout(20):
-        while (found := sql(url, counts)[0])[0] < 58:
-            await asyncio.sleep(0.01)
-    assert found[1] >= 50, found
+    await wait_for(lambda: sql(url, counts)[0][0] >= 58)
+    assert sql(url, counts)[0][1] >= 50
 
 
 # -- addresses, schemas, and what cannot be kept ---------------------------------------------------------------
@@ -581,9 +578,7 @@ async def test_a_process_that_starts_while_its_server_is_away_waits_for_it(
     there = parts._replace(netloc=f"{parts.username}:{parts.password}@127.0.0.1:{port}").geturl()
     eng = il.Engine(there, settings=il.Settings(stall_warning=0))
     starting = asyncio.create_task(eng.start())
-    async with asyncio.timeout(30):
-        while not [record for record in caplog.records if "waiting for it" in record.message]:
-            await asyncio.sleep(0.01)
+    await wait_for(lambda: [record for record in caplog.records if "waiting for it" in record.message], 30)
     await asyncio.sleep(_START_PAUSE * 2)
     assert not starting.done()
     async with Proxy(url, port):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import interlingua as il
 from interlingua.app.probes import Probes
 from interlingua.model.errors import Unavailable
 from tests.kit.engines import QUICK, engine, finish, parked, submit
+from tests.kit.wait_for import wait_for
 
 
 @il.agent
@@ -56,9 +56,7 @@ async def test_a_file_that_is_removed_or_replaced_is_noticed(
             await submit(eng, "echo", {"text": "lost"}, key="k")
         with pytest.raises(Unavailable):
             await eng.runs.send(waits.id, "lost")
-        async with asyncio.timeout(10):
-            while not any(r.levelname == "ERROR" and "store.db" in r.message for r in caplog.records):
-                await asyncio.sleep(0.01)
+        await wait_for(lambda: any(r.levelname == "ERROR" and "store.db" in r.message for r in caplog.records))
 
         kept.replace(store)
         assert (await probes.readyz()).status_code == 200
