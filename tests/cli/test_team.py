@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.model.team.test_manifest import ANALYST, PM, QA
+from tests.kit.manifests import ANALYST, PM, QA
 
 from ..protocols.cap.test_loading import TEAM_TOML, written
 from .conftest import Result

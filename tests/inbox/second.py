@@ -15,7 +15,7 @@ from interlingua.app.serve import ServeSettings, serving
 from interlingua.engine.teams.members import TeamAgent
 from tests.kit.engines import PATIENT
 from tests.kit.processes import say
-from tests.protocols.cap.door_common import member, team
+from tests.kit.teams import member, team
 from tests.protocols.editor.mount_common import mount
 
 

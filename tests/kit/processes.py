@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit import warm_python
+from tests.kit.wait_for import wait_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,3 +72,14 @@ async def ended(process: Process, *, gently: bool = False) -> AsyncIterator[Proc
         yield process
     finally:
         await end(process, gently=gently)
+
+
+def lives(pid: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+async def wait_for_end(*pids: int) -> None:
+    await wait_for(lambda: not any(map(lives, pids)), 30)

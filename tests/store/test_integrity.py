@@ -19,8 +19,7 @@ from interlingua.store.schema import Plan, Step
 from interlingua.store.sqlite import migration as sqlite
 from interlingua.store.sqlite.store import SQLiteStore
 from tests.kit.databases import sql
-
-from .conftest import at
+from tests.kit.rows import at
 
 
 @il.agent

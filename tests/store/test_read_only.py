@@ -25,9 +25,7 @@ from interlingua.store.rows import WorkerRow
 from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite.store import SQLiteStore
 from tests.kit.databases import sql
-from tests.store.sql.test_store import append, event, owned
-
-from .conftest import at
+from tests.kit.rows import append, at, event, owned
 
 LIST = """
 import asyncio, sys

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 
 import interlingua as il
 from tests.kit.engines import QUICK, engine, finish, submit
-from tests.kit.wait_for import wait_for
+from tests.kit.processes import lives, wait_for_end
 
 REPO = Path(__file__).parents[3]
 
@@ -54,17 +53,6 @@ def leaves() -> None:
 @il.agent(process=True)
 def fine() -> int:
     return os.getpid()
-
-
-def lives(pid: int) -> bool:
-    """Whether there is such a process that has not ended."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
-
-
-async def wait_for_end(*pids: int) -> None:
-    await wait_for(lambda: not any(map(lives, pids)), 30)
 
 
 async def members(eng: il.Engine, run: str) -> tuple[int, int]:

@@ -15,8 +15,8 @@ import interlingua as il
 from interlingua.engine.cluster import remote_agents
 from interlingua.model.errors import AgentNotFound, InvalidInput, Unavailable
 from interlingua.model.filters import RunFilter
-from tests.engine.teams.test_delegation import chain
 from tests.kit.engines import PATIENT, crash, engine, finish, question, submit
+from tests.kit.teams import chain
 
 
 @il.agent

@@ -20,8 +20,8 @@ from interlingua.model.events import RunCreated, RunMoved
 from interlingua.model.filters import RunFilter
 from interlingua.model.run_identity import Origin
 from tests.engine.cluster.test_remote_agents import doors, until, works
-from tests.engine.teams.test_delegation import chain
 from tests.kit.engines import PATIENT, QUICK, bodies, engine, finish, kinds, log, parked, question, submit
+from tests.kit.teams import chain
 
 
 def mailer(source: str, says: str = "", version: str = "0.1.0") -> il.Agent[..., Any]:

@@ -16,8 +16,7 @@ from interlingua.model.content import DataPart, Message, TextPart, ToolResultPar
 from interlingua.model.errors import AlreadyFinished, InvalidRequest, NotFound, TaskNotFound, TooLarge
 from interlingua.model.events import MessageSent, RunBlocked, Said
 from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, question, submit
-
-from .test_delegation import member, of_agent, team
+from tests.kit.teams import member, of_agent, team
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
 

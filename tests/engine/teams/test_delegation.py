@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,57 +26,12 @@ from interlingua.model.errors import (
 from interlingua.model.events import ChildCalled, DelegationRefused, RunCreated, body_decoder
 from interlingua.model.filters import RunFilter
 from interlingua.model.run import RunRequest
-from interlingua.model.team.authority import Authority, Limits, Scope, begin
-from interlingua.model.team.manifest import Manifest, Options, Rule, Team
+from interlingua.model.team.authority import Limits, Scope, begin
 from interlingua.model.team.oversight import Assignment
 from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, log, parked, question, submit
+from tests.kit.teams import authority_of, chain, first_of, member, of_agent, passes_on, shout, team, tree
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
-
-
-def member(id_: str, *allowed: str, overseer: str | None = None, limits: Limits | None = None) -> Manifest:
-    rules = {one: Rule(f"when {one} knows better") for one in allowed}
-    return Manifest(id_, f"You are {id_}.", allowed, rules, overseer, options=Options(limits=limits or Limits()))
-
-
-def team(*manifests: Manifest, entry: str = "lead", name: str = "crew", limits: Limits | None = None) -> Team:
-    made = Team(name, entry=entry, limits=limits or Limits())
-    made.manifests = {manifest.id: manifest for manifest in manifests}
-    return made
-
-
-@il.agent
-async def shout(text: str) -> str:
-    return text.upper()
-
-
-@il.agent
-async def passes_on(ctx: il.Context[None, None], text: str) -> str:
-    """Calls the agent that the first word names, with the rest."""
-    target, _, rest = text.partition(" ")
-    return str((await ctx.call(target, rest))["text"])
-
-
-async def authority_of(eng: il.Engine, run: str) -> Authority:
-    (created,) = await bodies(eng, run, RunCreated)
-    assert created.request.authority is not None
-    found: Authority = created.request.authority
-    return found
-
-
-async def tree(eng: il.Engine, root: str) -> list[il.Run]:
-    """All runs of a task, oldest first."""
-    return sorted(await eng.runs.search(RunFilter(root=root, limit=500, sealed=True)), key=lambda run: run.id)
-
-
-async def of_agent(eng: il.Engine, root: str, agent: str) -> list[il.Run]:
-    return [run for run in await tree(eng, root) if run.agent == agent]
-
-
-def chain(*, limits: Limits | None = None, lead: il.Agent[..., Any] = passes_on) -> Callable[[il.Engine], None]:
-    """lead → middle → expert; nobody else may."""
-    made = team(member("lead", "middle"), member("middle", "expert"), member("expert"), limits=limits)
-    return lambda eng: eng.teams.add_team(made, {"lead": lead, "middle": passes_on, "expert": shout})
 
 
 # -- a team is one agent ------------------------------------------------------------------------------------
@@ -462,18 +416,6 @@ async def test_a_deleted_run_gives_no_budget_back(store: Path) -> None:
         done = await eng.runs.wait(run.id, timeout=20)
         assert done.error is not None
         assert done.error.code == "over_budget"
-
-
-async def first_of(eng: il.Engine, root: str, agent: str) -> str:
-    """Wait until a run of that agent was called for below a run."""
-    seen: set[str] = set()
-    async with asyncio.timeout(20):
-        while True:
-            for one in await tree(eng, root):
-                if one.agent == agent:
-                    return one.id
-                seen.add(one.id)
-            await asyncio.gather(*(eng.runs.next_hint(one) for one in list(seen)[-1:]))
 
 
 async def test_a_call_with_a_wrong_input_counts_for_nothing(store: Path) -> None:

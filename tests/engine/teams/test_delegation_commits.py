@@ -14,8 +14,7 @@ from interlingua.model.errors import ChildFailed, ThreadConflict
 from interlingua.model.events import KINDS, ChildCalled, ChildEnded, MessageReceived, Said
 from tests.kit.databases import sql
 from tests.kit.engines import PATIENT, bodies, crash, engine, finish, log, submit
-
-from .test_delegation import first_of, member, passes_on, shout, team
+from tests.kit.teams import first_of, member, passes_on, shout, team
 
 
 async def test_a_delegation_that_an_old_owner_could_not_write_down_does_not_count(store: Path) -> None:

@@ -13,8 +13,7 @@ from interlingua.model.events import ErrorHandled, Said
 from interlingua.model.team.authority import Limits, Policy, Step
 from interlingua.model.team.manifest import Manifest
 from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, question, submit
-
-from .test_delegation import member, of_agent, passes_on, shout, team
+from tests.kit.teams import member, of_agent, passes_on, shout, team
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
 

@@ -17,8 +17,7 @@ from interlingua.model.team.authority import Policy, Scope, Step
 from interlingua.model.team.manifest import Binding, Manifest, Server, Team
 from interlingua.model.team.tools import ToolOutcome, ToolSpec
 from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, submit
-
-from .test_delegation import member, of_agent, team
+from tests.kit.teams import member, of_agent, team
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
 

@@ -41,10 +41,10 @@ from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
 from interlingua.model.team.oversight import Proposal, ReviewVerdict
 from interlingua.security.signing import SigningKey, genuine
-from tests.engine.teams.test_delegation import shout, tree
-from tests.engine.teams.test_oversight import SECRET, approve, judge, staff
 from tests.kit.databases import sql
 from tests.kit.engines import PATIENT, QUICK, engine, finish, question, submit
+from tests.kit.overseers import SECRET, approve, judge, staff
+from tests.kit.teams import shout, tree
 
 Lines = list[bytes]
 

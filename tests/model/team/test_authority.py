@@ -25,8 +25,7 @@ from interlingua.model.team.authority import (
     shrink,
 )
 from interlingua.model.team.manifest import Binding, Manifest, read_manifest
-
-from .test_manifest import ANALYST, PM, QA
+from tests.kit.manifests import ANALYST, PM, QA
 
 NOW = 1_750_000_000_000_000
 SECOND = 1_000_000

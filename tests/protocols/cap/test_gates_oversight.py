@@ -20,8 +20,8 @@ from interlingua.model.errors import DefinitionError, Rejected
 from interlingua.model.filters import RunFilter
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.oversight import Proposal, ReviewVerdict
-from tests.engine.teams.test_delegation import member, passes_on, shout, team
 from tests.kit.rpc_client import Refused
+from tests.kit.teams import member, passes_on, shout, team
 from tests.protocols.editor.common import Process, stdio
 from tests.protocols.mcp.web_common import clients
 

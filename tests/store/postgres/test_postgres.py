@@ -38,8 +38,8 @@ from tests.kit.databases import sql
 from tests.kit.engines import engine, log, submit
 from tests.kit.ports import free_port
 from tests.kit.postgres import fresh, own_server
+from tests.kit.rows import append, event, owned, row
 from tests.kit.wait_for import wait_for
-from tests.store.sql.test_store import append, event, owned, row
 
 
 @pytest.fixture

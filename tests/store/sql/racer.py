@@ -19,8 +19,7 @@ from interlingua.model.status import Status
 from interlingua.store.changes import CommitThread, CountDelegation, DropInbox, Submission, Tally
 from interlingua.store.open import open_store
 from tests.kit.processes import say
-
-from .test_store import append, event, row
+from tests.kit.rows import append, event, row
 
 MANY = 60
 BUDGET = 20

@@ -13,8 +13,7 @@ from interlingua.model.run import RunRequest
 from interlingua.store.changes import Submission
 from interlingua.store.rows import RunRow
 from interlingua.store.sql.store import SqlStore
-
-from .test_store import event, row
+from tests.kit.rows import event, row
 
 
 def new(r: RunRow, **how: Any) -> Submission:

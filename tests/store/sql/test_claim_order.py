@@ -16,8 +16,7 @@ from interlingua.store.rows import RunRow
 from interlingua.store.sql import admission, claims
 from interlingua.store.sql.dialect import Connection, Cursor, Lock
 from interlingua.store.sql.store import SqlStore
-
-from .test_store import append, event, owned, row
+from tests.kit.rows import append, event, owned, row
 
 
 async def due(store: SqlStore, caller: str = "me", *, take: str | None = None, **fields: Any) -> RunRow:

@@ -26,7 +26,7 @@ from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite import connection as sqlite_connection
 from interlingua.store.sqlite.store import SQLiteStore
 from tests.kit.examples import many
-from tests.store.conftest import at
+from tests.kit.rows import at
 
 FOREVER = 2**62
 

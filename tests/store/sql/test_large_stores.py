@@ -29,9 +29,7 @@ from interlingua.store.sqlite import migration as sqlite_migration
 from interlingua.store.sqlite.connection import SQLiteConnection, connect
 from interlingua.store.sqlite.migration import migrate
 from interlingua.store.sqlite.store import SQLiteStore
-from tests.store.conftest import at
-
-from .test_store import append, event, row
+from tests.kit.rows import append, at, event, row
 
 ROOM = Places(16, 16, 16)
 

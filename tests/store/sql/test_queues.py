@@ -18,9 +18,7 @@ from interlingua.model.status import Status
 from interlingua.store import integrity
 from interlingua.store.rows import MoveTo, ProjectRow, RunRow, WorkerRow
 from interlingua.store.sql.store import SqlStore
-from tests.store.conftest import at
-
-from .test_store import append, event, row
+from tests.kit.rows import append, at, event, row
 
 OLD, NEW = "shop file:old.py", "shop file:new.py"
 QUEUE = f"{OLD} a@1.0"

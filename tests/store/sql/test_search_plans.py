@@ -19,10 +19,9 @@ from interlingua.store.sql.dialect import Connection, Cursor
 from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite.store import SQLiteStore
 from tests.kit.databases import sql
-from tests.store.conftest import at
+from tests.kit.rows import append, at, event, row
 
 from .test_claim_order import Explained
-from .test_store import append, event, row
 
 RUNS = [
     RunFilter(caller="ann"),

@@ -19,8 +19,7 @@ from interlingua.model.status import Status
 from interlingua.store.changes import CommitThread, PutQuestion, Submission
 from interlingua.store.rows import RunRow
 from interlingua.store.sql.store import SqlStore
-
-from .test_store import append, event, row
+from tests.kit.rows import append, event, row
 
 _ROOT = Path(__file__).resolve().parents[3]
 

@@ -15,9 +15,9 @@ from interlingua.model.run import Question, RunRequest
 from interlingua.store.changes import PutQuestion, Submission
 from interlingua.store.sql.store import SqlStore
 from tests.kit import processes
+from tests.kit.rows import append, event, owned, row
 
 from .racer import BUDGET, MANY
-from .test_store import append, event, owned, row
 
 
 async def race(store: Path | str, *what: str) -> list[Any]:
