@@ -52,7 +52,7 @@ async def test_how_late_events_came_is_counted_by_agent_and_by_caller(postgres: 
         assert set(by) == {"laptop", "phone"}
         assert by["laptop"] > by["phone"] > 10
         assert sum(by.values()) == came["talk"]
-        late = eng.core.worker.meters.agents.of("talk").told
+        late = eng.core.worker.meters.agents.of("talk").delivery
         assert 0 < late.total < SOON * late.count
         assert "bus_reads_from_store_total{" not in told
     forget(store)
@@ -65,7 +65,7 @@ async def test_a_reader_that_goes_on_from_a_cursor_counts_for_the_same_caller(st
         callers = eng.core.worker.meters.callers
         cursor = 0
         for _ in range(2):
-            before = callers.of("laptop").told.count
+            before = callers.of("laptop").delivery.count
             async for event in eng.runs.events(run, after=cursor):
                 cursor = event.seq
                 if callers.of("laptop").delivery.count > before:
@@ -102,7 +102,7 @@ async def test_the_trace_of_a_run_tells_how_late_its_reader_was_told(
         assert isinstance(longest, float)
         assert isinstance(mean, float)
         assert 0 < mean <= longest < SOON
-        assert about.pop("interlingua.bus.messages") == eng.core.worker.meters.agents.of("talk").told.count
+        assert about.pop("interlingua.bus.messages") == eng.core.worker.meters.agents.of("talk").delivery.count
         assert about == {
             "gen_ai.agent.name": "talk", "interlingua.run.id": run, "interlingua.caller": "key:1",
             "interlingua.bus.reads_from_store": 0,
