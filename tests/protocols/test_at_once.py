@@ -95,7 +95,7 @@ async def here(store: Path, server: Server, protocol: str) -> AsyncIterator[il.E
 @pytest.fixture(autouse=True)
 def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody else in this process may have asked for traces, which tell of every step."""
-    monkeypatch.setattr(tracing, "wanted", lambda: False)
+    monkeypatch.setattr(tracing, "enabled", lambda: False)
 
 
 @pytest.fixture

@@ -115,6 +115,15 @@ class Engine:
         return self.core.worker.spawn(work)
 
     def on_store_change(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Calls a function when other processes wrote to the store, or may have. Returns a function that ends that."""
-        self.core.store_listeners.append(listener)
-        return lambda: self.core.store_listeners.remove(listener)
+        """Calls a function when other processes wrote to the store, or may have.
+
+        Returns a function that ends that; it may be called again.
+        """
+        listeners = self.core.store_listeners
+        listeners.append(listener)
+
+        def end() -> None:
+            with contextlib.suppress(ValueError):
+                listeners.remove(listener)
+
+        return end

@@ -13,7 +13,7 @@ import logging
 import secrets
 import ssl
 import time
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -93,6 +93,7 @@ class Node:
         self._news: dict[str, set[asyncio.Future[None]]] = {}
         self._declared = skills.declared(list(self.settings.skills))
         self._card: tuple[Any, dict[str, Any]] | None = None
+        self._end_listening: Callable[[], None] = lambda: None
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -108,6 +109,7 @@ class Node:
         await self.peers.load()
         self.running = True
         self.started_at = time.time()
+        self._end_listening = self.engine.on_store_change(self._foreign_change)
         try:
             if settings.listens and ("p2p" in settings.transport_modes or settings.relay is None):
                 await self._listen()
@@ -123,7 +125,6 @@ class Node:
         except BaseException:
             await self.stop()
             raise
-        self._end_listening = self.engine.on_store_change(self._foreign_change)
         if settings.calls:
             for named in settings.join:
                 self.calling.connect(named)
