@@ -16,7 +16,6 @@ import interlingua as il
 from bench.bridge_clients import CLIENTS
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_to_serve, parse
-from interlingua.transports import calls
 from tests.kit.engines import QUICK
 
 PROTOCOLS = sorted(CLIENTS)
@@ -32,12 +31,6 @@ async def speaks(ctx: il.Context[Any, Any], text: str) -> AsyncIterator[str]:
 @il.agent
 async def other() -> str:
     return "a client has a choice"
-
-
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No run is over at once: all of them go the long way."""
-    monkeypatch.setattr(calls, "A_MOMENT", 0.0)
 
 
 @contextlib.asynccontextmanager
@@ -76,7 +69,6 @@ async def found_by_the_collector(server: Server, protocol: str) -> Counter[str]:
         await client.close()
 
 
-@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("mounted", PROTOCOLS)
 async def test_of_runs_of_a_mounted_agent_nothing_is_left_to_the_collector(tmp_path: Path, mounted: str) -> None:
     async with hub(tmp_path, mounted) as server:
@@ -84,7 +76,6 @@ async def test_of_runs_of_a_mounted_agent_nothing_is_left_to_the_collector(tmp_p
     assert {name: count for name, count in left.items() if count >= 10} == {}
 
 
-@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("served", PROTOCOLS)
 async def test_of_runs_at_a_door_nothing_is_left_to_the_collector(tmp_path: Path, served: str) -> None:
     async with hub(tmp_path, "connect") as server:

@@ -60,6 +60,27 @@ async def test_callers_are_not_told_where_the_store_is(store: Path, monkeypatch:
         monkeypatch.undo()
 
 
+async def test_callers_are_not_told_where_a_file_was_that_is_gone(tmp_path: Path) -> None:
+    store = tmp_path / "store.db"
+    async with serving(store, [waits], ServeSettings(port=0)) as server:
+        async with httpx2.AsyncClient(base_url=server.address) as http:
+            kept = store.with_name("kept.db")
+            store.rename(kept)
+            asked = [
+                await http.post("/connect/runs", json={"agent_id": "waits", "input": {}}),
+                await http.post(
+                    "/mcp/", json={"jsonrpc": "2.0", "id": 1, "method": "agents/run", "params": {"name": "waits"}}
+                ),
+                await http.post("/peer/message:send", json={"role": "user", "text": "x", "skill_id": "waits"}),
+            ]
+            kept.rename(store)
+        for answer in asked:
+            assert answer.status_code >= 400 or "error" in answer.text, answer.text
+            assert str(tmp_path) not in answer.text
+        assert asked[0].status_code == 503
+        assert "the store's file is gone" in asked[0].text
+
+
 async def test_a_stream_that_the_store_cuts_off_is_one_line_of_the_log(
     store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

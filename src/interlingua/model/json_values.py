@@ -137,9 +137,12 @@ def digest(value: Any) -> str:
     return hashlib.sha256(_ordered.encode(value)).hexdigest()
 
 
-def to_plain(value: Any) -> Any:
-    """`msgspec.to_builtins`, with the members of sets in an order that is the same in every process."""
-    return msgspec.to_builtins(_with_lists(value))
+def to_plain(value: Any, encode_other: Callable[[Any], Any] | None = None) -> Any:
+    """`msgspec.to_builtins`, with the members of sets in an order that is the same in every process.
+
+    `encode_other` encodes what msgspec does not know.
+    """
+    return msgspec.to_builtins(_with_lists(value), enc_hook=encode_other)
 
 
 def in_order(members: Iterable[Any]) -> list[Any]:

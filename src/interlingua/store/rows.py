@@ -42,7 +42,7 @@ class RunRow(msgspec.Struct):
     turn: int = 0  # place in its line, of a run that is due; given by the store
     origin: str = ""  # project and source of the code that began it
     queue: str = ""  # origin, agent and version: workers that serve this queue claim the run
-    blocked: str | None = None  # digests of the code that could not go on with it, separated by blanks
+    blocked: str | None = None  # digests of the last 50 codes that could not go on with it, separated by blanks
     blocked_reason: str | None = None  # why it is blocked, as JSON: reason, message, details
 
 

@@ -263,3 +263,11 @@ def _scalar(token: bytes) -> int | str | None:
 
 def _none(_: str) -> None:
     return None
+
+
+def encode(value: Any) -> bytes:
+    """Encodes a body, also with whole numbers beyond 64 bits."""
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 import httpx2
-
-from .calls import Asked
 
 _PULSE = 20.0  # seconds in which nothing was heard of a server, after which it is asked whether it is there
 _SILENCE = 60.0  # seconds of silence after which one that does not say so is gone
@@ -15,7 +14,7 @@ _REACHED_WITHIN = 10.0  # seconds for an answer
 UNANSWERED = (502, 503, 504)  # what a proxy says for a server that is not there, or a full one for itself
 
 
-async def answers(asked: Asked, *, whole: bool = False) -> None:
+async def answers(asked: AbstractAsyncContextManager[httpx2.Response], *, whole: bool = False) -> None:
     """Whether somebody answers this request, and be it with a refusal: who does that is awake. Raises ConnectionError
     where nobody does. `whole`: the answer is read to its end, if that comes soon; else it is left."""
     status: int | None = None

@@ -17,8 +17,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
-import msgspec
-
 from . import tap
 from .channel import Channel
 from .jsonrpc import (
@@ -40,7 +38,7 @@ log = logging.getLogger("interlingua.rpc")
 
 _BEGIN_AT_ONCE = 16 * 1024  # bytes of requests that begin in one turn of the loop
 
-__all__ = ["Answer", "Asked", "Connection", "ConnectionLost", "Handler", "RpcError", "Trace"]
+__all__ = ["Answer", "Connection", "ConnectionLost", "Handler", "RpcError", "Trace"]
 
 
 class ConnectionLost(ConnectionError):
@@ -55,14 +53,6 @@ class Answer:
     def __init__(self, result: Any, then: Callable[[], None] | None = None) -> None:
         self.result = result
         self.then = then
-
-
-class Asked(msgspec.Struct):  # seen by the collector: an answer that is an error tells of frames that hold this
-    """A request of ours that is open."""
-
-    id: Id
-    frame: bytes
-    answer: asyncio.Future[Any]
 
 
 class Handler(Protocol):
@@ -144,47 +134,25 @@ class Connection:
         to do with, for channels that carry each request apart. `opened` is given what is done as soon as the answer has
         come: before anything that came after it is looked at.
         """
-        asked = self.open(method, params)
-        if opened is not None:
-            opened(asked.answer)
-        self._send(asked.frame, about)
-        return await self.answered(asked, timeout=timeout, about=about)
-
-    def open(self, method: str, params: Any = None) -> Asked:
-        """A request that is to be sent by who opens it, over the same channel. Then it is waited for with `answered`,
-        taken back, or closed by who knows the answer already."""
         if self.lost or self._ended:
             raise ConnectionLost(f"{method}: the peer is gone")
         id_, frame = self.rpc.request(method, params)
         answer = self._open[id_] = asyncio.get_running_loop().create_future()
-        return Asked(id_, frame, answer)
-
-    async def answered(self, asked: Asked, *, timeout: float | None = None, about: Id | None = None) -> Any:
+        if opened is not None:
+            opened(answer)
+        self._send(frame, about)
         try:
             async with asyncio.timeout(timeout):
-                return await asked.answer
+                return await answer
         except (asyncio.CancelledError, TimeoutError):
-            self._take_back(asked.id, about)
+            self._take_back(id_, about)
             raise
         finally:
-            self._forget(asked.id)
-
-    def take_back(self, asked: Asked) -> None:
-        self._take_back(asked.id)
-        self._forget(asked.id)
-
-    def close_request(self, asked: Asked) -> None:
-        """Nothing more is to come for it."""
-        self._forget(asked.id)
+            self._forget(id_)
 
     def let_go(self) -> None:
         """All is asked and answered: who handles this connection, and holds on to it, is free."""
         self.handler = _NOBODY
-
-    @property
-    def watched(self) -> bool:
-        """Whether somebody wants to see every frame."""
-        return self._trace is not None
 
     def _take_back(self, id_: Id, about: Id | None = None) -> None:
         cancel = self.rpc.cancel(id_)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -372,6 +373,10 @@ class Opaque:
     """Cannot be written as JSON."""
 
 
+class Order(pydantic.BaseModel):
+    amount: int
+
+
 CHARGED: list[int] = []
 Code = Callable[[il.Context[None, None]], Awaitable[Any]]
 
@@ -395,6 +400,22 @@ async def _uuid_before(ctx: il.Context[None, None]) -> None:
 
 async def _charge_nothing(ctx: il.Context[None, None]) -> None:
     await ctx.step("charge", charge)
+
+
+async def _charge_10_by_a_client(ctx: il.Context[None, None]) -> None:
+    await ctx.step("charge", lambda client, amount, by: charge(amount), Opaque(), 10, by=Opaque())
+
+
+async def _charge_999_by_a_client(ctx: il.Context[None, None]) -> None:
+    await ctx.step("charge", lambda client, amount, by: charge(amount), Opaque(), 999, by=Opaque())
+
+
+async def _charge_an_order_of_10(ctx: il.Context[None, None]) -> None:
+    await ctx.step("charge", lambda orders: charge(orders[0].amount), [Order(amount=10)])
+
+
+async def _charge_an_order_of_999(ctx: il.Context[None, None]) -> None:
+    await ctx.step("charge", lambda orders: charge(orders[0].amount), [Order(amount=999)])
 
 
 async def _nothing(ctx: il.Context[None, None]) -> None:
@@ -423,6 +444,14 @@ CHANGES: dict[str, tuple[Code, Code, str]] = {
     ),
     "no arguments": (
         _charge_10, _charge_nothing, "the history has step 'charge' (10) here; the code calls step 'charge'"
+    ),
+    "other arguments beside some that cannot be written down": (
+        _charge_10_by_a_client, _charge_999_by_a_client,
+        "the history has step 'charge' (…, 10, by=…) here; the code calls step 'charge' (…, 999, by=…)",
+    ),
+    "other models": (
+        _charge_an_order_of_10, _charge_an_order_of_999,
+        "the history has step 'charge' ([{\"amount\":10}]) here; the code calls step 'charge' ([{\"amount\":999}])",
     ),
     "another name": (
         _charge_10, _refund_10, "the history has step 'charge' (10) here; the code calls step 'refund' (10)"
@@ -513,13 +542,34 @@ async def test_a_question_that_is_asked_in_other_words_is_not_answered_by_the_ol
 async def test_arguments_that_cannot_be_written_down_are_not_compared(store: Path) -> None:
     @il.agent(asks=[il.Confirm])
     async def agent(ctx: il.Context[None, None]) -> str:
-        await ctx.step("open", lambda thing: None, Opaque())
+        await ctx.step("open", lambda *things, **more: None, Opaque(), [Opaque()], 10, more=Opaque())
+        await ctx.step("close", lambda thing: None, Opaque())
         await ctx.ask(il.Confirm("Good?"))
         return "done"
 
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})
+        assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
+
+
+async def test_how_long_a_wait_is_may_change_and_the_moment_that_was_noted_stays(store: Path) -> None:
+    limits = itertools.chain([0.01], itertools.repeat(600.0))
+
+    @il.agent(asks=[il.Confirm])
+    async def agent(ctx: il.Context[None, None]) -> str:
+        limit = next(limits)
+        await ctx.sleep(limit)
+        await ctx.ask(il.Confirm("Good?"), deadline=600 + limit)
+        return "done"
+
+    async with engine(store, agent, settings=PATIENT) as eng:
+        run = await submit(eng, "agent")
+        asked = await question(eng, run.id)
+        await crash(eng)
+    async with engine(store, agent) as eng:
+        assert (await question(eng, run.id)).deadline == asked.deadline
+        await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.runs.wait(run.id, timeout=20)).output == {"text": "done"}
 
 

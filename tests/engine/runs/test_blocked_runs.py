@@ -210,6 +210,13 @@ async def test_code_that_is_rolled_back_leaves_no_run_without_a_word(store: Path
         assert "it went on with other code, which is gone" in view.blocked.message
         assert [one.id for one in await eng.runs.search(RunFilter(blocked=True))] == [run]
         assert (await eng.runs.blocked_report.counts())["no_code"] == 1
+    async with engine(store) as eng:  # nor is that code there any more
+        view = await blocked(eng, run)
+        assert view.blocked is not None
+        assert "which nobody serves" in view.blocked.message
+        assert [one.id for one in await eng.runs.search(RunFilter(blocked=True))] == [run]
+        assert (await eng.runs.blocked_report.counts())["no_code"] == 1
+    async with engine(store, old) as eng:
         await eng.runs.retry(run)
         async with asyncio.timeout(20):
             while len(await bodies(eng, run, RunBlocked)) < 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from interlingua.model.errors import AlreadyFinished, Conflict, RunNotFound
 from interlingua.model.events import RunMoved
 from interlingua.model.status import Status
 from interlingua.store import integrity
+from interlingua.store.changes import BlockRun
 from interlingua.store.rows import MoveTo, ProjectRow, RunRow, WorkerRow
+from interlingua.store.sql.dialect import Connection
+from interlingua.store.sql.log_side_effects import apply_change
 from interlingua.store.sql.store import SqlStore
 from tests.kit.rows import append, at, event, row
 
@@ -133,6 +137,26 @@ async def test_a_run_that_waits_still_waits_when_it_was_moved(made: SqlStore, wa
     found = await made.runs.get(r.id)
     assert found is not None
     assert (found.wake_at, found.queue) == (wake_at, f"{NEW} a@1.0")
+    await made.close()
+
+
+async def test_a_run_that_hundreds_of_codes_could_not_go_on_with_is_still_blocked(made: SqlStore) -> None:
+    """It waits for months, and each deploy tries it."""
+    await made.open()
+    r = await put(made, wake_at=None)
+    codes = [secrets.token_hex(8) for _ in range(400)]
+
+    def block(conn: Connection) -> None:
+        for code in codes:
+            apply_change(conn, BlockRun(r.id, code, "{}"), now())
+
+    await made.database.write(block)
+    found = await made.runs.get(r.id)
+    assert found is not None
+    assert found.blocked is not None
+    kept = found.blocked.split()
+    assert kept == codes[-len(kept) :]
+    assert len(kept) == 50  # more than are alive side by side
     await made.close()
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,47 @@ from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite.migration import migrate
 from interlingua.store.sqlite.store import SQLiteStore
 from tests.kit.rows import append, at, event, owned, row
+
+
+async def test_a_page_of_a_log_ends_at_its_bytes_and_holds_at_least_one_event(made: SqlStore) -> None:
+    await made.open()
+    r = await owned(made)
+    large = [event(r.id, seq, body=b'"%s"' % (b"x" * 998)) for seq in range(2, 6)]
+    r.next_seq = 6
+    assert await append(made, r, 2, *large) is None
+    for most, expected in ((1, [2]), (1000, [2]), (1001, [2, 3]), (3000, [2, 3, 4]), (9000, [2, 3, 4, 5])):
+        assert [e.seq for e in await made.runs.event_rows(r.id, 1, 10, most)] == expected
+    assert [e.seq for e in await made.runs.event_rows(r.id, 1, 2, 9000)] == [2, 3]
+    await made.close()
+
+
+async def test_a_page_of_a_log_costs_the_same_however_much_comes_after_it(sqlite: SQLiteStore) -> None:
+    """SQLite reads all the bytes of a row that it passes."""
+    await sqlite.open()
+    steps, plain = 0, sqlite.database.with_connection
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    def counting(fn: Callable[[Any], Any]) -> Any:
+        def read(conn: Any) -> Any:
+            conn.set_progress_handler(count, 1)
+            return fn(conn)
+
+        return plain(read)
+
+    sqlite.database.with_connection = counting  # type: ignore[method-assign]
+    costs = []
+    for more in (2, 200):
+        r = await owned(sqlite)
+        r.next_seq = 2 + more
+        assert await append(sqlite, r, 2, *(event(r.id, seq) for seq in range(2, 2 + more))) is None
+        steps = 0
+        assert len(await sqlite.runs.event_rows(r.id, 0, 1000, 1)) == 1
+        costs.append(steps)
+    assert costs[1] < 2 * costs[0]
+    await sqlite.close()
 
 
 async def test_what_is_appended_is_there_and_in_order(made: SqlStore) -> None:

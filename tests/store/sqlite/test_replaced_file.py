@@ -9,7 +9,7 @@ import pytest
 
 import interlingua as il
 from interlingua.app.probes import Probes
-from interlingua.model.errors import Unavailable
+from interlingua.model.errors import StoreError
 from tests.kit.engines import QUICK, engine, finish, parked, submit
 from tests.kit.wait_for import wait_for
 
@@ -52,9 +52,10 @@ async def test_a_file_that_is_removed_or_replaced_is_noticed(
         answer = await probes.readyz()
         assert answer.status_code == 503
         assert b"store file" in answer.body
-        with pytest.raises(Unavailable, match=r"store\.db (is gone|was replaced)"):
+        with pytest.raises(StoreError, match=r"store\.db (is gone|was replaced)") as refused:
             await submit(eng, "echo", {"text": "lost"}, key="k")
-        with pytest.raises(Unavailable):
+        assert str(tmp_path) not in refused.value.info().message  # what callers are told
+        with pytest.raises(StoreError):
             await eng.runs.send(waits.id, "lost")
         await wait_for(lambda: any(r.levelname == "ERROR" and "store.db" in r.message for r in caplog.records))
 
@@ -71,6 +72,6 @@ async def test_a_file_that_was_replaced_gets_nothing_from_a_process_that_stops(t
     await eng.start()
     await submit(eng, "receives")
     remove(store)
-    with pytest.raises(Unavailable):
+    with pytest.raises(StoreError):
         await eng.stop()
     assert not store.exists()

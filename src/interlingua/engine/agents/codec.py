@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import typing
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -72,6 +73,23 @@ class Codec:
                 "dict, Literal, a dataclass, a TypedDict, a msgspec Struct or a pydantic model"
             ) from error
         return _inline_root(root, definitions)
+
+
+def to_plain(value: Any) -> Any:
+    """Converts a value to JSON by the type that it has. Raises TypeError where a codec knows no such type."""
+    return json_values.to_plain(value, _encode_model)
+
+
+def _encode_model(value: Any) -> Any:
+    codec = _codecs.get(type(value))
+    if codec is None:
+        if _pydantic_adapter(type(value)) is None:
+            raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+        codec = _codecs[type(value)] = Codec(type(value), what="a value")
+    return codec.encode(value)
+
+
+_codecs: WeakKeyDictionary[type, Codec] = WeakKeyDictionary()  # of models that are no part of what msgspec knows
 
 
 def _with_ordered_defaults(schema: Any) -> Any:

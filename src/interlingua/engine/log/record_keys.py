@@ -10,9 +10,11 @@ import re
 from typing import Any, NamedTuple
 
 from ...model import json_values
+from ...model.errors import Invalid
+from ..agents.codec import to_plain
 
 UNKNOWN = "?"
-"""The digest of arguments that cannot be encoded: they are not compared."""
+"""The digest where no argument can be encoded: they are not compared."""
 
 NONE = ""
 """The digest of no arguments."""
@@ -79,15 +81,32 @@ UNKNOWN_ARGUMENTS = Arguments()
 
 
 def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    """The arguments of a step. One that cannot be encoded does not count; the others do."""
     if not args and not kwargs:
         return NO_ARGUMENTS
-    try:
-        plain = json_values.to_plain([list(args), kwargs])
-        digest = json_values.digest(plain)[:16]
-        shown = ", ".join([*map(_text, plain[0]), *(f"{name}={_text(one)}" for name, one in plain[1].items())])
-    except (TypeError, ValueError, OverflowError, RecursionError):
+    plain = [_plain(one) for one in args]
+    named = {name: _plain(one) for name, one in kwargs.items()}
+    if not any(one.counts for one in (*plain, *named.values())):
         return UNKNOWN_ARGUMENTS
+    digest = json_values.digest([[one.value for one in plain], {name: one.value for name, one in named.items()}])[:16]
+    shown = ", ".join([*(one.shown for one in plain), *(f"{name}={one.shown}" for name, one in named.items())])
     return Arguments(digest, shorten(shown))
+
+
+class _Plain(NamedTuple):
+    """An argument as JSON."""
+
+    value: Any = None
+    shown: str = "…"
+    counts: bool = False
+
+
+def _plain(argument: Any) -> _Plain:
+    try:
+        value = to_plain(argument)
+        return _Plain(value, _text(value), counts=True)
+    except (TypeError, ValueError, OverflowError, RecursionError, Invalid):
+        return _Plain()
 
 
 def show(value: Any) -> str:

@@ -48,10 +48,12 @@ class BlockedReport:
             return read_reason(row.blocked_reason)
         if row.worker is not None or row.status.final or row.wake_at is None or row.wake_at > now():
             return None
+        if not await self._is_served(row.queue):
+            return _no_code(row)
         if row.blocked is not None:
             why = "it went on with other code, which is gone; the code that is there could not go on with it"
             return Blocked("no_code", f"{why}. Serve that code again, or: interlingua runs retry {row.id}")
-        return None if await self._is_served(row.queue) else _no_code(row)
+        return None
 
     async def counts(self) -> dict[str, int]:
         """How many runs are blocked, by reason."""

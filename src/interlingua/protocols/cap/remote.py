@@ -26,7 +26,7 @@ from ...model.errors import Denied, InterlinguaError, InvalidRequest, RunLost, U
 from ...model.team.manifest import USER
 from ...model.trace_context import Carrier
 from ...security.redaction import redact_text
-from ...transports import calls, json_text, plain, tap
+from ...transports import json_text, plain, tap
 from ...transports.access import ORDINARY, Access
 from ...transports.children import Child, QuietChannel, environment
 from ...transports.sse import Received, read
@@ -91,7 +91,7 @@ class Refused(RemoteError):
 
 def open_client(base: str, key: str | None, more: Mapping[str, str] = {}) -> httpx2.AsyncClient:
     headers = {**({"x-api-key": key} if key else {}), **more}
-    return calls.Client(
+    return httpx2.AsyncClient(
         base_url=base, headers=headers, timeout=_TIMEOUT, verify=_tls(), event_hooks=tap.hooks(),
         transport=plain.transport(_tls()),
     )  # fmt: skip

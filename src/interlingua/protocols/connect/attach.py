@@ -20,13 +20,11 @@ import msgspec
 
 from ...engine.handler.context import Context
 from ...engine.handler.mounted_run import Gone, Mounted, RemoteError, no_such_run
-from ...engine.observe import tracing
 from ...model.content import DataPart
 from ...model.errors import InterlinguaError, QuestionExpired, StepFailed, Unavailable
 from ...model.events import MessageSent
 from ...model.trace_context import Carrier
-from ...transports import calls
-from ...transports.calls import as_json
+from ...transports.json_text import encode
 from .calls import (
     Patience,
     Refused,
@@ -78,8 +76,6 @@ class Attachment:
         self._given: dict[str, Any] = {}
         self._recording: asyncio.TimerHandle | None = None
         self._posted = False  # it may be there, though nobody has said so
-        self._request: tuple[str, bytes, dict[str, str]] | None = None  # what is posted first
-        self._written: calls.Written | None = None  # the same, ready to be sent
         self._patience = Patience(remote.base)
 
     async def run(self, input_: dict[str, Any]) -> Any:
@@ -113,15 +109,10 @@ class Attachment:
             handle: Handle = await ctx.step("start", self._start, input_, key=_START)
             self._handle, begins = handle, handle.path
             self._mounted.found_at_server(handle.run_id)
-        elif not tracing.enabled():  # else it says which step it belongs to
-            # Nothing may leave before the run is written down: there is time for it until then.
-            asyncio.get_running_loop().call_soon(self._prepare)
         follower = Follower(self.remote, self.http, begins, self._mounted, self._patience)
         number = 1
-        stretch: Stretch | None = await self._at_once(follower) if begins is self else None
         while True:
-            if stretch is None:
-                stretch = await ctx.step("follow", follower.follow, f"follow-{number}", key=f"follow-{number}")
+            stretch: Stretch = await ctx.step("follow", follower.follow, f"follow-{number}", key=f"follow-{number}")
             if stretch.kind == "result":
                 for message in [] if self.remote.ours else messages_in(stretch.output):  # ours has told them by now
                     await self._mounted.show(MessageSent(message))
@@ -152,7 +143,6 @@ class Attachment:
             else:
                 await ctx.step("resume", self._resume, follower, stretch.output, answer, number, key=f"resume-{number}")
             follower.answered(stretch.output)
-            stretch = None
             number += 1
 
     # -- starting -----------------------------------------------------------------------------------------
@@ -184,41 +174,19 @@ class Attachment:
         return self._existing is None and self.remote.ours and self.remote.mode is not None
 
     def asked(self) -> tuple[str, bytes, dict[str, str]]:
-        request = self._request if self._request is not None else self._first()
         self._posted = True
-        return request
-
-    def _first(self) -> tuple[str, bytes, dict[str, str]]:
         headers = {
             **self._mounted.onward(), "idempotency-key": self.ctx.run_id,
             **_JSON, "accept": "text/event-stream",
         }  # fmt: skip
-        return f"{self._runs}/stream", as_json(self._body(self._given)), headers
-
-    def _prepare(self) -> None:
-        with contextlib.suppress(Exception):  # what is wrong is told when it is asked for
-            self._request = path, body, headers = self._first()
-            if isinstance(self.http, calls.Client):
-                self._written = self.http.write("POST", path, content=body, headers=headers)
-
-    async def _at_once(self, follower: Follower) -> Stretch | None:
-        """How the run ended, where it does at once."""
-        await self._mounted.committed()
-        if self._written is None:
-            return None
-        self._posted = True
-        return await follower.at_once("follow-1", self._written)
-
-    def named(self, run: str) -> str:
-        self._handle = Handle(run, self._thread)
-        self._mounted.found_at_server(run)
-        return self._handle.path
+        return f"{self._runs}/stream", encode(self._body(self._given)), headers
 
     def begun(self, run: str) -> str:
-        path = self.named(run)
+        self._handle = Handle(run, self._thread)
+        self._mounted.found_at_server(run)
         if not self._mounted.recorded(_START) and self._recording is None:
             self._recording = asyncio.get_running_loop().call_later(_RECORDED_WITHIN, self.heard)
-        return path
+        return self._handle.path
 
     def heard(self) -> None:
         """Record the handle, with the first thing that came: for a run that is over soon that is one commit less."""
@@ -314,7 +282,7 @@ class Attachment:
                 if current is None or current.kind != "interrupt" or not same_interrupt(current.output, asked):
                     break
                 await self._mounted.passing_on(key)
-                body = as_json(answer)  # by hand: what is handed over as JSON is left out where it is null
+                body = encode(answer)  # by hand: what is handed over as JSON is left out where it is null
                 response = await self.http.post(self._handle.path, content=body, headers=_JSON)
             except (httpx2.TransportError, Silent) as error:
                 await self._patience.spend(error)

@@ -21,7 +21,7 @@ from ...engine.handler.context import Context
 from ...engine.handler.mounted_run import LeftRun, RemoteError, attached
 from ...model.card import ErrorDefinition
 from ...model.errors import InvalidRequest, Unavailable
-from ...transports import calls, plain, tap
+from ...transports import plain, tap
 from ...transports.access import ORDINARY, Access, NoSettings
 from .attach import Attachment, Handle, cancel_left
 from .calls import KEY_VARIABLE, Refused, json_of, object_or_empty, words_of
@@ -73,7 +73,7 @@ class Mount:
     def _client(self) -> httpx2.AsyncClient:
         headers = {"x-api-key": self.key} if self.key else {}
         headers |= self._headers
-        return calls.Client(
+        return httpx2.AsyncClient(
             base_url=self.base, headers=headers, timeout=_TIMEOUT, verify=_tls(), event_hooks=tap.hooks(),
             transport=plain.transport(_tls()),
         )  # fmt: skip

@@ -16,7 +16,7 @@ import msgspec
 
 from ...engine.handler.mounted_run import Mounted, RemoteError
 from ...model.delta import ABSENT
-from ...transports import calls, json_text, plain, tap
+from ...transports import json_text, plain, tap
 from ...transports.sse import Reader
 from .calls import TRANSIENT, Patience, Silent, json_of, object_or_empty, same_interrupt, whole_value
 from .mirror import Mirror
@@ -45,11 +45,8 @@ class Beginning(Protocol):
     def asked(self) -> tuple[str, bytes, dict[str, str]]:
         """What to post: path, body and headers. Posting it again gives the same run."""
 
-    def named(self, run: str) -> str:
-        """What the run is called. Gives its path."""
-
     def begun(self, run: str) -> str:
-        """The same, of a run that goes on."""
+        """Takes the run's id. Returns its path."""
 
     def heard(self) -> None:
         """Something came of it."""
@@ -72,31 +69,6 @@ class Follower:
         self._cursor: str | None = None
         self._answered: str | None = None  # id of the question that was answered last
         self._fresh = False  # the last stretch was read here and now, not out of the log
-        self._asked: calls.Asked | None = None  # the answer to what a run begins with, where that has been sent
-
-    async def at_once(self, step: str, written: calls.Written) -> Stretch | None:
-        """Begin a run, and give its end where it is over with the first that comes. Of such a run nothing has to be
-        recorded: until its end is, asking for it again gives the same. None where it is not so; then `follow` goes on
-        from there."""
-        assert self._begins is not None
-        assert isinstance(self._http, calls.Client)
-        whole, self._asked = await self._http.ask_now(written)
-        if whole is None:
-            return None
-        run = whole.headers.get(b"content-location", b"").rpartition(b"/")[2].decode("latin-1")
-        story: list[tuple[str | None, dict[str, Any]]] = []
-        if run and whole.status == 200 and whole.is_stream:
-            with contextlib.suppress(json_text.Unreadable):  # read again below, where that is told
-                story = _story(whole.body)
-        if not story or _ends(story[-1][1]) != "result" or any(_ends(update) for _, update in story[:-1]):
-            self._asked = calls.as_asked(written, whole)
-            return None
-        self._path = self._begins.named(run)
-        await self._mirror.begin(step)
-        ended = None
-        for id_, update in story:
-            ended = await self._take(id_, update)
-        return ended
 
     async def follow(self, step: str) -> Stretch:
         """Read until the run ends or asks, over any number of connections, and show what comes."""
@@ -192,22 +164,16 @@ class Follower:
             return await self._updates(response)
 
     async def _begin(self, beginning: Beginning) -> Stretch | None:
-        asked, self._asked = self._asked, None
-        if asked is None:
-            path, body, headers = beginning.asked()
-            asked = self._http.stream("POST", path, content=body, headers=headers)
-        async with asked as response:
-            return await self._begun(beginning, response)
-
-    async def _begun(self, beginning: Beginning, response: httpx2.Response) -> Stretch | None:
-        if not response.is_success:
-            await response.aread()
-            json_of(response)  # raises
-        run = response.headers.get("content-location", "").rpartition("/")[2]
-        if not run or "text/event-stream" not in response.headers.get("content-type", ""):
-            raise RemoteError(f"{self._remote.base} made no run: it answered without saying which")
-        self._path = beginning.begun(run)
-        return await self._updates(response)
+        path, body, headers = beginning.asked()
+        async with self._http.stream("POST", path, content=body, headers=headers) as response:
+            if not response.is_success:
+                await response.aread()
+                json_of(response)  # raises
+            run = response.headers.get("content-location", "").rpartition("/")[2]
+            if not run or "text/event-stream" not in response.headers.get("content-type", ""):
+                raise RemoteError(f"{self._remote.base} made no run: it answered without saying which")
+            self._path = beginning.begun(run)
+            return await self._updates(response)
 
     async def _updates(self, response: httpx2.Response) -> Stretch | None:
         reader = Reader()
@@ -312,12 +278,6 @@ class Follower:
         if status == "pending":
             return None
         raise Silent(f"it answered {response.status_code}, and status {status!r}")
-
-
-def _story(body: bytes) -> list[tuple[str | None, dict[str, Any]]]:
-    """The updates of a stream that is all here, with their ids."""
-    found = [(event.id, _update_of(event.data)) for event in Reader().feed(body)]
-    return [(id_, update) for id_, update in found if update is not None]
 
 
 def _ends(update: dict[str, Any]) -> Literal["result", "error", "interrupt"] | None:

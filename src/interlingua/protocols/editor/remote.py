@@ -18,7 +18,7 @@ import httpx2
 import msgspec
 
 from ...security.redaction import redact_text
-from ...transports import calls, json_text, plain, websocket
+from ...transports import json_text, plain, websocket
 from ...transports.channel import Channel
 from ...transports.jsonrpc import INTERNAL_ERROR, Id
 from ...transports.pulse import UNANSWERED, Pulse, answers, told
@@ -57,7 +57,9 @@ async def reach(url: str, headers: dict[str, str]) -> None:
     at = "http" + url[2:] if url.lower().startswith("ws") else url
     verify = _tls() if at.lower().startswith("https") and at is not url else True  # as its WebSocket has it
     asking = {"accept": "text/event-stream", **headers}
-    async with calls.Client(headers=asking, timeout=None, verify=verify, transport=plain.transport(verify)) as client:
+    async with httpx2.AsyncClient(
+        headers=asking, timeout=None, verify=verify, transport=plain.transport(verify)
+    ) as client:
         await answers(client.stream("GET", at))
 
 
@@ -102,7 +104,7 @@ class HttpChannel(Queues):
     def __init__(self, url: str, headers: dict[str, str]) -> None:
         super().__init__(redact_text(url))
         self._url = url
-        self._client = calls.Client(
+        self._client = httpx2.AsyncClient(
             headers=headers,
             timeout=httpx2.Timeout(_ANSWERED_WITHIN, connect=10.0),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),  # a session holds a connection

@@ -35,7 +35,7 @@ from . import translate, wire
 from .asking import Asking
 from .host import Host
 from .mirror import STEP, Mirror
-from .peer import NotBegun, Peer, Ready
+from .peer import NotBegun, Peer
 
 _THREADS = uuid.UUID("2c9f6d0e-3a55-5c0f-8a5f-6f3d0f6f9b1a")  # names remote threads after local ones
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds before a request that is only wanted again is sent again
@@ -69,8 +69,6 @@ class Attachment:
         self._request: asyncio.Future[Any] | None = None
         self._answer: asyncio.Future[Any] | None = None
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ready: Ready | None = None  # the request, where it has only to be sent
-        self._asked: Ready | None = None  # one that was sent, and is not waited for yet
         self._heard = False  # the server said something since it was last lost
         self._over = False
 
@@ -93,10 +91,6 @@ class Attachment:
     async def _run(self, input_: dict[str, Any]) -> dict[str, Any]:
         self._trace = self._mounted.onward()
         entered_again = self._mounted.recorded("start")
-        peer = None if entered_again or self._ctx.config else self._host.ready
-        if peer is not None and self._name in (peer.agents or ()):  # nothing has to be asked first
-            self._mounted.record("start", Handle(peer.finds_again))
-            asyncio.get_running_loop().call_soon(self._prepare, peer, input_)  # while that is written
         handle = await self._ctx.step("start", self._start, key="start")
         await self._mounted.committed()
         self._again = handle.again
@@ -120,12 +114,6 @@ class Attachment:
         for message, details in self._host.notes():
             await self._mirror.warn(message, details)
         return result
-
-    def _prepare(self, peer: Peer, input_: dict[str, Any]) -> None:
-        """Nothing may leave before the run is written down: there is time until then."""
-        if not self._over and self._peer is None:
-            with contextlib.suppress(Exception):  # what is wrong is told when it is asked for
-                self._ready = peer.ready(self._params(peer, {"name": self._name, "input": input_}))
 
     async def _start(self) -> Handle:
         """Nothing is sent yet that could have to be found again."""
@@ -194,18 +182,11 @@ class Attachment:
             self._mirror.met_again()  # a request of its own, whose deltas make the whole output
 
     async def _ask(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
-        ready, self._ready = self._ready, None
-        if ready is not None and (ready.peer is not peer or peer.rpc.lost):  # the connection is gone that it was for
-            ready.drop()
-            ready = None
-        if ready is None:
-            params = self._params(peer, params)
+        params = self._params(peer, params)
         token = self._token
         peer.listeners[token] = self
         try:
-            told = await self._now(peer, ready) if ready is not None else None
-            if told is None:
-                told = await self._later(peer.rest(ready) if ready is not None else self._requested(peer, params))
+            told = await self._answered(peer.request("agents/run", params, opened=self._opened))
         finally:
             peer.listeners.pop(token, None)
         return told if isinstance(told, dict) else {}
@@ -226,26 +207,10 @@ class Attachment:
             meta[wire.META_PARTS] = [msgspec.to_builtins(part) for part in beside]
         return {**params, "_meta": meta}
 
-    async def _now(self, peer: Peer, ready: Ready) -> Any:
-        """The result of a run that is over at once; None where it is not."""
-        self._answer, self._asked = ready.asked.answer, ready
-        told = await peer.run_now(ready)
-        if told is None:
-            return None
-        self._asked = None
-        *deltas, result = told
-        for delta in deltas:
-            await self._mirror.take(delta)
-        return result
-
-    async def _requested(self, peer: Peer, params: dict[str, Any]) -> Any:
-        return await peer.request("agents/run", params, opened=self._opened)
-
-    async def _later(self, answer: Coroutine[Any, Any, Any]) -> Any:
+    async def _answered(self, answer: Coroutine[Any, Any, Any]) -> Any:
         """What a request is answered with, unless what is told before breaks the run."""
         self._request = asyncio.ensure_future(answer)
         self._request.add_done_callback(_noticed)
-        self._asked = None
         either: set[asyncio.Future[Any]] = {self._request, self._broken}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if self._broken.done():
@@ -288,13 +253,9 @@ class Attachment:
         """Tell the server that nobody wants the answer any more. One that comes all the same is nothing."""
         if self._request is not None and not self._request.done():
             self._request.cancel()
-        if self._asked is not None:  # nobody waits for it yet
-            self._asked.peer.rpc.take_back(self._asked.asked)
 
     async def _leave(self) -> None:
         self._over = True
-        if self._ready is not None:
-            self._ready.drop()
         peer = self._peer
         if peer is not None:
             peer.listeners.pop(self._token, None)

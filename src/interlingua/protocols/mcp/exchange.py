@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import msgspec
 
-from ...transports import json_text, plain
+from ...transports import json_text
 from ...transports.jsonrpc import Id
 from ...transports.sse import Reader
 
@@ -77,13 +77,6 @@ def seen_in(frame: bytes) -> list[Seen]:
 
 def reader() -> Reader:
     return Reader(_MAX_EVENT)
-
-
-def frames_of(whole: plain.Whole) -> list[bytes]:
-    if not whole.is_stream:
-        return [whole.body]
-    events = reader().feed(whole.body)
-    return [event.data.encode() for event in events if event.event in MESSAGE and event.data.strip()]
 
 
 async def whole_of(answer: httpx2.Response) -> bytes:

@@ -112,14 +112,6 @@ class Host:
                     raise
             return await self._listed()  # it has ended our session, and begins another
 
-    @property
-    def ready(self) -> Peer | None:
-        """The connection, where it stands and all is known."""
-        peer = self._peer
-        if peer is None or peer.rpc.lost or peer.forgotten or peer.changed or peer.agents is None:
-            return None
-        return peer
-
     async def _listed(self) -> Peer:
         if self._peer is None or self._peer.rpc.lost or self._peer.forgotten:
             await self._start()

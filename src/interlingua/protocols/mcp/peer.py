@@ -12,10 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from ...model.errors import Denied, InterlinguaError, Unavailable
-from ...transports import json_text
 from ...transports.channel import Channel
 from ...transports.jsonrpc import INTERNAL_ERROR, METHOD_NOT_FOUND, Call, Notice, RpcError
-from ...transports.rpc import Asked, Connection, ConnectionLost
+from ...transports.rpc import Connection, ConnectionLost
 from . import wire
 
 log = logging.getLogger("interlingua.mcp")
@@ -51,38 +50,6 @@ class Listener(Protocol):
     async def warned(self, message: str) -> None: ...
     async def asked(self, params: dict[str, Any]) -> dict[str, Any]: ...
     async def not_asked(self) -> None: ...
-
-
-class Ready:
-    """A run that has only to be begun."""
-
-    def __init__(self, peer: Peer, asked: Asked, post: Any, token: str) -> None:
-        self.peer = peer
-        self.asked = asked
-        self.post = post
-        self._token = token
-
-    def drop(self) -> None:
-        """It is not begun, or over."""
-        self.peer.rpc.close_request(self.asked)
-
-    def understood(self, frames: list[bytes]) -> list[Any] | None:
-        """The deltas in an answer, and its result. None where it is anything but a few of those and one of this; raises
-        ValueError where it is not even that."""
-        *told, last = (json_text.decode_pieces(frame, _is_told) for frame in frames)
-        if type(last) is not dict or last.keys() != _RESULT or type(last["id"]) is not int:
-            return None
-        if last["id"] != self.asked.id or type(last["result"]) is not dict:
-            return None
-        deltas = list[Any]()
-        for one in told:
-            if type(one) is not dict or one.get("method") != _PROGRESS or "id" in one:
-                return None
-            params = one.get("params")
-            if type(params) is not dict or params.get("progressToken") != self._token:
-                return None
-            deltas.append(params.get("delta"))
-        return [*deltas, last["result"]]
 
 
 class Peer:
@@ -125,30 +92,6 @@ class Peer:
         if self.version == wire.MODERN:
             params = {**params, "_meta": {**modern_meta(), **_object(params.get("_meta"))}}
         return await self._answered(self.rpc.request(method, params, opened=opened))
-
-    def ready(self, params: dict[str, Any]) -> Ready | None:
-        """A run, ready to be begun: `run_now` does. None where it can only be requested."""
-        make = getattr(self.channel, "ready", None)
-        if make is None or self.version == wire.MODERN or self.rpc.watched or self.rpc.lost:
-            return None
-        asked = self.rpc.open("agents/run", params)
-        post = make(asked, "agents/run", params)
-        if post is None:
-            self.rpc.close_request(asked)
-            return None
-        asked.answer.add_done_callback(_noticed)
-        return Ready(self, asked, post, params["_meta"]["progressToken"])
-
-    async def run_now(self, ready: Ready) -> list[Any] | None:
-        """The deltas of a run and its result, where they come at once; None where it is to be waited for, with `rest`.
-        So it can be where this was cancelled."""
-        told: list[Any] | None = await self.channel.ask_now(ready.post, ready.understood)  # type: ignore[attr-defined]
-        if told is not None:
-            ready.drop()
-        return told
-
-    async def rest(self, ready: Ready) -> Any:
-        return await self._answered(self.rpc.answered(ready.asked))
 
     async def _answered(self, answer: Awaitable[Any]) -> Any:
         try:

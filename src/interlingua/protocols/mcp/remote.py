@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
@@ -19,13 +19,12 @@ import httpx2
 import msgspec
 
 from ...security.redaction import redact_text
-from ...transports import calls, json_text, plain
+from ...transports import json_text, plain
 from ...transports.jsonrpc import INTERNAL_ERROR, Id
 from ...transports.pulse import Pulse, answers, told
 from ...transports.queues import Queues
-from ...transports.rpc import Asked
 from . import wire
-from .exchange import MESSAGE, Exchange, Message, error_in, frames_of, message_of, reader, seen_in, version_in, whole_of
+from .exchange import MESSAGE, Exchange, Message, error_in, message_of, reader, seen_in, version_in, whole_of
 from .peer import DENIED, LOST, NO_SERVER, modern_meta
 
 log = logging.getLogger("interlingua.mcp")
@@ -43,19 +42,11 @@ _LISTEN_AGAIN = (*_AGAIN, 10.0, 30.0)  # and so on: many end a stream that is si
 _STREAMING = httpx2.Timeout(None, connect=10.0, write=30.0, pool=30.0)
 
 
-class Ready(msgspec.Struct):
-    """A request that has only to be sent."""
-
-    frame: bytes
-    message: Message
-    written: calls.Written
-
-
 class HttpChannel(Queues):
     def __init__(self, url: str, headers: dict[str, str]) -> None:
         super().__init__(redact_text(url))
         self._url = url
-        self._client = calls.Client(
+        self._client = httpx2.AsyncClient(
             headers=headers,
             timeout=httpx2.Timeout(60.0, connect=10.0),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),  # a run holds a connection
@@ -126,46 +117,9 @@ class HttpChannel(Queues):
                 return
         super().send(frame)
 
-    def _begin(self, frame: bytes, message: Message, asked: calls.Asked | None = None) -> None:
+    def _begin(self, frame: bytes, message: Message) -> None:
         exchange = self._exchanges[message.id] = Exchange(message.id, message.member("_meta", "progressToken"))
-        exchange.task = self._spawn(self._ask(frame, message, exchange, asked=asked))
-
-    def ready(self, asked: Asked, method: str, params: dict[str, Any]) -> Ready | None:
-        """A request with nothing left to do but to send it. None where it must wait for others, or is less simple."""
-        if not self.streamable or self._posts is not None or self._gone or self._version == wire.MODERN:
-            return None
-        message = Message(asked.id, method, params)
-        headers = self._asking(message)
-        written = self._client.write("POST", self._url, content=asked.frame, headers=headers, timeout=_STREAMING)
-        return None if written is None else Ready(asked.frame, message, written)
-
-    async def ask_now(self, ready: Ready, understand: Callable[[list[bytes]], T | None]) -> T | None:
-        """Send a request, and read its answer without a task for it, and without the connection's reader: where all of
-        it comes at once, and is understood. Else the connection is told what comes, as ever; so it is where this is
-        cancelled."""
-        message = ready.message
-        sent = None if self._gone else self._client.send_now(ready.written)
-        if sent is None:
-            if not self._gone:
-                self._begin(ready.frame, message)
-            return None
-        whole = understood = None
-        try:
-            whole = await sent.whole(calls.A_MOMENT)
-            if whole is not None:
-                self._pulse.heard()
-            if whole is not None and whole.status == 200:
-                with contextlib.suppress(ValueError, RecursionError):  # who reads it as ever tells what is wrong
-                    understood = understand(frames_of(whole))
-        finally:
-            if understood is None and self._gone:  # nobody is told any more what comes
-                if whole is None:
-                    sent.cut()
-            elif understood is None:
-                written = ready.written
-                rest = self._client.answer_of(written, sent) if whole is None else calls.as_asked(written, whole)
-                self._begin(ready.frame, message, rest)
-        return understood
+        exchange.task = self._spawn(self._ask(frame, message, exchange))
 
     async def _write(self) -> None:
         async for frame in self._outgoing():
@@ -221,17 +175,18 @@ class HttpChannel(Queues):
         return {**self._headers(message), "accept": "application/json, text/event-stream"}
 
     async def _ask(
-        self, frame: bytes, message: Message, exchange: Exchange, *, first: bool = False,
-        asked: calls.Asked | None = None,
-    ) -> tuple[int, str] | None:  # fmt: skip
-        """A request over Streamable HTTP, to its answer, which may be on its way. Gives a refusal that is no message,
-        of the first alone."""
+        self, frame: bytes, message: Message, exchange: Exchange, *, first: bool = False
+    ) -> tuple[int, str] | None:
+        """Sends a request over Streamable HTTP, and reads its answer.
+
+        Returns a refusal that is no message, of the first request alone.
+        """
         broke = "the server ended the stream before the answer"
         try:
-            if asked is None:
-                headers = self._asking(message)
-                asked = self._client.stream("POST", self._url, content=frame, headers=headers, timeout=_STREAMING)
-            async with asked as answer:
+            headers = self._asking(message)
+            async with self._client.stream(
+                "POST", self._url, content=frame, headers=headers, timeout=_STREAMING
+            ) as answer:
                 exchange.sent.set()
                 self._pulse.heard()
                 if not answer.is_success:

@@ -248,9 +248,8 @@ class Attachment:
             known = self._known or self._mirror.has_shown or bool(self._mounted.asked())
             self._delegated = {**frame, "again": True} if known else frame
             await self._mounted.committed()
-            if known or not await connection.delegate_now(self._delegated, self._inbox.put):
-                connection.send(self._delegated)
-                await connection.drain()
+            connection.send(self._delegated)
+            await connection.drain()
             ended = await self._listen()
             if ended is not None:
                 if not ended.in_order:

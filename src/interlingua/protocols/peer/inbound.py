@@ -17,8 +17,7 @@ import msgspec
 
 from ...model.documents import Change, Post, WriteResult
 from ...model.errors import AlreadyAnswered, InterlinguaError
-from . import frames, plain, states
-from .journal import Said
+from . import frames, states
 from .peers import RANKS, Peer
 from .tasks import Task
 from .telling import status_event, task_frame
@@ -206,48 +205,6 @@ class Inbound:
         """Whether a message of a peer came before."""
         journal = self._node.journal
         return await journal.letter(journal.box_in, self._key(peer, message_id)) is not None
-
-    def takes_texts(self, peer: Peer, count: int) -> bool:
-        """Whether so many messages of text could be taken as they are: nothing to check, to run, or to wait for."""
-        limit = self._node.settings.max_unread
-        room = limit - self._unread.get(peer.id, limit)
-        return room >= count and self._node.trust.lenient and not self._node.working.serves
-
-    def texts(self, session: Session, peer: Peer, said: list[tuple[plain.Message, bytes]]) -> asyncio.Future[Any]:
-        """Messages of text that came together, with the frames that they came as. The frames are kept as they are."""
-        journal, now = self._node.journal, frames.now_z()
-        box, id_, name, ranks = journal.box_in, peer.id, peer.name, RANKS
-        lists = [
-            (
-                Post(box, self._key(peer, one.message_id), frame, ranks[one.priority], "", "new", id_),
-                journal.said(Said(now, one.message_id, one.role, one.parts, one.sender or name, id_, "inbound")),
-            )
-            for one, frame in said
-        ]
-        self._unread[id_] = self._unread.get(id_, 0) + len(lists)
-        kept = journal.keep_each(lists)
-        kept.add_done_callback(lambda done: self._texts_kept(session, peer, [one.message_id for one, _ in said], done))
-        return kept
-
-    def _texts_kept(
-        self, session: Session, peer: Peer, ids: list[str], done: asyncio.Future[list[WriteResult | InterlinguaError]]
-    ) -> None:
-        node, error = self._node, done.exception()
-        confirms = peer.able("delivery_ack")
-        for id_, kept in zip(ids, [error] * len(ids) if error is not None else done.result(), strict=True):
-            if not isinstance(kept, WriteResult):
-                if node.running:
-                    session.not_kept({"message_id": id_}, kept)
-                continue
-            if confirms:
-                session.confirm(id_)
-            if kept.stale is not None:
-                self.deduplicated += 1
-            else:
-                peer.known.received += 1
-        node.peers.changed(peer)
-        node.woke("")
-        session.send_confirmations()
 
     def _must_count(self, peer: Peer) -> bool:
         limit = self._node.settings.max_unread

@@ -18,7 +18,6 @@ import msgspec
 
 from ...engine.ports import DocumentStore
 from ...model.documents import Change, Document, Letter, OnWritten, Put, Tell, WriteResult
-from ...model.errors import InterlinguaError
 from .frames import now_z
 from .tasks import Task, decoder, document_id
 
@@ -238,10 +237,6 @@ class Journal:
         """Queued at once, in the order of the calls. Whoever waits goes on after the readers of feeds were told, for
         which whoever heeds it itself calls `heed` here."""
         return self._documents.write(changes, heed or self.heed)
-
-    def keep_each(self, lists: Sequence[Sequence[Change]]) -> asyncio.Future[list[WriteResult | InterlinguaError]]:
-        """The same for many lists that somebody waits for together."""
-        return self._documents.write_each(lists, self.heed)
 
     def heed(self, changes: Sequence[Change], kept: WriteResult) -> None:
         """These were kept: readers are told, once for all that were kept together."""

@@ -20,7 +20,7 @@ import httpx2
 
 from ...model import trace_context
 from ...model.trace_context import Carrier
-from ...transports import calls, plain, tap
+from ...transports import plain, tap
 from ...transports.channel import Channel
 from ...transports.queues import Queues
 from ...transports.sse import Reader, Received
@@ -93,7 +93,7 @@ async def dial_http(
     """Reach the HTTP API of a node. Raises ConnectionError, in plain words."""
     if link.scheme not in HTTP:
         raise ConnectionError(f"{link.shown} is no address of an HTTP API")
-    client = calls.Client(
+    client = httpx2.AsyncClient(
         headers=headers or {},
         timeout=httpx2.Timeout(_ANSWER, connect=timeout),
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),  # a task holds a connection
@@ -114,7 +114,7 @@ async def dial_http(
     return HttpChannel(link, client, card, name, max_bytes, outage, memory or Memory())
 
 
-async def _find(client: calls.Client, link: Link) -> tuple[str, dict[str, Any]]:
+async def _find(client: httpx2.AsyncClient, link: Link) -> tuple[str, dict[str, Any]]:
     """Where the API is, and the card of the node. Servers have it at the root, or below /peer."""
     bases = [link.url] if link.path else [link.url, f"{link.url}/peer"]
     said = ""
@@ -138,7 +138,7 @@ class HttpChannel(Queues):
     def __init__(
         self,
         link: Link,
-        client: calls.Client,
+        client: httpx2.AsyncClient,
         card: dict[str, Any],
         name: str,
         max_bytes: int,
@@ -350,59 +350,6 @@ class HttpChannel(Queues):
         follower = self.following[task] = Following(self, task, frame.get("message_id"), again=again)
         self.spawn(follower.run())
 
-    async def delegate_now(self, frame: Frame, put: Callable[[Frame], None]) -> bool:
-        """Delegate a new task to a node of ours, with no queue between it and whoever waits: `put` takes what it tells.
-        False: it was not delegated, as far as one knows, and is to be sent as any frame is."""
-        task = str(frame.get("task_id"))
-        if not self.ours or self._gone or self._out or task in self.following:
-            return False
-        told: list[Frame] = []
-        follower = self.following[task] = Following(self, task, frame.get("message_id"))
-        goes_on = False
-        try:
-            body, trace = self._delegation(frame)
-            asked, events = await self._ask_now(body, trace)
-            async with contextlib.AsyncExitStack() as stream:
-                received, whole = None, True
-                if events is None:
-                    opening = self.events("/tasks", None, body, trace, asked)
-                    status, received, whole = await stream.enter_async_context(opening)
-                    if status != 200:
-                        return False
-                follower.take = told.append  # all or nothing: what is asked for again is told from its beginning
-                if events is not None:
-                    goes_on = not await follower.read_now(events)
-                else:
-                    assert received is not None
-                    goes_on = not whole or not await follower.read_new(received)
-                follower.take = put
-                for one in told:
-                    put(one)
-                if goes_on:
-                    self.spawn(follower.run_on(stream.pop_all(), None if whole else received))
-                return True
-        except (httpx2.HTTPError, OSError, ValueError):
-            return False
-        finally:
-            if not goes_on and self.following.get(task) is follower:
-                del self.following[task]
-
-    async def _ask_now(self, body: Frame, trace: Carrier | None) -> tuple[calls.Asked | None, list[Received] | None]:
-        """Make a task over a connection that is free, and all that is told of it, where that comes at once; or what
-        goes on with the answer; or neither, where it is still to be asked for."""
-        client = self.client
-        headers = {**(trace or {}), "accept": "text/event-stream"}
-        written = client.write("POST", "/tasks", json=body, headers=headers, timeout=_STREAMING)
-        if written is None:
-            return None, None
-        whole, asked = await client.ask_now(written)
-        if whole is None:
-            return asked, None
-        if whole.status == 200 and whole.is_stream:
-            self.heard()
-            return None, Reader(_MAX_EVENT).feed(whole.body)
-        return calls.as_asked(written, whole), None
-
     @staticmethod
     def _delegation(frame: Frame) -> tuple[Frame, Carrier | None]:
         """The body that makes a task, and its trace."""
@@ -474,7 +421,7 @@ class HttpChannel(Queues):
         while not self._gone:
             why = "its stream ended"
             try:
-                async with self.events("/stream", place) as (status, received, _):
+                async with self.events("/stream", place) as (status, received):
                     if not self._stream_open.done():
                         self._stream_open.set_result(None)
                     if status in (401, 403, 404, 405, 501):
@@ -493,24 +440,21 @@ class HttpChannel(Queues):
 
     @contextlib.asynccontextmanager
     async def events(
-        self, path: str, place: str | None, body: Frame | None = None, trace: Carrier | None = None,
-        asked: calls.Asked | None = None,
-    ) -> AsyncIterator[tuple[int, AsyncIterator[Received], bool]]:  # fmt: skip
-        """A stream from a place on; where there is none, the status says so. With a body, of what that begins. And
-        whether it is over already: then all of it is on its way. `asked`: what gives the answer, where it has been
-        asked for."""
+        self, path: str, place: str | None, body: Frame | None = None, trace: Carrier | None = None
+    ) -> AsyncIterator[tuple[int, AsyncIterator[Received]]]:
+        """Opens a stream from a place on; where there is none, the status says so. With a body, the stream is that of
+        what the request begins."""
         headers = {**(trace or {}), "accept": "text/event-stream", **({"last-event-id": place} if place else {})}
-        # Where there is no query, none is given: the client has a short way for requests that are plain.
-        more: dict[str, Any] = {"params": {"since": place}} if place and place.isdecimal() else {}
+        query = {"since": place} if place and place.isdecimal() else None
         method = "GET" if body is None else "POST"
-        async with asked or self.client.stream(
-            method, path, headers=headers, json=body, timeout=_STREAMING, **more
-        ) as answer:  # fmt: skip
+        async with self.client.stream(
+            method, path, headers=headers, json=body, timeout=_STREAMING, params=query
+        ) as answer:
             is_stream = "text/event-stream" in answer.headers.get("content-type", "")
             status = answer.status_code if answer.status_code != 200 or is_stream else 404
             if status in _AGAIN or status == 500:
                 raise httpx2.HTTPError(f"it answered {status}")
-            yield status, self._received(answer), "content-length" in answer.headers
+            yield status, self._received(answer)
 
     async def _received(self, answer: httpx2.Response) -> AsyncIterator[Received]:
         reader = Reader(_MAX_EVENT)

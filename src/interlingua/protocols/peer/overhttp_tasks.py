@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -32,7 +32,6 @@ class Following:
         """`again`: whoever waits for it has followed it before, over another channel."""
         self.id = id_
         self.state = "submitted"
-        self.take: Callable[[dict[str, Any]], None] = channel.take  # whom what comes is told
         self._channel = channel
         self._message_id = message_id
         self._again = again
@@ -83,47 +82,14 @@ class Following:
         if goes_on:
             await self.run()
 
-    async def read_new(self, received: AsyncIterator[Received]) -> bool:
-        """What is told of a task to whoever has made it. Whether it has ended."""
-        self._whole = True
-        return await self._read_all(received)
-
-    async def read_now(self, events: list[Received]) -> bool:
-        """The same, where all of it is here."""
-        self._whole = True
-        for event in events:
-            if await self._event(event):
-                return True
-        self._whole = False
-        return False
-
-    async def run_on(self, stream: contextlib.AsyncExitStack, received: AsyncIterator[Received] | None) -> None:
-        """As `run`, of a task that was just made: from what its maker is told, where that goes on."""
-        try:
-            async with stream:
-                ended = received is not None and await self._watched(self.read_new(received))
-        except (httpx2.HTTPError, OSError, ValueError):
-            ended = False
-        except BaseException:
-            self._channel.following.pop(self.id, None)
-            raise
-        if ended:
-            self._channel.following.pop(self.id, None)
-        else:
-            await self.run()
-
     def told_again(self) -> None:
         """Somebody delegates it once more, because it does not know how it stands."""
         if self._last is not None:
-            self.take({**self._last, "message_id": frames.new_id()})
+            self._channel.take({**self._last, "message_id": frames.new_id()})
 
     async def _read(self) -> bool:
-        """One connection. Whether the task has ended."""
-        return await self._watched(self._read_stream())
-
-    async def _watched(self, work: Coroutine[Any, Any, bool]) -> bool:
-        """Read, and look at the task itself where nothing comes for long."""
-        reading = asyncio.ensure_future(work)
+        """Reads one connection, and looks at the task itself where nothing comes for long. True if the task ended."""
+        reading = asyncio.ensure_future(self._read_stream())
         every = _LOOK_OURS if self._channel.ours else _LOOK
         try:
             while True:
@@ -142,11 +108,11 @@ class Following:
     async def _read_stream(self) -> bool:
         if self._new is not None:
             body, trace, opened = self._new
-            async with self._channel.events("/tasks", None, body, trace) as (status, received, _):
+            async with self._channel.events("/tasks", None, body, trace) as (status, received):
                 opened.set_result(status)
                 self._whole = status == 200
                 return status == 200 and await self._read_all(received)
-        async with self._channel.events(f"{self._path}:subscribe", self._place) as (status, received, _):
+        async with self._channel.events(f"{self._path}:subscribe", self._place) as (status, received):
             self._said()
             return status == 200 and await self._read_all(received)
 
@@ -187,14 +153,16 @@ class Following:
             case "artifact" if isinstance(told.get("artifact"), dict):
                 self._chunks += 1
                 chunk = told["artifact"]
-                self.take(frames.updated(channel.remote, self.id, self.state, chunk=chunk, chunk_number=self._chunks))
+                self._channel.take(
+                    frames.updated(channel.remote, self.id, self.state, chunk=chunk, chunk_number=self._chunks)
+                )
             case "message" if told.get("direction") != "inbound" and isinstance(told.get("parts"), list):
                 with contextlib.suppress(Exception):
                     if _is_activity(told["parts"]):
                         frame = frames.updated(channel.remote, self.id, self.state)
-                        self.take({**frame, "activity": told["parts"]})
+                        self._channel.take({**frame, "activity": told["parts"]})
                     elif not _is_question(told["parts"]):  # which is told with the state
-                        self.take(message_of(channel.remote, told))
+                        self._channel.take(message_of(channel.remote, told))
         await channel.room()
         return False
 
@@ -232,7 +200,7 @@ class Following:
         if state not in states.TERMINAL:
             return False
         if self._message_id is not None:
-            self.take(frames.delivered(self._channel.remote, self._message_id))
+            self._channel.take(frames.delivered(self._channel.remote, self._message_id))
         return True
 
     def _tell(self, state: str, told: dict[str, Any]) -> None:
@@ -248,7 +216,7 @@ class Following:
                 frame["artifacts"] = artifacts
         self._said()
         self._last = frame
-        self.take(frame)
+        self._channel.take(frame)
 
 
 def _asks(told: dict[str, Any]) -> Any:

@@ -23,7 +23,6 @@ from . import card as cards
 from . import frames
 from .dialing import Backoff
 from .links import Link
-from .overhttp import HttpChannel
 from .reaching import MountSettings, check_card, dial_link, our_card, read_frame, received
 from .trust import Trust
 
@@ -90,14 +89,6 @@ class Connection:
         if tap.current is not None:
             tap.current.sent(data)
         self.channel.send(data)
-
-    async def delegate_now(self, frame: Frame, put: Callable[[Frame], None]) -> bool:
-        """Delegate a new task, where the wire can do that without a detour: see `overhttp`. False: it was not."""
-        if tap.current is not None or not isinstance(self.channel, HttpChannel):
-            return False
-        if len(frames.encode(frame)) > cards.largest(self.card):
-            return False
-        return await self.channel.delegate_now(frame, put)
 
     async def drain(self) -> None:
         """A slow node makes those wait who begin something there."""

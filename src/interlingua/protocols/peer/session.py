@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from ...model import json_values
 from ...model.errors import Invalid, InvalidRequest
 from ...transports import json_text
 from ...transports.channel import Channel, TooLong, size
-from . import frames, parts, plain
+from . import frames, parts
 from .extensions import missing_required
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("interlingua.peer")
 
 _COMPLAINTS = 20  # error frames per connection: one that sends nonsense for ever is not answered for ever
-_AHEAD = 1  # batches of texts that may wait for the disk while the next one is read
 _HIGH = 4 * 1024 * 1024  # bytes queued for a peer at which letters wait on the shelf instead
 _NAMED = ("type", "message_id")
 _encode = msgspec.json.Encoder().encode
@@ -49,7 +47,6 @@ class Session:
         self.card: dict[str, Any] | None = None
         self._complaints = 0
         self._confirmed: list[str] = []  # to be said when what came together is done
-        self._keeping: deque[asyncio.Future[Any]] = deque()  # texts that are being written down
         self._written: list[Callable[[], None]] = []
         self._watching: asyncio.Task[None] | None = None
         self._pings: dict[str, asyncio.Future[None]] = {}
@@ -74,7 +71,6 @@ class Session:
         try:
             while batch := await self.channel.receive():
                 await self._take(batch)
-            await self._kept(0)
         finally:
             self.over = True
             self._timer.cancel()
@@ -211,18 +207,9 @@ class Session:
 
     async def _take(self, batch: list[bytes]) -> None:
         """Frames that came together. What they are kept with is one transaction where that can be, and nothing more is
-        read before that is done; of messages of text, while that is done for those before them."""
+        read before that is done."""
         waiting: list[tuple[dict[str, Any], Taking]] = []
-        texts: list[tuple[plain.Message, bytes]] = []
-        whose = self.peer
-        simple = whose is not None and self.node.inbound.takes_texts(whose, len(batch))
         for data in batch:
-            text = plain.read(data) if simple and self.peer is whose else None
-            if text is not None and len(data) <= self.node.settings.max_msg_bytes:
-                texts.append((text, data))
-                continue
-            if texts:
-                texts = self._begin(texts)
             frame = self._read(data)
             if frame is None:
                 continue
@@ -236,7 +223,6 @@ class Session:
             if taking.work is not None:
                 try:
                     await self._finish(waiting)
-                    await self._kept(0)
                 except BaseException:
                     taking.work.close()  # it never had its turn
                     raise
@@ -244,28 +230,11 @@ class Session:
                 await self._finish([(frame, taking)])
             else:
                 waiting.append((frame, taking))
-        if texts:
-            self._begin(texts)
         await self._finish(waiting)
         self.send_confirmations()
-        await self._kept(_AHEAD)
         if self._told and (told := self.node.told_last) is not None and not told.done():
             await asyncio.wait({told})  # or one that only types would fill the memory with the news of it
         self._told = False
-
-    def _begin(self, texts: list[tuple[plain.Message, bytes]]) -> list[tuple[plain.Message, bytes]]:
-        """Begin to keep messages of text. None are left."""
-        assert self.peer is not None
-        keeping = self.node.inbound.texts(self, self.peer, texts)
-        self._keeping.append(keeping)
-        return []
-
-    async def _kept(self, most: int) -> None:
-        """Wait until at most so many batches of texts are being kept."""
-        while self._keeping and self._keeping[0].done():
-            self._keeping.popleft()
-        while len(self._keeping) > most:
-            await asyncio.wait({self._keeping.popleft()})
 
     async def _finish(self, waiting: list[tuple[dict[str, Any], Taking]]) -> None:
         following: list[tuple[dict[str, Any], asyncio.Future[None]]] = []

@@ -103,6 +103,19 @@ class Dialect:
         """`skip_locked`, for the rows of one of several tables."""
         return ""
 
+    def page(
+        self, conn: Connection, table: str, columns: str, key: str, where: str, args: Sequence[Any], limit: int,
+        most_bytes: int,
+    ) -> list[Any]:  # fmt: skip
+        """The first rows in the order of a key: bounded in number and in the bytes of `body`, and at least one."""
+        sizes = f"SELECT {key} AS place, coalesce(length(body),0) AS size FROM {table} WHERE {where} ORDER BY {key}"
+        last = (
+            "SELECT max(place) FROM (SELECT place, sum(size) OVER (ORDER BY place) - size AS before "
+            f"FROM ({sizes} LIMIT ?) AS sizes) AS page WHERE before<?"
+        )
+        sql = f"SELECT {columns} FROM {table} WHERE {where} AND {key}<=({last}) ORDER BY {key}"
+        return conn.execute(sql, (*args, *args, limit, most_bytes)).fetchall()
+
     def any_of(self, column: str) -> str:
         """A term that holds where the column has one of the values that `many` makes an argument of."""
         return f"{column} IN (SELECT value FROM json_each(?))"

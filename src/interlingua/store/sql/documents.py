@@ -248,15 +248,10 @@ class SqlDocuments:
         terms, args = list[str](), list[Any]()
         if topic is not None:
             _add_term("topic", topic, terms, args)
-        which = " AND ".join(["feed=?", *terms, "seq>?"])
-        sizes = f"SELECT seq, coalesce(length(body),0) AS size FROM feed_entries WHERE {which} ORDER BY seq LIMIT ?"
-        last = (
-            "SELECT max(seq) FROM (SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before "
-            f"FROM ({sizes}) AS sizes) AS page WHERE before<?"
+        which, args = " AND ".join(["feed=?", *terms, "seq>?"]), [feed, *args, after]
+        rows = await self._database.read(
+            lambda conn: conn.dialect.page(conn, "feed_entries", _ENTRY, "seq", which, args, limit, TOLD_BYTES)
         )
-        sql = f"SELECT {_ENTRY} FROM feed_entries WHERE {which} AND seq<=({last}) ORDER BY seq"
-        every = [feed, *args, after]
-        rows = await self._database.read(lambda conn: conn.execute(sql, [*every, *every, limit, TOLD_BYTES]).fetchall())
         return [FeedEntry(*row) for row in rows]
 
     async def feed_head(self, feed: str) -> int:

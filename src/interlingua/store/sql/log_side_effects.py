@@ -31,6 +31,8 @@ from .dialect import FINAL_SQL, Connection
 from .inbox import put_inbox
 from .questions import close_question, put_question
 
+_KEPT = 49 * 17 - 1  # characters of the digests before the newest, each with a blank behind it
+
 
 def apply_change(conn: Connection, change: Change, now: int) -> None:
     match change:
@@ -58,10 +60,12 @@ def apply_change(conn: Connection, change: Change, now: int) -> None:
 
 
 def _block_run(conn: Connection, change: BlockRun) -> None:
-    # Only other code and a cancel wake it, also a cancel that came while it was being blocked.
+    # Only other code and a cancel wake it, also a cancel that came while it was being blocked. Of codes that could not
+    # go on with it, the last ones count: each deploy adds one while a run waits for months, and the list is indexed.
+    last = f"CASE WHEN length(blocked)>{_KEPT} THEN substr(blocked, length(blocked)-{_KEPT - 1}) ELSE blocked END"
     conn.execute(
         f"UPDATE runs SET blocked=CASE WHEN blocked IS NULL THEN ? "
-        f"WHEN {conn.dialect.position}(blocked, ?)>0 THEN blocked ELSE blocked || ' ' || ? END, blocked_reason=?, "
+        f"WHEN {conn.dialect.position}(blocked, ?)>0 THEN blocked ELSE {last} || ' ' || ? END, blocked_reason=?, "
         "wake_at=CASE WHEN EXISTS (SELECT 1 FROM inbox WHERE run=runs.id AND kind='cancel') THEN 0 END WHERE id=?",
         (change.code, change.code, change.code, change.reason, change.run),
     )

@@ -28,19 +28,6 @@ _METADATA = RUN_COLUMNS.index("metadata")
 EVENT = ", ".join(EventRow.__struct_fields__)
 
 
-def _last_of_page(table: str, key: str) -> str:
-    """Returns SQL for the last key of a page that is bounded in entries and in bytes, and holds at least one."""
-    sizes = f"SELECT {key} AS place, coalesce(length(body),0) AS size FROM {table} WHERE run=? AND {key}>?"
-    return (
-        "SELECT max(place) FROM (SELECT place, sum(size) OVER (ORDER BY place) - size AS before "
-        f"FROM ({sizes} ORDER BY {key} LIMIT ?) AS sizes) AS page WHERE before<?"
-    )
-
-
-_LAST_EVENT = _last_of_page("events", "seq")
-_LAST_ITEM = _last_of_page("inbox", "id")
-
-
 def event(row: EventRow) -> Event:
     if row.body is None:
         return Event(row.run, row.seq, row.time, row.hash, None, row.seq)
@@ -97,10 +84,9 @@ class SqlRuns:
 
     async def event_rows(self, run: str, after: int, limit: int, most_bytes: int = PAGE_BYTES) -> list[EventRow]:
         rows = await self._database.read(
-            lambda conn: conn.execute(
-                f"SELECT {EVENT} FROM events WHERE run=? AND seq>? AND seq<=({_LAST_EVENT}) ORDER BY seq",
-                (run, after, run, after, limit, most_bytes),
-            ).fetchall()
+            lambda conn: conn.dialect.page(
+                conn, "events", EVENT, "seq", "run=? AND seq>?", (run, after), limit, most_bytes
+            )
         )
         return [EventRow(*row) for row in rows]
 
@@ -181,9 +167,11 @@ class SqlRuns:
         return result
 
     async def inbox(self, run: str, after: int = 0) -> list[InboxItem]:
-        sql = f"SELECT id, run, kind, body FROM inbox WHERE run=? AND id>? AND id<=({_LAST_ITEM}) ORDER BY id"
-        args = (run, after, run, after, PAGE_ITEMS, PAGE_BYTES)
-        rows = await self._database.read(lambda conn: conn.execute(sql, args).fetchall())
+        rows = await self._database.read(
+            lambda conn: conn.dialect.page(
+                conn, "inbox", "id, run, kind, body", "id", "run=? AND id>?", (run, after), PAGE_ITEMS, PAGE_BYTES
+            )
+        )
         return [InboxItem(*row) for row in rows]
 
     async def has_news(self, run: str, kind: str | None = None) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,20 @@ class _SQLite(Dialect):
     operational = sqlite3.OperationalError
     integrity = sqlite3.IntegrityError
     indexes_json = True
+
+    def page(
+        self, conn: Connection, table: str, columns: str, key: str, where: str, args: Sequence[Any], limit: int,
+        most_bytes: int,
+    ) -> list[Any]:  # fmt: skip
+        """Reads row by row: SQLite reads all of a row to pass it, so the sizes of later ones cost as much as they."""
+        assert isinstance(conn, SQLiteConnection)
+        rows, size, body = list[Any](), 0, columns.split(", ").index("body")
+        sql = f"SELECT {columns} FROM {table} WHERE {where} ORDER BY {key} LIMIT ?"
+        with closing(conn.execute(sql, (*args, limit))) as found:
+            while size < most_bytes and (row := found.fetchone()) is not None:
+                rows.append(row)
+                size += len(row[body] or b"")
+        return rows
 
     def lead(self, conn: Connection, table: str, wanted: Wanted, caller: str | None) -> Lead:
         """SQLite has no statistics: of what is wanted, the rarest is found by counting, up to what is worth a list."""

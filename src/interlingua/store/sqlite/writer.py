@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...model.errors import Unavailable
+from ...model.errors import StoreError
 from ...model.status import Status
 from ...runtime.clock import Clock
 from ..changes import Fenced, Sealed
@@ -58,9 +58,9 @@ class OpenedFile:
         )
 
     def check(self) -> None:
-        """Raises Unavailable where what is written would be lost."""
+        """Raises StoreError where what is written would be lost."""
         if (trouble := self.trouble()) is not None:
-            raise Unavailable(trouble)
+            raise StoreError("the store's file is gone or was replaced", why=trouble)
 
 
 class SQLiteWriter(Writer):
@@ -161,7 +161,7 @@ class SQLiteWriter(Writer):
         write_changes(conn, batch)
 
     def _is_hopeless(self, error: Exception) -> bool:
-        if isinstance(error, Unavailable):
+        if isinstance(error, StoreError):
             return self._file.trouble() is not None
         return isinstance(error, sqlite3.OperationalError) and any(
             word in str(error) for word in ("locked", "busy", "full", "I/O", "readonly", "unable to open")
