@@ -48,7 +48,7 @@ format: $(STAMP) ## put the code in shape
 
 faults: $(STAMP) ## long fault runs: a thousand kills, hosts whose cables are cut, servers broken on purpose
 	$(BIN)/python -m pytest -q -m faults --timeout 3600
-	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile full $$(grep -rlE '^from (hypothesis|\.+examples)' tests --include='test_*.py')
+	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile full $$(grep -rlE '^from (hypothesis|tests\.kit\.examples)' tests --include='test_*.py')
 
 interop: $(STAMP) ## real third-party peers; needs Node.js; INTERLINGUA_INTEROP_AGENTS=1 adds real coding agents
 	$(BIN)/python -m pytest -q tests/interop -m interop --timeout 1200

@@ -30,8 +30,8 @@ from interlingua.app.paths import VARIABLE
 from interlingua.app.project import VARIABLE as PROJECT
 from interlingua.protocols.cap import toolservers
 
-from . import examples, ready_stores, warm_python
-from .postgres import SWITCH, begin, forget, fresh, postgres
+from .kit import examples, ready_stores, warm_python
+from .kit.postgres import SWITCH, begin, forget, fresh, postgres
 
 __all__ = ["postgres"]
 
@@ -138,7 +138,7 @@ def _quick_processes(tmp_path_factory: pytest.TempPathFactory, request: pytest.F
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None) or not os.access(interlingua.__path__[0], os.W_OK):
         os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "pycache")
     if request.config.option.markexpr != "interop":
-        os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))  # of nobody: its key is lost
+        os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "kit" / "authority.pem")  # of nobody: its key is lost
 
 
 @pytest.fixture

@@ -30,6 +30,12 @@ def price(count: int, member: bool = False) -> int:
 def check(count: int) -> None:
     if count < 0:
         raise ValueError(f"there are no {count + 1} things")
+
+
+def prices(counts):
+    yield from counts
+    for count in counts:
+        yield price(count)
 '''
 TESTS = """\
 import pytest
@@ -81,6 +87,8 @@ def test_conditions_statements_and_numbers_are_broken() -> None:
     assert made["11 not member"] == "(bool(member))"
     assert made["12 total -= 3"] == "pass"
     assert made["14 return total"] == "return None"
+    assert made["23 yield from counts"] == "yield from ()"
+    assert made["25 yield price(count)"] == "if False: yield"
     assert made['19 raise ValueError(f"there are no {count + 1} things")'] == "pass"
 
 

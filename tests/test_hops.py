@@ -17,12 +17,12 @@ import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_all, parse
 from interlingua.model.filters import RunFilter
+from tests.kit.engines import PATIENT, finish
+from tests.kit.traces import TRACE, requests
 
-from . import rpc_client
-from .engine.common import PATIENT, finish
+from .kit import rpc_client
 from .protocols.connect.reference import Proxy, Reference, listening
 from .protocols.editor import common as editor
-from .traces import TRACE, requests
 
 
 @il.agent(name="loop")

@@ -120,6 +120,10 @@ class _Breaker(ast.NodeVisitor):
     # -- statements
 
     def visit_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Yield | ast.YieldFrom):  # what yields nothing else is a generator still
+            self._become(node, "if False: yield" if isinstance(node.value, ast.Yield) else "yield from ()")
+            self.generic_visit(node)
+            return
         called = node.value.value if isinstance(node.value, ast.Await) else node.value
         if not isinstance(called, ast.Call):
             return  # docstrings

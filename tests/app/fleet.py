@@ -23,8 +23,8 @@ from interlingua.model.status import Status
 from interlingua.store.open import open_store
 from tests.cli import warm
 from tests.cli.conftest import process_env
-from tests.ports import free_port
-from tests.postgres import store_in
+from tests.kit.ports import free_port
+from tests.kit.postgres import store_in
 
 WAIT = 60.0
 

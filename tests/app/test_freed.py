@@ -16,7 +16,7 @@ import interlingua as il
 from bench.bridge_clients import CLIENTS
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_to_serve, parse
-from tests.engine.common import QUICK
+from tests.kit.engines import QUICK
 
 PROTOCOLS = sorted(CLIENTS)
 

@@ -22,7 +22,7 @@ from interlingua.app.serve import ServeSettings, serving
 from interlingua.app.targets import load_all, parse
 from interlingua.model.errors import Unavailable
 from interlingua.model.filters import RunFilter, ThreadFilter
-from tests import warm_python
+from tests.kit import warm_python
 
 ECHO = str(Path(__file__).parents[2] / "examples" / "echo.py")
 

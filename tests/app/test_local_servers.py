@@ -15,8 +15,7 @@ from interlingua.app import local_servers
 from interlingua.app.local_servers import LocalPostgres
 from interlingua.model.errors import Unavailable
 from interlingua.store.open import open_store
-
-from ..postgres import own_server
+from tests.kit.postgres import own_server
 
 OWNER = """
 import sys, time

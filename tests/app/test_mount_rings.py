@@ -15,8 +15,8 @@ import pytest
 
 import interlingua as il
 from interlingua.app.serve import Server, ServeSettings, serving
+from tests.kit.ports import free_port
 
-from ..ports import free_port
 from .test_mounts import QUICK, SETTINGS, entries, names, run
 
 KINDS = ["connect", "mcp", "peer", "cap", "editor"]

@@ -25,11 +25,11 @@ from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import parse
 from interlingua.model.errors import Unavailable
 from interlingua.protocols.cap import remote
+from tests.kit import warm_python
+from tests.kit.ports import free_port
 
-from .. import warm_python
 from ..cli.conftest import process_env
 from ..cli.nodes import Process, started
-from ..ports import free_port
 
 AGENTS = '''import interlingua as il
 

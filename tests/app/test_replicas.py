@@ -16,8 +16,8 @@ from interlingua.model.documents import Drop
 from interlingua.security.keys import make_key
 from interlingua.store.open import open_store
 from interlingua.transports.sse import Reader
-from tests.ports import free_port
-from tests.postgres import store_in
+from tests.kit.ports import free_port
+from tests.kit.postgres import store_in
 from tests.protocols.cap.door_common import notice
 from tests.protocols.mcp.web_common import Client, clients, joined
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from interlingua.store.postgres.connection import place
-from tests.nats import nats_url, shared_nats
+from tests.kit.nats import nats_url, shared_nats
 from tests.protocols.mcp.web_common import clients, joined
 
 from .fleet import fleet

@@ -17,7 +17,7 @@ from interlingua.model.events import QuestionAsked
 from interlingua.protocols.editor.asking import Asking
 from interlingua.protocols.editor.client import Mount, MountSettings
 from interlingua.protocols.editor.host import AddressSource
-from tests.engine.common import bodies, engine, question, submit
+from tests.kit.engines import bodies, engine, question, submit
 from tests.protocols.editor.test_web import Client, Stream, clients
 
 from .fleet import WAIT, Fleet, fleet

@@ -19,7 +19,7 @@ from interlingua.protocols.peer.errors import Refusal
 from interlingua.protocols.peer.node import Node
 from interlingua.protocols.peer.peers import Peer
 from interlingua.protocols.peer.settings import NodeSettings
-from tests.ports import free_port
+from tests.kit.ports import free_port
 
 from .fleet import WAIT, Fleet, Member, fleet
 

@@ -16,8 +16,8 @@ from interlingua.model.run import RunRequest
 from interlingua.protocols.peer import links
 from interlingua.protocols.peer.client import Mount
 from interlingua.transports.sse import Reader
+from tests.kit.databases import keeps_not_once
 
-from ..databases import keeps_not_once
 from .test_short_runs import Raw, connected, up
 
 

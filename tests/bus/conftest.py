@@ -1,3 +1,3 @@
-from ..nats import nats_url, shared_nats
+from tests.kit.nats import nats_url, shared_nats
 
 __all__ = ["nats_url", "shared_nats"]

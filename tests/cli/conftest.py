@@ -21,8 +21,8 @@ import pytest
 
 import interlingua
 from interlingua.cli import main
+from tests.kit.postgres import store_in
 
-from ..postgres import store_in
 from . import warm
 from .warm import COMMAND
 

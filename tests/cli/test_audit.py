@@ -15,10 +15,10 @@ import pytest
 import interlingua as il
 from interlingua.model.filters import RunFilter
 from interlingua.model.team.oversight import Proposal, ReviewVerdict
+from tests.kit.databases import sql
+from tests.kit.engines import QUICK, engine, finish, question, submit
+from tests.kit.overseers import SECRET, approve, judge, staff
 
-from ..databases import sql
-from ..engine.common import QUICK, engine, finish, question, submit
-from ..engine.test_oversight import SECRET, approve, judge, staff
 from .conftest import ZOO, Result, store_of
 
 Cli = Callable[..., Result]

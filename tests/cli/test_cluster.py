@@ -17,9 +17,9 @@ import httpx2
 import pytest
 
 from interlingua.app import dev
+from tests.kit.nats import nats_url, shared_nats
+from tests.kit.postgres import open_folder, store_in
 
-from ..nats import nats_url, shared_nats
-from ..postgres import open_folder, store_in
 from . import warm
 from .conftest import Result, clean_env, process_env
 

@@ -12,9 +12,9 @@ import httpx2
 import pytest
 
 from interlingua.app.local_servers import LocalPostgres
+from tests.kit.nats import nats_url, shared_nats
+from tests.kit.postgres import own_server
 
-from ..nats import nats_url, shared_nats
-from ..postgres import own_server
 from .conftest import process_env
 from .test_cluster import Cli, ask, started
 

@@ -17,10 +17,10 @@ import pytest
 import interlingua as il
 from interlingua.app.keys import StoredKeys
 from interlingua.security.keys import make_key
-from tests.engine.common import QUICK, engine, parked, question, submit
-from tests.inbox.common import asker, middle, served, top, with_settings
+from tests.kit.agents import asker, middle, top
+from tests.kit.engines import QUICK, engine, parked, question, served, submit, with_settings
+from tests.kit.postgres import store_in
 
-from ..postgres import store_in
 from .conftest import ZOO, Result
 
 Cli = Callable[..., Result]

@@ -22,8 +22,8 @@ from joserfc import jwk, jwt
 
 import interlingua as il
 from interlingua.app.keys import StoredKeys
+from tests.kit.postgres import store_in
 
-from ..postgres import store_in
 from . import warm
 from .conftest import Result
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from interlingua.store import schema
+from tests.kit.databases import sql
+from tests.kit.postgres import fresh
 
-from ..databases import sql
-from ..postgres import fresh
 from .conftest import ZOO, Result
 
 Cli = Callable[..., Result]

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from ..model.test_manifest import ANALYST, PM, QA
+from tests.kit.manifests import ANALYST, PM, QA
+
 from ..protocols.cap.test_loading import TEAM_TOML, written
 from .conftest import Result
 

@@ -14,8 +14,8 @@ from interlingua.app.config import read
 from interlingua.app.paths import Place
 from interlingua.bus.port import BusSettings
 from interlingua.store.open import is_postgres, shown
+from tests.kit.postgres import forget, fresh
 
-from ..postgres import forget, fresh
 from .conftest import Result
 from .nodes import started
 from .test_config import AGENTS, address, write

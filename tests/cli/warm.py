@@ -18,7 +18,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from tests import warm_python
+from tests.kit import warm_python
 
 COMMAND = [sys.executable, "-m", "interlingua"]
 

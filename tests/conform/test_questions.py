@@ -11,8 +11,8 @@ from interlingua.app.serve import ServeSettings, serving
 from interlingua.conform.answers import WORD, answer_to, filled_in
 from interlingua.conform.base import NotApplicable, Roles, Subject
 from interlingua.model.question_forms import form
+from tests.kit.engines import QUICK
 
-from ..engine.common import QUICK
 from .common import failures, findings
 from .questions import AGENTS
 

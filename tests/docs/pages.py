@@ -18,10 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from .. import warm_python
+from tests.kit import warm_python
+from tests.kit.ports import free_port
+
 from ..cli.conftest import clean_env
 from ..cli.warm import Warm
-from ..ports import free_port
 from .blocks import Block, Command
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -27,9 +27,10 @@ from interlingua.store.changes import Fenced
 from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite import connection as sqlite_connection
 from interlingua.store.sqlite.worker_locks import Locks
-
-from ..databases import sql
-from .common import (
+from tests.engine.handler.test_misbehaviour import burn
+from tests.engine.log.test_replay import output_of
+from tests.kit.databases import sql
+from tests.kit.engines import (
     PATIENT,
     QUICK,
     bodies,
@@ -43,8 +44,7 @@ from .common import (
     settle,
     submit,
 )
-from .test_misbehaviour import burn
-from .test_recovery import output_of
+from tests.kit.wait_for import wait_for
 
 
 @il.agent
@@ -55,12 +55,6 @@ async def echo(text: str) -> str:
 @il.agent(asks=[il.Confirm])
 async def asker(ctx: il.Context[None, None]) -> str:
     return str((await ctx.ask(il.Confirm("Go on?"))).approved)
-
-
-async def until(condition: Any, seconds: float = 10) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 # -- the writer ------------------------------------------------------------------------------------------------
@@ -209,7 +203,7 @@ async def test_a_cancel_under_way_survives_a_crash_and_the_agent_is_not_run_agai
     first = engine(store, slow, settings=settings)
     await first.start()
     run = await submit(first, "slow")
-    await until(lambda: entered)
+    await wait_for(lambda: entered)
     await first.runs.cancel(run.id)
     async for event in first.runs.events(run.id):
         if event.kind == "cancel_requested":
@@ -248,7 +242,7 @@ async def test_a_store_that_fails_once_does_not_stop_the_engine(store: Path, nam
         asked = await question(eng, run.id)
         await eng.questions.answer(asked.id, {"approved": True})
         assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "True"}
-        await until(lambda: failed)
+        await wait_for(lambda: failed)
 
 
 async def test_claimed_runs_on_their_way_in_are_not_taken_for_orphans(
@@ -285,7 +279,7 @@ async def test_an_agent_that_must_not_be_repeated_is_not_even_after_a_graceful_s
 
     async with engine(store, once) as eng:
         run = await submit(eng, "once")
-        await until(lambda: entered)
+        await wait_for(lambda: entered)
     async with engine(store, once) as eng:
         done = await eng.runs.wait(run.id, timeout=10)
         assert done.error is not None
@@ -312,8 +306,8 @@ async def test_a_caller_that_goes_away_while_submitting_takes_no_slot_with_it(st
             await entered.wait()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        await until(lambda: sql(store, "SELECT DISTINCT status FROM runs") == [("succeeded",)])
-        await until(lambda: eng.core.worker.running == 0)
+        await wait_for(lambda: sql(store, "SELECT DISTINCT status FROM runs") == [("succeeded",)])
+        await wait_for(lambda: eng.core.worker.running == 0)
 
 
 async def test_a_run_of_a_worker_that_left_no_trace_is_found(store: Path) -> None:
@@ -463,7 +457,7 @@ async def test_a_step_that_is_said_again_twice_keeps_its_output(store: Path) -> 
         runs = sql(store, "SELECT id FROM runs")
         run = runs[0][0] if runs else (await submit(eng, "agent")).id
         await question(eng, run)
-        await until(
+        await wait_for(
             lambda eng=eng, run=run: (e := eng.core.worker.execution(run)) and e.waits.blocked and e.log.settled
         )
         await crash(eng)
@@ -489,7 +483,7 @@ async def test_text_that_changed_before_a_record_is_in_the_log_while_the_run_wai
     async with engine(store, agent) as eng:
         run = await submit(eng, "agent")
         asked = await question(eng, run.id)
-        await until(lambda: eng.core.worker.execution(run.id) is None)
+        await wait_for(lambda: eng.core.worker.execution(run.id) is None)
         said["text"] = "He"
         await eng.questions.answer(asked.id, {"approved": True})
         await question(eng, run.id)
@@ -594,7 +588,7 @@ async def test_an_agent_that_works_beside_a_wait_is_not_parked(store: Path) -> N
         run = await submit(eng, "agent")
         execution = eng.core.worker.execution(run.id)
         assert execution is not None
-        await until(lambda: execution.waits.blocked)
+        await wait_for(lambda: execution.waits.blocked)
         beat.set()
         async for event in eng.runs.events(run.id):
             if event.kind == "delta":
@@ -633,7 +627,7 @@ async def test_a_child_that_was_rolled_back_is_not_run_again(store: Path) -> Non
     async with engine(store, asker, parent) as eng:
         run = await submit(eng, "parent")
         asked = await question(eng, run.id)
-        await until(lambda: not eng.core.worker._executions)
+        await wait_for(lambda: not eng.core.worker._executions)
         await eng.runs.cancel(asked.run, rollback=True)
         assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "child gone"}
         with pytest.raises(RunNotFound):
@@ -649,7 +643,7 @@ async def test_children_of_a_cancelled_run_are_cancelled_in_the_same_transaction
     await first.start()
     run = await submit(first, "parent")
     asked = await question(first, run.id)
-    await until(lambda: not first.core.worker._executions)
+    await wait_for(lambda: not first.core.worker._executions)
     first.core.worker.notify_run = lambda *news: None  # type: ignore[method-assign, assignment]
     first.core.worker.claims.wake = lambda: None  # type: ignore[method-assign]
     await first.runs.cancel(run.id)
@@ -833,7 +827,7 @@ async def test_a_rollback_that_comes_too_late_to_be_read_still_forgets_the_run(s
             never_reads_its_inbox(execution)
             await eng.runs.cancel(run.id, rollback=True)
             going.set()
-            await until(lambda run=run: sql(store, "SELECT count(*) FROM runs WHERE id=?", run.id) == [(0,)])
+            await wait_for(lambda run=run: sql(store, "SELECT count(*) FROM runs WHERE id=?", run.id) == [(0,)])
 
 
 async def test_a_log_that_is_refused_while_fragments_wait_is_given_up_without_another_error(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ..postgres import forget, fresh
+from tests.kit.postgres import forget, fresh
 
 LEASE = 1.0  # seconds after which a process that was killed is missed on PostgreSQL
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import interlingua as il
+from tests.kit.processes import say
 
 SETTINGS = il.Settings(sweep_every=0.05, shutdown_grace=1, cancel_grace=0.5, stall_warning=0)
 
@@ -77,7 +78,7 @@ ALL = [poison, innocent, leaves, leaves_in_a_thread, family, counts]
 async def main() -> None:
     store = sys.argv[1]
     async with il.Engine(store if "://" in store else Path(store), agents=ALL, settings=SETTINGS):
-        print("ready", flush=True)
+        say("ready")
         await asyncio.Event().wait()
 
 

@@ -14,15 +14,14 @@ Each call of the agent is a line of the file EFFECTS. WHAT is the kind of life t
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 import interlingua as il
 from tests.faults.paying import agents
+from tests.kit.processes import say
 
 KEYS = 40
 FLOOD = 400
@@ -79,11 +78,6 @@ async def flood(engine: il.Engine) -> None:
             if n == FLOOD * 3 // 4:
                 tasks.create_task(engine.stop())
     say([made, refused])
-
-
-def say(what: Any) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

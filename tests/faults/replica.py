@@ -10,13 +10,13 @@ import sys
 
 import interlingua as il
 from interlingua.app.files import agents_of_file
+from tests.kit.processes import say
 
 
 async def main(store: str, file: str) -> None:
     settings = il.Settings(park_after=0.02, max_listening=0, sweep_every=0.05, stall_warning=0)
     async with il.Engine(store, agents=agents_of_file(file), settings=settings):
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
+        say("ready")
         await asyncio.Event().wait()
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from interlingua.engine.log.run_log import RunLog, Sealed
 from interlingua.engine.runs.commit_fanout import CommitFanout
 from interlingua.model.errors import Conflict
 from interlingua.model.events import ToolCall
+from tests.kit.processes import say
 
 TASK = "Analyze last quarter's sales trends"
 ANSWER = "By region."
@@ -57,11 +57,6 @@ def tell_commits() -> None:
             say(told)
 
     CommitFanout.on_commit = on_commit  # type: ignore[method-assign]
-
-
-def say(message: Any) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 
 import interlingua as il
 from tests.faults.agents import ALL
+from tests.kit.processes import say
 
 
 async def main() -> None:
@@ -23,7 +24,7 @@ async def main() -> None:
     )
     loop = asyncio.get_running_loop()
     async with il.Engine(sys.argv[1], agents=ALL, settings=settings) as engine:
-        say({"ready": True})
+        say("ready")
         tasks: set[asyncio.Task[None]] = set()
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             task = loop.create_task(obey(engine, json.loads(line)))
@@ -45,11 +46,6 @@ async def obey(engine: il.Engine, order: dict[str, Any]) -> None:
         say({"tag": order["tag"], "ok": result})
     except il.InterlinguaError as error:
         say({"tag": order["tag"], "error": error.code})
-
-
-def say(message: Any) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

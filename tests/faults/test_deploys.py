@@ -6,9 +6,7 @@ No run ends for it. Once good code is there, every run goes on by itself, with i
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,7 @@ import pytest
 import interlingua as il
 from interlingua.model.events import QuestionAnswered, Recorded, RunBlocked
 from interlingua.model.filters import QuestionFilter, RunFilter
-
-REPO = Path(__file__).parent.parent.parent
+from tests.kit import processes
 
 _CODE = """
 import interlingua as il
@@ -57,20 +54,13 @@ class Fleet:
         return file
 
     async def start(self, file: Path) -> None:
-        env = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'src'}"}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.faults.replica", str(self.store), str(file),
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, env=env, cwd=REPO,
-        )  # fmt: skip
-        assert process.stdout is not None
-        assert await process.stdout.readline() == b"ready\n"
+        process = await processes.start("faults.replica", self.store, file, stderr=asyncio.subprocess.DEVNULL)
+        assert await processes.said(process) == "ready"
         self.replicas.append(process)
 
     async def kill(self, process: asyncio.subprocess.Process) -> None:
         self.replicas.remove(process)
-        process.kill()
-        await process.wait()
-        process._transport.close()  # type: ignore[attr-defined]
+        await processes.end(process)
 
     async def end(self) -> None:
         for process in list(self.replicas):

@@ -7,7 +7,6 @@ import contextlib
 import os
 import random
 import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,32 +14,23 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import OutputDelta
+from tests.engine.agents.test_process_pool import members
+from tests.kit import processes
+from tests.kit.processes import lives, wait_for_end
 
 from ..cli.conftest import clean_env
 from ..cli.test_signals import NAMES, begin, looking, nobody_is_hurt, process, wait_until_up
-from ..engine.test_process_pool import lives, members, wait_for_end
 
 pytestmark = pytest.mark.faults
 
-REPO = Path(__file__).parents[2]
 WATCHER = il.Settings(max_running=0, sweep_every=0.05, stall_warning=0)
 
 
 @contextlib.asynccontextmanager
 async def server(where: Path | str) -> AsyncIterator[asyncio.subprocess.Process]:
-    running = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.faults.leaving", str(where), cwd=REPO, stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPO), str(REPO / "src")])},
-    )  # fmt: skip
-    assert running.stdout is not None
-    assert await running.stdout.readline() == b"ready\n"
-    try:
+    async with processes.ended(await processes.start("faults.leaving", where)) as running:
+        assert await processes.said(running) == "ready"
         yield running
-    finally:
-        if running.returncode is None:
-            running.kill()
-        await running.wait()
-        running._transport.close()  # type: ignore[attr-defined]
 
 
 async def test_a_slow_poison_dies_alone(each_store: Path | str) -> None:

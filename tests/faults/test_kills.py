@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import random
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,8 @@ from interlingua.model.events import QuestionAnswered, Recorded, RunFinished
 from interlingua.model.filters import RunFilter
 from tests.faults.agents import ALL
 from tests.faults.conftest import LEASE
-from tests.postgres import forget, fresh
-
-REPO = Path(__file__).parent.parent.parent
+from tests.kit import processes
+from tests.kit.postgres import forget, fresh
 
 
 class Client:
@@ -44,13 +42,8 @@ class Client:
         self._unsent: set[str] = set()  # listeners that may still be sent to
 
     async def start(self) -> asyncio.subprocess.Process:
-        env = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'src'}", "TRACES": str(self.traces)}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.faults.server", str(self.store),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=env, cwd=REPO,
-        )  # fmt: skip
-        assert process.stdout is not None
-        assert json.loads(await process.stdout.readline()) == {"ready": True}
+        process = await processes.start("faults.server", self.store, TRACES=str(self.traces))
+        assert await processes.said(process) == "ready"
         return process
 
     def order(self, kind: str, memo: Any, **order: Any) -> bytes:
@@ -135,8 +128,7 @@ class Client:
         while line := await process.stdout.readline():  # acknowledged before it died, read after
             if line.endswith(b"\n"):
                 self.note(line)
-        await process.wait()
-        process._transport.close()  # type: ignore[attr-defined]
+        await processes.end(process)
         self._tags.clear()
 
 

@@ -3,51 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import interlingua as il
 from interlingua.model.filters import RunFilter
-from tests import warm_python
+from tests.kit import processes
+from tests.kit.processes import Process, said, tell
 
 from .payer import KEYS
 from .paying import agents
 
-REPO = Path(__file__).parents[2]
 HOW = ["plain", "key", "thread", "sync", "delay"]
 
 
-class Payer:
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-
-    async def said(self) -> Any:
-        assert self.process.stdout is not None
-        return json.loads(await self.process.stdout.readline())
-
-    def go(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"go\n")
-
-
 @asynccontextmanager
-async def payer(store: Path | str, effects: Path, *what: str) -> AsyncIterator[Payer]:
-    pipe = asyncio.subprocess.PIPE
-    command = [warm_python.python(), "-m", "tests.faults.payer", str(store), str(effects), *what]
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, cwd=REPO)
-    try:
-        yield Payer(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-        process._transport.close()  # type: ignore[attr-defined]
+async def payer(store: Path | str, effects: Path, *what: str) -> AsyncIterator[Process]:
+    async with processes.ended(await processes.start_warm("faults.payer", store, effects, *what)) as process:
+        yield process
 
 
 def paid(effects: Path) -> Counter[str]:
@@ -58,11 +35,11 @@ async def race(store: Path | str, effects: Path, processes: int) -> None:
     """Processes submit the same keys at the same moment: each is one run, and one call of its agent."""
     async with asyncio.timeout(120):
         async with payer(store, effects, "race") as first:
-            assert await first.said() == "ready"  # the schema is there
+            assert await said(first) == "ready"  # the schema is there
             async with payers(store, effects, processes - 1) as others:
                 for one in [first, *others]:
-                    one.go()
-                made = await asyncio.gather(*(one.said() for one in [first, *others]))
+                    tell(one)
+                made = await asyncio.gather(*(said(one) for one in [first, *others]))
     assert len({run for run, _ in made[0]}) == KEYS
     assert {status for _, status in made[0]} == {"succeeded"}
     assert all(other == made[0] for other in made)
@@ -70,20 +47,20 @@ async def race(store: Path | str, effects: Path, processes: int) -> None:
 
 
 @asynccontextmanager
-async def payers(store: Path | str, effects: Path, count: int) -> AsyncIterator[list[Payer]]:
+async def payers(store: Path | str, effects: Path, count: int) -> AsyncIterator[list[Process]]:
     if not count:
         yield []
         return
     async with payer(store, effects, "race") as one, payers(store, effects, count - 1) as others:
-        assert await one.said() == "ready"
+        assert await said(one) == "ready"
         yield [one, *others]
 
 
 async def killed(store: Path | str, effects: Path, how: str) -> None:
     """A process is killed by the call of its agent. Nobody calls it again."""
     async with asyncio.timeout(60), payer(store, effects, "die", how) as dying:
-        assert await dying.said() == "ready"
-        assert await dying.process.wait() == -9
+        assert await said(dying) == "ready"
+        assert await dying.wait() == -9
     settings = il.Settings(sweep_every=0.05, shutdown_grace=1, stall_warning=0)
     async with il.Engine(store, agents=agents(effects, dies=False), settings=settings) as engine:
         (run,) = await engine.runs.search(RunFilter())
@@ -135,16 +112,16 @@ async def test_keys_that_are_used_while_processes_are_killed_are_one_run_and_at_
     async with asyncio.timeout(120):
         for life in range(5):
             async with payer(each_store, effects, "race") as one, payer(each_store, effects, "race") as other:
-                assert await one.said() == "ready"
-                assert await other.said() == "ready"
-                one.go()
-                other.go()
+                assert await said(one) == "ready"
+                assert await said(other) == "ready"
+                tell(one)
+                tell(other)
                 # Runs that a kill has lost are paid by nobody, so there may be too few others for this life.
-                over = asyncio.gather(one.said(), other.said(), return_exceptions=True)
+                over = asyncio.gather(said(one), said(other), return_exceptions=True)
                 while len(paid(effects)) < life * KEYS // 5 + 1 and not over.done():
                     await asyncio.sleep(0)
-                one.process.kill()
-                other.process.kill()
+                one.kill()
+                other.kill()
                 await over
     settings = il.Settings(sweep_every=0.05, shutdown_grace=1, stall_warning=0)
     async with il.Engine(each_store, agents=agents(effects, dies=False), settings=settings) as engine:
@@ -166,10 +143,10 @@ async def test_a_submission_that_was_refused_in_a_flood_or_while_a_process_stops
 ) -> None:
     effects = tmp_path / "effects"
     async with asyncio.timeout(120), payer(each_store, effects, "flood") as one:
-        assert await one.said() == "ready"
-        one.go()
-        made, refused = await one.said()
-        assert await one.process.wait() == 0
+        assert await said(one) == "ready"
+        tell(one)
+        made, refused = await said(one)
+        assert await one.wait() == 0
     assert made, "nothing was taken"
     assert refused, "nothing was refused"
     settings = il.Settings(sweep_every=0.05, shutdown_grace=1, stall_warning=0)

@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import random
 import shutil
 import sqlite3
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,10 +25,9 @@ from interlingua.model.events import Recorded, RunFinished
 from interlingua.model.filters import RunFilter
 from interlingua.store.rows import SUSPECT
 from tests.faults.sales import LOG
+from tests.kit import processes
 from tests.protocols.cap.test_sales_team import CALLS, EXAMPLE, TALK, calls_on_record
 from tests.protocols.cap.tool_common import Watched
-
-REPO = Path(__file__).parent.parent.parent
 
 Told = dict[str, Any]
 Moment = Callable[[Told], bool]
@@ -50,11 +47,7 @@ class Office:
     async def live(self, moment: Moment | None) -> bool:
         """One life: to the end of the task, or to a moment at which it is killed. Whether the task has ended."""
         before = len(self._calls())
-        environment = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'src'}"}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.faults.sales", str(self.store), str(self.folder), str(self.park_after),
-            stdout=asyncio.subprocess.PIPE, env=environment, cwd=REPO,
-        )  # fmt: skip
+        process = await processes.start("faults.sales", self.store, self.folder, self.park_after)
         assert process.stdout is not None
         ended, killed = False, False
         async with asyncio.timeout(90):
@@ -65,7 +58,7 @@ class Office:
                     process.kill()
                     killed = True
             code = await process.wait()
-        process._transport.close()  # type: ignore[attr-defined]
+        await processes.end(process)
         assert ended or killed, f"the process ended by itself, with {code}"
         await no_strays(self.folder)
         self.kills += killed

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,12 +11,12 @@ import pytest
 import interlingua as il
 from interlingua.model.events import QuestionAsked, Recorded
 from interlingua.model.filters import RunFilter
+from tests.kit import processes
+from tests.kit.postgres import forget, fresh
 
-from ..postgres import forget, fresh
 from .conftest import LEASE
 from .two_origins import SETTINGS
 
-REPO = Path(__file__).parents[2]
 SOURCES = ("file:a.py", "file:b.py")
 
 
@@ -32,20 +30,14 @@ class Files:
         self.runs: dict[str, str] = {}  # acknowledged: the source of each
 
     async def start(self, source: str, runs: int, errors: int | None = None) -> None:
-        env = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'src'}"}
-        process = self._processes[source] = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.faults.two_origins", str(self._store), source, str(runs),
-            self._project, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
-            env=env, cwd=REPO,
-        )  # fmt: skip
-        assert process.stdout is not None
-        while run := (await process.stdout.readline()).decode().strip():
+        module = "faults.two_origins"
+        process = await processes.start(module, self._store, source, runs, self._project, stderr=errors)
+        self._processes[source] = process
+        while errors is None and (run := await processes.said(process)) is not None:
             self.runs[run] = source
 
     async def kill(self, source: str) -> None:
-        process = self._processes.pop(source)
-        process.kill()
-        await process.wait()
+        await processes.end(self._processes.pop(source))
 
     async def refused(self, source: str) -> str:
         """What a process says that has no business here."""

@@ -9,6 +9,7 @@ import asyncio
 import sys
 
 import interlingua as il
+from tests.kit.processes import say
 
 SETTINGS = il.Settings(park_after=0, max_listening=0, sweep_every=0.05, shutdown_grace=0.5, stall_warning=0)
 
@@ -32,8 +33,8 @@ def mailer(source: str) -> il.Agent[..., str]:
 async def main(store: str, source: str, runs: int, project: str) -> None:
     async with il.Engine(store, agents=[mailer(source)], settings=SETTINGS, project=project) as engine:
         for _ in range(runs):
-            print((await engine.runs.submit(il.RunRequest("mailer"))).id, flush=True)
-        print("", flush=True)
+            say((await engine.runs.submit(il.RunRequest("mailer"))).id)
+        say(None)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 

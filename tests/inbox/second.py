@@ -13,8 +13,9 @@ from typing import Any
 import interlingua as il
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.engine.teams.members import TeamAgent
-from tests.engine.common import PATIENT
-from tests.protocols.cap.door_common import member, team
+from tests.kit.engines import PATIENT
+from tests.kit.processes import say
+from tests.kit.teams import member, team
 from tests.protocols.editor.mount_common import mount
 
 
@@ -42,9 +43,8 @@ async def main(store: str) -> None:
     settings = ServeSettings(port=0, engine=PATIENT)
     try:
         async with serving(store, agents, settings) as server:
-            sys.stdout.write(f"{server.address}\n")
-            sys.stdout.flush()
-            await asyncio.Event().wait()
+            say(server.address)
+            await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     finally:
         await coder.close()
 

@@ -13,9 +13,8 @@ from interlingua.model.errors import AlreadyAnswered
 from interlingua.model.events import QuestionWithdrawn
 from interlingua.model.question_forms import detail_lines, format_time, parse_time, question_text
 from interlingua.model.run import Question
-from tests.engine.common import bodies, crash, engine, finish, question, submit
-
-from .common import PATIENT, QUICK, asker, middle, top, with_settings
+from tests.kit.agents import asker, middle, top
+from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, question, submit, with_settings
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
 

@@ -17,8 +17,9 @@ from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.model.question_forms import format_time
 from interlingua.security.keys import make_key
 from interlingua.store.open import open_store
+from tests.kit.agents import asker
+from tests.kit.engines import PATIENT, QUICK
 
-from .common import PATIENT, QUICK, asker
 from .places import PLACES, CommandLine, Place, both
 
 PAIRS = [

@@ -14,7 +14,7 @@ import interlingua as il
 from interlingua.app.targets import load, parse
 from interlingua.model.errors import AlreadyAnswered
 from interlingua.model.events import Warned
-from tests.engine.common import PATIENT, bodies, crash, engine, question, submit
+from tests.kit.engines import PATIENT, bodies, crash, engine, question, submit
 from tests.protocols.cap.test_client import program
 from tests.protocols.editor import mount_common as editor
 from tests.protocols.mcp import mount_common as mcp

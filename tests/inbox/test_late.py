@@ -16,11 +16,11 @@ from interlingua.app.serve import ServeSettings, serving
 from interlingua.app.targets import load, parse
 from interlingua.model.events import Warned
 from interlingua.protocols.connect import follow
-from tests.engine.common import PATIENT, QUICK, bodies, engine, question, submit
+from tests.kit.engines import PATIENT, QUICK, bodies, engine, parked, question, submit
 from tests.protocols.connect.reference import Proxy
 from tests.protocols.editor.mount_common import PERMISSION
 
-from .test_mounted import DONE, TARGETS, asked, closed, hub, over_all, second, set_aside
+from .test_mounted import DONE, TARGETS, asked, closed, hub, over_all, second
 
 BEFORE = "the answer given here (by ada) came too late: the question had been answered at "
 NO_LONGER = "the answer given here (by ada) came too late: the question was no longer asked at "
@@ -33,7 +33,7 @@ async def test_of_a_run_that_was_set_aside_the_log_says_that_the_answer_came_too
     async with second(tmp_path) as other, hub(store, other, protocol, "solo", QUICK) as (eng, _):
         run = await submit(eng, "front", {"text": "it"})
         there, here = await asked(other.engine), await asked(eng)
-        await set_aside(eng, here.question.run)
+        await parked(eng, here.question.run)
         await other.engine.questions.answer(there.question.id, {"approved": True}, by=il.Caller("bob"), door="test")
         await eng.questions.answer(here.question.id, {"approved": False}, by=il.Caller("ada"), door="test")
         assert (await eng.runs.wait(run.id, timeout=30)).output == {"text": "True None"}

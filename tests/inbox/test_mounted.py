@@ -7,27 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import interlingua
 import interlingua as il
 from interlingua.app.targets import load, parse
 from interlingua.cli import inbox
 from interlingua.engine.handler import mounted_run
 from interlingua.model.filters import QuestionFilter
 from interlingua.model.run import QuestionRecord
-from tests import warm_python
-from tests.engine.common import PATIENT, QUICK, engine, question, submit
+from tests.kit import processes
+from tests.kit.engines import PATIENT, QUICK, engine, listens, parked, question, submit, with_settings
 from tests.protocols.editor.mount_common import PERMISSION
 
-from .common import with_settings
-
-ROOT = Path(__file__).resolve().parents[2]
 TARGETS = {
     "connect": "connect+{http}/connect#{agent}",
     "mcp": "mcp+{http}/mcp#{agent}",
@@ -54,23 +49,13 @@ class Second:
 
 @contextlib.asynccontextmanager
 async def second(folder: Path) -> AsyncIterator[Second]:
-    source = Path(interlingua.__file__).resolve().parents[1]
-    env = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
-    store = folder / "second.db"
-    process = await asyncio.create_subprocess_exec(
-        warm_python.python(), "-m", "tests.inbox.second", str(store), stdout=asyncio.subprocess.PIPE, env=env, cwd=ROOT
-    )
-    assert process.stdout is not None
-    try:
+    process = await processes.start_warm("inbox.second", folder / "second.db")
+    async with processes.ended(process, gently=True):
         async with asyncio.timeout(60):
-            address = (await process.stdout.readline()).decode().strip()
+            address = await processes.said(process)
         assert address.startswith("http://")
-        async with engine(store) as eng:
+        async with engine(folder / "second.db") as eng:
             yield Second(address, eng)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
 
 
 async def asked(eng: il.Engine) -> QuestionRecord:
@@ -87,12 +72,6 @@ async def closed(eng: il.Engine, id_: str) -> QuestionRecord:
         while (record := await eng.questions.get(id_)).state == "open":
             await eng.runs.next_hint("questions")
     return record
-
-
-async def set_aside(eng: il.Engine, run: str) -> None:
-    async with asyncio.timeout(20):
-        while eng.core.worker.execution(run) is not None:
-            await eng.runs.next_hint(run)
 
 
 async def names(eng: il.Engine, record: QuestionRecord) -> list[str]:
@@ -206,13 +185,6 @@ async def test_a_deadline_of_ours_ends_the_run_there_too(store: Path, tmp_path: 
         assert (await closed(other.engine, there.question.id)).state == "withdrawn"
 
 
-async def stays(eng: il.Engine, run: str) -> None:
-    """Until it is decided that a waiting run is not set aside."""
-    async with asyncio.timeout(20):
-        while (here := eng.core.worker.execution(run)) is None or here.parking not in eng.core.worker.listeners:
-            await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("protocol", ["connect", "cap"])
 async def test_a_run_that_waits_for_long_hears_at_once_that_its_question_was_answered_there(
     store: Path, tmp_path: Path, protocol: str
@@ -221,7 +193,7 @@ async def test_a_run_that_waits_for_long_hears_at_once_that_its_question_was_ans
     async with second(tmp_path) as other, hub(store, other, protocol, "solo", settings) as (eng, _):
         run = await submit(eng, "front", {"text": "it"})
         there, here = await asked(other.engine), await asked(eng)
-        await stays(eng, here.question.run)
+        await listens(eng, here.question.run)
         await other.engine.questions.answer(there.question.id, {"approved": True}, door="test")
         record = await closed(eng, here.question.id)
         assert record.state == "withdrawn"
@@ -238,7 +210,7 @@ async def test_a_run_that_was_set_aside_looks_again_whether_its_question_is_stil
     async with second(tmp_path) as other, hub(store, other, protocol, "solo", QUICK) as (eng, _):
         run = await submit(eng, "front", {"text": "it"})
         there, here = await asked(other.engine), await asked(eng)
-        await set_aside(eng, here.question.run)
+        await parked(eng, here.question.run)
         row = await eng.core.store.runs.get(here.question.run)
         assert row is not None
         assert row.wake_at is not None, "it will look again"

@@ -15,11 +15,11 @@ import interlingua as il
 from interlingua.app.targets import load, parse
 from interlingua.protocols.cap.stdio import StdioDoor
 from interlingua.transports.pipes import PipeChannel
-from tests.engine.common import PATIENT, QUICK, engine, question, submit
+from tests.kit.agents import asker
+from tests.kit.engines import PATIENT, QUICK, engine, question, submit
+from tests.kit.rpc_client import pipes
 from tests.protocols.cap.door_common import message, notice
-from tests.rpc_client import pipes
 
-from .common import asker
 from .test_mounted import asked, closed
 
 AGENTS = """

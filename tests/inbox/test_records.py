@@ -12,9 +12,8 @@ from interlingua.engine.ids import now
 from interlingua.model.errors import AlreadyAnswered, InvalidAnswer
 from interlingua.model.events import QuestionAnswered, QuestionAsked
 from interlingua.model.filters import QuestionFilter
-from tests.engine.common import bodies, engine, finish, question, submit
-
-from .common import asker, middle, top
+from tests.kit.agents import asker, middle, top
+from tests.kit.engines import bodies, engine, finish, question, submit
 
 ADA, BOB = il.Caller("ada"), il.Caller("bob")
 

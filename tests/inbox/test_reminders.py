@@ -14,10 +14,10 @@ from interlingua.app.config_meaning import engine_settings
 from interlingua.model.errors import InvalidQuestion
 from interlingua.model.events import RunFinished
 from interlingua.model.filters import QuestionFilter
-from tests.engine.common import crash, engine, finish, kinds, question, submit
+from tests.kit.agents import asker, middle
+from tests.kit.engines import QUICK, crash, engine, finish, kinds, question, served, submit, with_settings
+from tests.kit.log_lines import LogLines, reading
 from tests.protocols.connect.test_door import Receiver, mailer, up
-
-from .common import QUICK, LogLines, asker, middle, reading, served, with_settings
 
 SOON = with_settings(QUICK, remind_after=(0.05,))
 REMINDED = "has waited for an answer"

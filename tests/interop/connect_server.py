@@ -9,8 +9,8 @@ import asyncio
 import sys
 
 from interlingua.app.serve import ServeSettings, serving
+from tests.kit.engines import QUICK
 
-from ..engine.common import QUICK
 from ..protocols.connect.test_door import AGENTS
 
 

@@ -20,10 +20,10 @@ from interlingua.model.delta import Joiner
 from interlingua.model.events import OutputDelta, Warned
 from interlingua.protocols.mcp.client import Mount, MountSettings
 from interlingua.protocols.mcp.host import AddressSource, ProcessSource
-from tests import rpc_client
-from tests.rpc_client import INTERLINGUA
+from tests.kit import rpc_client
+from tests.kit.engines import bodies, engine, finish, submit
+from tests.kit.rpc_client import INTERLINGUA
 
-from ..engine.common import bodies, engine, finish, submit
 from ..protocols.mcp.common import COMMAND, DELTA, PATIENCE, Message, Process
 from ..protocols.mcp.mount_common import SETTINGS
 from .editor_peers import process_with_address

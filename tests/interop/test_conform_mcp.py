@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ..rpc_client import INTERLINGUA
+from tests.kit.rpc_client import INTERLINGUA
+
 from .mcp_peers import HERE, target_of
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]  # the first test installs the SDKs

@@ -21,8 +21,8 @@ from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.protocols.connect import stream
 from interlingua.protocols.connect.server import ConnectSettings
 from interlingua.transports.sse import KEEP_ALIVE
+from tests.kit.engines import QUICK
 
-from ..engine.common import QUICK
 from ..protocols.connect.test_door import AGENTS, NOBODY, Gate, Receiver, Teller, _keys
 
 pytestmark = [

@@ -25,8 +25,8 @@ from interlingua.model.content import FilePart, Message, TextPart
 from interlingua.model.events import Diff, OutputDelta, Plan, PlanEntry, Thought, ToolCall
 from interlingua.protocols.editor.client import Mount, MountSettings
 from interlingua.protocols.editor.host import AddressSource, ProcessSource
+from tests.kit.engines import bodies, engine, finish, question, submit
 
-from ..engine.common import bodies, engine, finish, question, submit
 from ..protocols.editor.mount_common import SETTINGS, seen
 from .editor_peers import INTERLINGUA, MARK, Sdk, Sdks, Way, all_gone, marked, process_with_address, stdio_command
 

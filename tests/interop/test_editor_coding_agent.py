@@ -23,8 +23,8 @@ import interlingua as il
 from interlingua.model.events import ToolCall
 from interlingua.protocols.editor.client import Mount, MountSettings
 from interlingua.protocols.editor.host import ProcessSource
+from tests.kit.engines import bodies, engine, question, submit
 
-from ..engine.common import bodies, engine, question, submit
 from ..protocols.editor.mount_common import SETTINGS
 from .conftest import npm_packages
 from .editor_peers import HERE, INTERLINGUA, MARK, Sdk, Sdks, all_gone, marked, process_with_address, stdio_command

@@ -15,8 +15,8 @@ import pytest
 import interlingua as il
 from interlingua.app.targets import load_all, parse
 from interlingua.model.errors import InvalidInput
+from tests.kit.engines import finish
 
-from ..engine.common import finish
 from ..protocols.mcp.mount_common import seen
 from .mcp_peers import HERE, driven, interlingua_run, mounted, stdio_command, target_of
 

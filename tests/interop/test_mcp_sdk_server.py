@@ -12,8 +12,8 @@ import pytest
 
 import interlingua as il
 from interlingua.app.targets import load_all, parse
+from tests.kit.engines import question
 
-from ..engine.common import question
 from ..protocols.mcp.common import LATEST, MODERN
 from ..protocols.mcp.mount_common import seen
 from .mcp_peers import HERE, driven, interlingua_run, mounted, stdio_command, target_of

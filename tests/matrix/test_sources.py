@@ -36,9 +36,9 @@ from interlingua.model.filters import RunFilter
 from interlingua.model.prompt_input import prompt_input
 from interlingua.model.question_forms import choices, form
 from interlingua.protocols.parity import FEATURES
+from tests.kit.engines import PATIENT, QUICK, engine
+from tests.kit.postgres import beside
 
-from ..engine.common import PATIENT, QUICK, engine
-from ..postgres import beside
 from ..protocols.connect.mount_common import parked
 from . import behaviours as does
 from .gate import Gate

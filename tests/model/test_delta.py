@@ -448,13 +448,6 @@ def test_absent_is_one_true_value_that_survives_copying() -> None:
     assert isinstance(ABSENT, Absent)
 
 
-@pytest.mark.parametrize("value", [ABSENT, None, [None, 1], {"a": None}], ids=text_of)
-def test_absent_as_a_delta_changes_nothing(value: Any) -> None:
-    assert joins_to(value, ABSENT, value)
-    assert text_of(compose(value, ABSENT)) == text_of(value)
-    assert text_of(compose(ABSENT, value)) == text_of(value)
-
-
 def test_nothing_joined_or_composed_is_absent() -> None:
     assert Joiner().value is ABSENT
     assert Composer().value is ABSENT
@@ -759,10 +752,6 @@ def test_the_same_object_twice_in_a_delta_becomes_two() -> None:
     joiner.add({"a": twin, "b": twin})
     joiner.add({"a": [None, 2]})
     assert joiner.value == {"a": [1, 2], "b": [1]}
-
-
-def test_a_start_is_an_output_and_keeps_its_leading_null() -> None:
-    assert Joiner([None, "x"]).value == [None, "x"]
 
 
 def test_a_composer_keeps_markers_and_a_joiner_drops_them() -> None:

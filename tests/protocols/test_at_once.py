@@ -19,7 +19,7 @@ from interlingua.model.events import Recorded
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp.peer import Peer
 from interlingua.transports import plain
-from tests.engine.common import QUICK, crash, engine, finish, question, submit
+from tests.kit.engines import QUICK, crash, engine, finish, question, submit
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.app.targets import load_all, parse
 from interlingua.model.events import RunBlocked
 from interlingua.model.filters import RunFilter
-from tests.engine.common import QUICK, engine, parked, submit
+from tests.kit.engines import QUICK, engine, parked, submit
 from tests.protocols.mcp.common import client_of
 
 WHY = "the history has step 'charge' (10) here; the code calls step 'charge' (999)"

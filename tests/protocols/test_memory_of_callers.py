@@ -17,7 +17,7 @@ import httpx2
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.rpc_client import INTERLINGUA
+from tests.kit.rpc_client import INTERLINGUA
 
 PATIENCE = 60.0
 MIB = 1024 * 1024

@@ -25,7 +25,7 @@ from interlingua.protocols.peer.piped import serve_pipes
 from interlingua.protocols.peer.relay import RelaySettings, relay_app
 from interlingua.transports.jsonrpc import Limits
 from interlingua.transports.pipes import PipeChannel
-from tests.engine.common import QUICK, engine
+from tests.kit.engines import QUICK, engine
 
 from .editor import common as editor_common
 from .editor import test_web as editor_web

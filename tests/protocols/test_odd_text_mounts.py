@@ -20,8 +20,8 @@ from interlingua.model.events import OutputDelta, Thought
 from interlingua.model.whole_text import has_halves
 from interlingua.protocols.peer import links
 from interlingua.protocols.peer.relay import RelaySettings, relay_app
-from tests.engine.common import QUICK, engine, finish, log
-from tests.rpc_client import INTERLINGUA
+from tests.kit.engines import QUICK, engine, finish, log
+from tests.kit.rpc_client import INTERLINGUA
 
 from . import tampering
 from .peer.common import listening, running_node

@@ -13,7 +13,7 @@ import pytest
 import interlingua as il
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.model.filters import RunFilter
-from tests.engine.common import QUICK
+from tests.kit.engines import QUICK
 
 TIMES = 12
 Ask = Callable[[httpx2.AsyncClient], Awaitable[Any]]

@@ -10,7 +10,7 @@ import interlingua as il
 from interlingua.model.content import Message, TextPart
 from interlingua.model.errors import TooLarge
 from interlingua.transports import sse
-from tests.engine.common import engine, finish
+from tests.kit.engines import engine, finish
 
 from .test_odd_text_mounts import SERVERS, mounted
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from interlingua.store.postgres.store import PostgresStore
 from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite.store import SQLiteStore
-
-from .. import ready_stores
-from ..postgres import fresh
+from tests.kit import ready_stores
+from tests.kit.postgres import fresh
+from tests.kit.rows import at
 
 
 @pytest.fixture(autouse=True)
@@ -36,11 +35,6 @@ def new_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         return lambda: tmp_path_factory.mktemp("store") / "store.db"
     url = request.getfixturevalue("postgres")
     return lambda: fresh(url)
-
-
-def at(where: Path | str) -> SqlStore:
-    """The store there, not open yet."""
-    return PostgresStore(where) if isinstance(where, str) else SQLiteStore(where)
 
 
 @pytest.fixture

@@ -24,10 +24,8 @@ from interlingua.store.open import CannotOpen, NoStore
 from interlingua.store.rows import WorkerRow
 from interlingua.store.sql.store import SqlStore
 from interlingua.store.sqlite.store import SQLiteStore
-
-from ..databases import sql
-from .conftest import at
-from .test_store import append, event, owned
+from tests.kit.databases import sql
+from tests.kit.rows import append, at, event, owned
 
 LIST = """
 import asyncio, sys

@@ -25,9 +25,8 @@ from interlingua.transports.jsonrpc import (
     Rpc,
     RpcError,
 )
+from tests.kit.examples import many
 from tests.protocols.editor.common import check_frame
-
-from ..examples import many
 
 
 def sent(rpc: Rpc) -> list[Any]:

@@ -13,9 +13,8 @@ from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.errors import RunTimedOut
 from interlingua.model.team.authority import Policy, Step
 from interlingua.model.team.manifest import Binding, Manifest, Server, Team
-
-from ...engine.test_delegation import member
-from ...engine.test_tools import Bench
+from tests.engine.teams.test_tool_calls import Bench
+from tests.kit.teams import member
 
 
 def _team(name: str, *manifests: Manifest, policy: Policy | None = None) -> Team:

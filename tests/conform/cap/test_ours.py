@@ -9,9 +9,9 @@ import interlingua as il
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.conform.base import Finding, Roles, Subject
 from interlingua.conform.cap import example, suite
+from tests.kit import warm_python
+from tests.kit.engines import PATIENT
 
-from ... import warm_python
-from ...engine.common import PATIENT
 from .. import agents
 from ..common import AGENTS, ROLES, failures, findings
 from ..connect.test_ours import not_applicable, process

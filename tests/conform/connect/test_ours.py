@@ -20,9 +20,9 @@ from interlingua.conform.connect import suite
 from interlingua.protocols.connect.server import ConnectSettings
 from interlingua.security.keys import make_key
 from interlingua.store.open import open_store
+from tests.kit import warm_python
+from tests.kit.engines import PATIENT
 
-from ... import warm_python
-from ...engine.common import PATIENT
 from ..common import AGENTS, ROLES, failures, findings
 from . import agents
 

@@ -12,8 +12,8 @@ from interlingua.protocols.editor.streams import WebSettings
 from interlingua.protocols.editor.web import WebDoor
 from interlingua.security.keys import make_key
 from interlingua.store.open import open_store
+from tests.kit import warm_python
 
-from ... import warm_python
 from .. import agents
 from ..common import AGENTS, ROLES, failures, findings
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from interlingua.conform.mcp.joining import MISTAKES, ORDERED, TYPES, joined, judged
 from interlingua.conform.mcp.shapes import strange
 from interlingua.model.delta import DeltaError, Joiner
-
-from ...examples import many
+from tests.kit.examples import many
 
 LEAVES = st.none() | st.integers(-3, 3) | st.sampled_from(["", "a", "bc"])
 VALUES = st.recursive(

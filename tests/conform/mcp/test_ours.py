@@ -16,9 +16,9 @@ from interlingua.conform.mcp.links import SseLink
 from interlingua.conform.mcp.talk import is_answer
 from interlingua.protocols.mcp.server import McpSettings
 from interlingua.protocols.mcp.web import WebDoor
+from tests.kit import warm_python
+from tests.kit.engines import QUICK
 
-from ... import warm_python
-from ...engine.common import QUICK
 from .. import agents as common
 from ..common import AGENTS, ROLES, failures, findings
 from . import agents as more

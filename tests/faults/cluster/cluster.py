@@ -25,7 +25,7 @@ from interlingua.store.postgres.connection import PostgresConnection, connect, p
 from interlingua.store.rows import EventRow
 from tests.cli.conftest import clean_env
 from tests.cli.warm import COMMAND
-from tests.postgres import open_folder
+from tests.kit.postgres import open_folder
 
 from ..history import Fault, History, QuestionRow, Row, Sighting
 from .proxy import Mode, Proxy

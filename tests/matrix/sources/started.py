@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests import warm_python
+from tests.kit import warm_python
 from tests.matrix.behaviours import PROTOCOLS
 
 _HERE = Path(__file__).parent

@@ -16,27 +16,14 @@ import interlingua as il
 from interlingua.app.keys import StoredKeys
 from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.engine.teams.members import TeamAgent
-from interlingua.model.team.authority import Limits
-from interlingua.model.team.manifest import Manifest, Options, Rule, Team
 from interlingua.protocols.cap.server import CapSettings
 from interlingua.security.keys import make_key
 from interlingua.store.open import open_store
 from interlingua.transports.sse import Reader, Received
-from tests.engine.common import QUICK
+from tests.kit.engines import QUICK
+from tests.kit.teams import member, team
 
 Json = dict[str, Any]
-
-
-def member(id_: str, *allowed: str, overseer: str | None = None, target: str | None = None) -> Manifest:
-    rules = {one: Rule(f"when {one} knows better") for one in allowed}
-    options = Options(limits=Limits(), target=target)
-    return Manifest(id_, f"You are {id_}.", allowed, rules, overseer, options=options)
-
-
-def team(*manifests: Manifest, entry: str, name: str = "crew") -> Team:
-    made = Team(name, entry=entry, description="A crew")
-    made.manifests = {manifest.id: manifest for manifest in manifests}
-    return made
 
 
 # -- agents ---------------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.filters import RunFilter
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.oversight import Proposal, ReviewVerdict, Ruling
-from tests.engine.common import PATIENT, QUICK
-from tests.engine.test_delegation import member, passes_on, shout, team
+from tests.kit.engines import PATIENT, QUICK
+from tests.kit.teams import member, passes_on, shout, team
 from tests.protocols.editor.common import client_of
 from tests.protocols.mcp.web_common import clients
 

@@ -13,8 +13,9 @@ from interlingua.app.targets import load, parse
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.content import FilePart, ToolResultPart
 from interlingua.model.team.oversight import ReviewVerdict
+from tests.kit.teams import member, team
 
-from .door_common import Json, Peer, door, member, message, notice, team
+from .door_common import Json, Peer, door, message, notice
 from .gates_common import MOUNTS, elsewhere, mounted
 
 REPORT = FilePart(text="region,total", name="report.csv", media_type="text/csv")

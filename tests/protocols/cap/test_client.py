@@ -28,9 +28,10 @@ from interlingua.model.filters import RunFilter
 from interlingua.model.team.manifest import Team
 from interlingua.protocols.cap import remote
 from interlingua.protocols.cap.client import load
+from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, question, submit
+from tests.kit.teams import member, team
 
-from ...engine.common import PATIENT, QUICK, bodies, crash, engine, finish, question, submit
-from .door_common import PLAIN, Peer, door, key, member, notice, overseen, sales, team
+from .door_common import PLAIN, Peer, door, key, notice, overseen, sales
 
 both = pytest.mark.parametrize("settings", [QUICK, PATIENT], ids=["parked", "in memory"])
 

@@ -15,10 +15,10 @@ from interlingua.model.events import Warned
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.cap.attach import MOST_REFUSED
 from interlingua.transports import children
+from tests.kit import warm_python
+from tests.kit.engines import bodies, engine, finish
+from tests.kit.teams import member
 
-from ... import warm_python
-from ...engine.common import bodies, engine, finish
-from .door_common import member
 from .test_client import crew, leading, mounted, program_agent
 from .test_client_rude import DONE, SSE, Answer, events, scripted, taken
 

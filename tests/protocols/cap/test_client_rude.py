@@ -18,9 +18,10 @@ from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import Warned
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.cap import remote
+from tests.kit.engines import PATIENT, QUICK, engine, finish, submit
+from tests.kit.teams import member, team
 
-from ...engine.common import PATIENT, QUICK, engine, finish, submit
-from .door_common import PLAIN, door, member, team
+from .door_common import PLAIN, door
 from .test_client import mounted
 
 Answer = tuple[int, str, str | Iterator[str]]  # status, type and body, which may come by and by

@@ -11,8 +11,8 @@ import pytest
 import interlingua as il
 from interlingua.model.content import DataPart, FilePart, TextPart, ToolResultPart
 from interlingua.model.events import Said
+from tests.kit.engines import PATIENT, question, submit
 
-from ...engine.common import PATIENT, question, submit
 from .standin import MODEL, Answer, Asked, Call, Says, StandIn
 from .test_sales_team import EXAMPLE, TALK, calls_on_record, warm
 

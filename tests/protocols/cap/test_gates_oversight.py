@@ -20,10 +20,10 @@ from interlingua.model.errors import DefinitionError, Rejected
 from interlingua.model.filters import RunFilter
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.oversight import Proposal, ReviewVerdict
-from tests.engine.test_delegation import member, passes_on, shout, team
+from tests.kit.rpc_client import Refused
+from tests.kit.teams import member, passes_on, shout, team
 from tests.protocols.editor.common import Process, stdio
 from tests.protocols.mcp.web_common import clients
-from tests.rpc_client import Refused
 
 from .door_common import Peer, key, message, notice
 from .gates_common import (

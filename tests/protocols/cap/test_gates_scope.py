@@ -23,7 +23,7 @@ from interlingua.model.run import RunRequest
 from interlingua.model.team import carried_scope
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.carried_scope import CarriedScope
-from tests.engine.test_delegation import member, shout, team
+from tests.kit.teams import member, shout, team
 
 from .gates_common import MOUNTS, WAIT, elsewhere, mounted, serve
 

@@ -16,8 +16,7 @@ from interlingua.model.errors import DefinitionError
 from interlingua.model.team.authority import DEFAULT_POLICY, Action, Limits
 from interlingua.model.team.manifest import Server, Team, entry_of
 from interlingua.protocols.cap.loading import load, load_team
-
-from ...model.test_manifest import ANALYST, PM, QA, agent
+from tests.kit.manifests import ANALYST, PM, QA, agent
 
 TEAM_TOML = """
 name = "sales"

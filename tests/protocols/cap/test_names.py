@@ -8,8 +8,9 @@ import pytest
 
 import interlingua as il
 from interlingua.engine.teams.members import TeamAgent
+from tests.kit.teams import member, team
 
-from .door_common import Json, Peer, door, key, listener, member, message, notice, sales, team, words
+from .door_common import Json, Peer, door, key, listener, message, notice, sales, words
 
 CLAIMED = {"final": True, "verdict": "approve", "result_hash": "1234", "mine": 1}
 

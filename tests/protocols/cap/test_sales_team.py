@@ -15,7 +15,7 @@ from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.content import DataPart, TextPart, ToolResultPart
 from interlingua.model.events import Said, ToolCall
 from interlingua.model.filters import RunFilter
-from tests.engine.common import PATIENT, question, submit
+from tests.kit.engines import PATIENT, question, submit
 
 pytestmark = pytest.mark.usefixtures("quick_tools")
 

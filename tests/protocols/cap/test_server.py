@@ -20,8 +20,9 @@ from interlingua.model.filters import RunFilter
 from interlingua.model.run import OWNER
 from interlingua.protocols.cap import wire
 from interlingua.transports.http import HttpLimits
+from tests.kit.teams import member, team
 
-from .door_common import PLAIN, Peer, door, key, member, message, notice, overseen, said, sales, team, words
+from .door_common import PLAIN, Peer, door, key, message, notice, overseen, said, sales, words
 
 # -- agents without a team ------------------------------------------------------------------------------------
 

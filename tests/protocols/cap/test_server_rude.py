@@ -16,8 +16,9 @@ from interlingua.model.events import DelegationRefused
 from interlingua.model.run import Caller
 from interlingua.protocols.cap import desk as desks
 from interlingua.protocols.cap import wire
+from tests.kit.teams import member, team
 
-from .door_common import PLAIN, Peer, door, key, member, message, notice, sales, team
+from .door_common import PLAIN, Peer, door, key, message, notice, sales
 from .test_server import _begun
 
 FORGED = {

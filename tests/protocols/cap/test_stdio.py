@@ -18,10 +18,10 @@ import interlingua as il
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.cap.stdio import StdioDoor
 from interlingua.transports.pipes import PipeChannel
+from tests.kit import warm_python
+from tests.kit.engines import engine, parked
 
-from ... import warm_python
 from ...cli.conftest import env  # noqa: F401 - a fixture
-from ...engine.common import engine, parked
 from .door_common import Json, message, notice, words
 
 AGENTS = """

@@ -38,9 +38,9 @@ from interlingua.model.team.tools import ToolOutcome, ToolSpec
 from interlingua.protocols.cap import thinking_model, thinking_team
 from interlingua.protocols.cap.thinking import thinker
 from interlingua.protocols.cap.thinking_tools import LONGEST_NAME, api_name, origin
+from tests.kit.engines import PATIENT, QUICK, crash, engine, finish, question, submit
+from tests.kit.teams import tree
 
-from ...engine.common import PATIENT, QUICK, crash, engine, finish, question, submit
-from ...engine.test_delegation import tree
 from .standin import MODEL, Answer, Asked, Call, Fails, Says, StandIn
 
 ROOT = Path(__file__).parents[3]

@@ -11,8 +11,8 @@ import pytest
 
 import interlingua as il
 from interlingua.protocols.cap.thinking import thinker
+from tests.kit.engines import PATIENT, QUICK, crash, engine, submit
 
-from ...engine.common import PATIENT, QUICK, crash, engine, submit
 from .standin import RESPONSES, Answer, Asked, StandIn
 from .test_thinking import EXAMPLE, REQUESTS, Tools, done_once, example
 

@@ -14,8 +14,8 @@ import pytest
 from interlingua.model.errors import RunTimedOut, ToolFailed, Unavailable
 from interlingua.model.team.manifest import Server
 from interlingua.protocols.cap import toollinks
+from tests.kit import warm_python
 
-from ... import warm_python
 from .rude_web import INITIALIZED, done, respond, web
 from .tool_common import HERE, tools
 

@@ -12,10 +12,10 @@ import pytest
 import interlingua as il
 from interlingua.app.targets import load_all, parse
 from interlingua.model.filters import RunFilter
+from tests.kit.engines import engine, finish
+from tests.kit.traces import MALFORMED, TRACE, check_sent_on, requests
 
 from ...cli.conftest import env  # noqa: F401 - a fixture
-from ...engine.common import engine, finish
-from ...traces import MALFORMED, TRACE, check_sent_on, requests
 from ..connect.reference import Proxy
 from .door_common import Peer, door, notice, words
 from .test_stdio import start  # noqa: F401 - a fixture

@@ -36,8 +36,7 @@ from interlingua.protocols.cap.wire import (
     timestamp,
     write,
 )
-
-from ...model.test_manifest import ANALYST, PM, QA, changed
+from tests.kit.manifests import ANALYST, PM, QA, changed
 
 
 def said(task: str, sender: str, recipient: str, **members: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from interlingua.app.targets import Target
 from interlingua.model.events import OutputDelta
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.connect.client import load
-from tests.engine.common import QUICK, engine
+from tests.kit.engines import QUICK, engine
 
 
 class Gate:

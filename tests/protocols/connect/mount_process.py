@@ -12,8 +12,7 @@ from pathlib import Path
 
 from interlingua.app.targets import Target
 from interlingua.protocols.connect.client import load
-
-from ...engine.common import engine
+from tests.kit.engines import engine
 
 REPO = Path(__file__).parent.parent.parent.parent
 

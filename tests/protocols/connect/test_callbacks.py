@@ -36,7 +36,7 @@ SERVER = f"""
 import asyncio, sys
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.engine.services import callbacks
-from tests.engine.common import QUICK
+from tests.kit.engines import QUICK
 from tests.protocols.connect.test_door import AGENTS
 
 callbacks._FIRST_PAUSE = callbacks._LONGEST_PAUSE = 0.05

@@ -29,8 +29,7 @@ from interlingua.security import signatures
 from interlingua.security.keys import make_key
 from interlingua.store.open import open_store
 from interlingua.transports.http import HttpLimits
-
-from ...engine.common import QUICK
+from tests.kit.engines import QUICK
 
 NOBODY = str(uuid.UUID(int=7))
 

@@ -17,7 +17,7 @@ from interlingua.model.events import OutputDelta, Recorded, RunRestarted, Though
 from interlingua.model.run import RunRequest
 from interlingua.protocols.connect import calls, client
 from interlingua.protocols.connect.client import load
-from tests.engine.common import bodies, crash, engine, finish, kinds, question, submit
+from tests.kit.engines import bodies, crash, engine, finish, kinds, question, submit
 
 from .mount_common import Gate, door, local, mounted, parked, question_of_type, remote_runs, shown
 from .reference import AGENTS, Proxy, Reference, listening

@@ -21,7 +21,7 @@ from interlingua.protocols.connect import client
 from interlingua.protocols.connect.client import load
 from interlingua.security.keys import make_key
 from interlingua.store.open import open_store
-from tests.engine.common import engine, finish
+from tests.kit.engines import engine, finish
 
 from .mount_common import door, local, mounted, remote_runs
 from .reference import Reference, listening

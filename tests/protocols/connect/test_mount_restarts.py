@@ -10,7 +10,7 @@ import pytest
 import interlingua as il
 from interlingua.app.serve import Server
 from interlingua.model.events import OutputDelta, RunRestarted, Thought
-from tests.engine.common import bodies, engine, question, submit
+from tests.kit.engines import bodies, engine, question, submit
 
 from .mount_common import Gate, door, local, parked, question_of_type, remote_runs, shown
 from .mount_process import MountProcess

@@ -36,9 +36,8 @@ from interlingua.protocols.connect.server import ConnectDoor
 from interlingua.security.auth import Authenticator
 from interlingua.security.keys import make_key
 from interlingua.store.open import open_store
-
-from ...engine.common import QUICK
-from ...examples import share
+from tests.kit.engines import QUICK
+from tests.kit.examples import share
 
 DOCUMENT = openapi.document("/connect", [])
 OPERATIONS = {

@@ -15,9 +15,9 @@ import interlingua as il
 from interlingua.protocols.connect import attach, calls, client
 from interlingua.protocols.connect.server import ConnectSettings
 from interlingua.security.tokens import Issuer
-from tests.engine.common import question as question_of
-from tests.engine.common import settle, submit
-from tests.engine.test_interference import until
+from tests.kit.engines import question as question_of
+from tests.kit.engines import settle, submit
+from tests.kit.wait_for import wait_for
 
 from .mount_common import door, local
 from .test_contract_auth import ISSUER, token
@@ -106,7 +106,7 @@ async def test_a_run_whose_stream_was_cut_before_it_asked_goes_on_when_it_is_ans
         looks = Looks(s)
         async with s.stream("POST", "/runs/stream", {"agent_id": "asker"}) as updates:
             run = (await anext(updates))[1]["run_id"]
-        await until(lambda: looks.due)
+        await wait_for(lambda: looks.due)
         asker.ask.set()
         await question_of(s.server.engine, run)
         await s.post(f"/runs/{run}", {"approved": True})
@@ -122,7 +122,7 @@ async def test_a_run_whose_stream_was_cut_and_that_asks_nothing_is_cancelled(sto
         looks = Looks(s)
         async with s.stream("POST", "/runs/stream", {"agent_id": "asker"}) as updates:
             run = (await anext(updates))[1]["run_id"]
-        await until(lambda: looks.due)
+        await wait_for(lambda: looks.due)
         await looks.happen()
         assert (await s.server.engine.runs.wait(run, timeout=20)).status is il.Status.CANCELLED
 
@@ -133,11 +133,11 @@ async def test_each_drop_has_a_grace_of_its_own(store: Path) -> None:
         looks = Looks(s)
         async with s.stream("POST", "/runs/stream", {"agent_id": "asker"}) as updates:
             run = (await anext(updates))[1]["run_id"]
-        await until(lambda: looks.due)
+        await wait_for(lambda: looks.due)
         s.door.settings = ConnectSettings(disconnect_grace=3600, keep_alive=0.01)
         async with s.http.stream("GET", f"/runs/{run}/stream", headers={"last-event-id": "0"}) as answer:
             await anext(answer.aiter_raw())
-        await until(lambda: run not in s.door._watchers)
+        await wait_for(lambda: run not in s.door._watchers)
         await looks.happen()  # of the first drop, after the second
         asker.ask.set()
         assert (await s.get(f"/runs/{run}/wait"))["run"]["status"] == "interrupted"

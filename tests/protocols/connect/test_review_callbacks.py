@@ -23,8 +23,8 @@ from interlingua.security.origins import HostPolicy
 from interlingua.store.changes import PutCallback
 from interlingua.store.rows import CallbackRow
 from interlingua.store.sql.callbacks import put_callback
+from tests.kit.databases import sql
 
-from ...databases import sql
 from .test_callbacks import Hanging
 from .test_door import Receiver, Up, up
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from ...engine.common import QUICK
+from tests.kit.engines import QUICK
+
 from .test_door import Gate, up
 
 NEVER_LOOKS = msgspec.structs.replace(QUICK, sweep_every=600)

@@ -8,9 +8,9 @@ import httpx2
 
 import interlingua as il
 from interlingua.app.serve import Server
+from tests.kit.engines import finish
+from tests.kit.traces import MALFORMED, TRACE, check_sent_on, requests
 
-from ...engine.common import finish
-from ...traces import MALFORMED, TRACE, check_sent_on, requests
 from .mount_common import door, local
 from .reference import Proxy, Reference, listening
 

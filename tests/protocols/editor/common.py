@@ -1,4 +1,4 @@
-"""A raw client of the editor door: `tests.rpc_client` with the messages of an editor.
+"""A raw client of the editor door: `tests.kit.rpc_client` with the messages of an editor.
 
 `stdio` starts the real command as an editor would; `in_process` serves the same door over a pair of pipes. Both give a
 `Client`.
@@ -15,8 +15,8 @@ from typing import Any
 from interlingua.engine.engine import Engine
 from interlingua.protocols.editor.server import EditorConnection, EditorDoor, EditorSettings
 from interlingua.transports.jsonrpc import Limits
-from tests import rpc_client
-from tests.rpc_client import INTERLINGUA, PATIENCE, Message, Refused, check_frame, pipes, result_of
+from tests.kit import rpc_client
+from tests.kit.rpc_client import INTERLINGUA, PATIENCE, Message, Refused, check_frame, pipes, result_of
 
 __all__ = [
     "COMMAND", "PATIENCE", "Client", "Message", "Process", "Refused", "check_frame", "client_of", "in_process", "pipes",

@@ -14,7 +14,7 @@ from typing import Any
 import interlingua as il
 from interlingua.protocols.editor.client import Mount, MountSettings
 from interlingua.protocols.editor.host import ProcessSource
-from tests.engine.common import engine
+from tests.kit.engines import engine
 
 FAKE = Path(__file__).with_name("fake_agent.py")
 AGENT = "fake-agent"

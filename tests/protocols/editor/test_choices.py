@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from tests.engine.common import question, submit
+from tests.kit.engines import question, submit
 
 from .common import in_process, selected
 from .mount_common import AGENT, act, mounted, script

@@ -19,7 +19,7 @@ from interlingua.model.events import Plan, ToolCall, Warned
 from interlingua.protocols.editor.batches import LIFECYCLE
 from interlingua.protocols.editor.peer import Peer, Place
 from interlingua.transports.jsonrpc import RpcError
-from tests.engine.common import bodies, finish, question, submit
+from tests.kit.engines import bodies, finish, question, submit
 
 from . import agents
 from .common import check_frame

@@ -17,7 +17,7 @@ import interlingua as il
 from interlingua.engine.engine import Engine
 from interlingua.model.events import RunRestarted
 from interlingua.model.filters import RunFilter
-from tests.engine.common import QUICK, bodies
+from tests.kit.engines import QUICK, bodies
 
 from . import agents
 from .common import COMMAND, PATIENCE, Client, Message, Refused, check_frame, client_of, in_process, selected

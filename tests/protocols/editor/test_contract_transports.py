@@ -20,8 +20,8 @@ from interlingua.transports.channel import Channel
 from interlingua.transports.jsonrpc import INVALID_REQUEST, PARSE_ERROR, Call, Notice, RpcError
 from interlingua.transports.pipes import PipeChannel
 from interlingua.transports.rpc import Connection
+from tests.kit.engines import QUICK
 
-from ...engine.common import QUICK
 from . import agents
 from .common import check_frame, in_process, selected, stdio
 

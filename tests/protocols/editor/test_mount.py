@@ -29,9 +29,9 @@ from interlingua.model.events import (
     Warned,
 )
 from interlingua.protocols.editor.host import MountSettings
-from tests.engine.common import bodies, finish, question, submit
+from tests.kit.engines import bodies, finish, question, submit
+from tests.kit.rpc_client import INTERLINGUA
 from tests.protocols.connect.test_door import up
-from tests.rpc_client import INTERLINGUA
 
 from .mount_common import AGENT, PERMISSION, act, command, mount, mounted, script, seen, update
 

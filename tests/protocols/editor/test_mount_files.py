@@ -14,7 +14,7 @@ import interlingua as il
 from interlingua.engine.handler.workspace import TerminalOutput
 from interlingua.model.errors import Denied, InvalidRequest, NotFound
 from interlingua.protocols.editor.local_files import Directory
-from tests.engine.common import finish, question, submit
+from tests.kit.engines import finish, question, submit
 
 from .mount_common import AGENT, act, alive, gone, mounted, script
 

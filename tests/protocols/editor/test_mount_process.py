@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import interlingua as il
-from tests.engine.common import bodies, finish, submit
+from tests.kit.engines import bodies, finish, submit
 
 from .mount_common import AGENT, alive, command, gone, mount, mounted, script, seen
 

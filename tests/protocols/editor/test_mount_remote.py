@@ -22,7 +22,7 @@ from interlingua.model.events import OutputDelta, RunRestarted, Thought
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.editor.client import Mount, MountSettings
 from interlingua.protocols.editor.host import AddressSource, Host
-from tests.engine.common import bodies, crash, engine, finish, question, submit
+from tests.kit.engines import bodies, crash, engine, finish, question, submit
 
 from .mount_common import SETTINGS
 

@@ -16,7 +16,7 @@ import interlingua as il
 from interlingua.model.errors import AlreadyAnswered
 from interlingua.model.events import OutputDelta, QuestionAsked, RunRestarted
 from interlingua.model.run import Question as AskedQuestion
-from tests.engine.common import bodies, crash, engine, finish, question, submit
+from tests.kit.engines import bodies, crash, engine, finish, question, submit
 
 from .mount_common import AGENT, PERMISSION, SETTINGS, act, mount, mounted, script, seen
 

@@ -12,7 +12,7 @@ import pytest
 
 import interlingua as il
 from interlingua.app.targets import TargetError, load, parse
-from tests.engine.common import engine, finish
+from tests.kit.engines import engine, finish
 
 from .mount_common import AGENT, SETTINGS, mount
 from .test_mount_remote import at, careful, mount_of, plain, there

@@ -10,7 +10,7 @@ from typing import Any
 import interlingua as il
 from interlingua.model.errors import ErrorInfo
 from interlingua.model.events import OutputDelta, Plan, PlanEntry, Thought, ToolCall, Warned
-from tests.engine.common import bodies, finish, question, submit
+from tests.kit.engines import bodies, finish, question, submit
 
 from .mount_common import AGENT, act, mounted, script, seen, update
 

@@ -9,9 +9,9 @@ import pytest
 
 import interlingua as il
 from interlingua import Engine
+from tests.kit.engines import finish
+from tests.kit.traces import MALFORMED, TRACE, check_sent_on
 
-from ...engine.common import finish
-from ...traces import MALFORMED, TRACE, check_sent_on
 from . import agents
 from .common import client_of
 from .mount_common import AGENT, mounted, script

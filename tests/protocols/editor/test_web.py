@@ -29,8 +29,7 @@ from interlingua.transports.jsonrpc import Call, Notice, RpcError
 from interlingua.transports.outbox import Held, Missed, Outbox
 from interlingua.transports.rpc import Connection, ConnectionLost
 from interlingua.transports.sse import Reader
-
-from ...engine.common import QUICK
+from tests.kit.engines import QUICK
 
 WAIT = 15.0
 FLOOD = 100  # pieces of 100 kB

@@ -1,4 +1,4 @@
-"""A raw client of the MCP door: `tests.rpc_client` with the messages of MCP, and agents to run.
+"""A raw client of the MCP door: `tests.kit.rpc_client` with the messages of MCP, and agents to run.
 
 `stdio` starts the real command as a desktop assistant would; `in_process` serves the same door over a pair of pipes.
 """
@@ -20,9 +20,9 @@ from interlingua.protocols.mcp.server import McpConnection, McpDoor, McpSettings
 from interlingua.protocols.mcp.wire import MODERN
 from interlingua.transports.jsonrpc import Limits
 from interlingua.transports.rpc import Trace
-from tests import rpc_client
-from tests.engine.common import QUICK
-from tests.rpc_client import INTERLINGUA, PATIENCE, Message, Refused, pipes
+from tests.kit import rpc_client
+from tests.kit.engines import QUICK
+from tests.kit.rpc_client import INTERLINGUA, PATIENCE, Message, Refused, pipes
 
 __all__ = [
     "COMMAND", "DELTA", "LATEST", "LEGACY", "MODERN", "PATIENCE", "RUN", "THREAD", "Client", "Message", "Process",

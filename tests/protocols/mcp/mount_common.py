@@ -14,7 +14,7 @@ from typing import Any
 import interlingua as il
 from interlingua.protocols.mcp.client import Mount, MountSettings
 from interlingua.protocols.mcp.host import AddressSource, ProcessSource
-from tests.engine.common import engine
+from tests.kit.engines import engine
 
 FAKE = Path(__file__).with_name("mount_server.py")
 SETTINGS = il.Settings(cancel_grace=5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from tests.engine.common import question, submit
+from tests.kit.engines import question, submit
 
 from .common import LEGACY, SCHEMA, Message, in_process
 from .mount_common import act, mounted, script

@@ -25,7 +25,7 @@ from interlingua.transports.jsonrpc import (
     PARSE_ERROR,
     Limits,
 )
-from tests.engine.common import QUICK, bodies, crash, question
+from tests.kit.engines import QUICK, bodies, crash, question
 
 from .common import (
     DELTA,

@@ -15,8 +15,8 @@ from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp import wire
 from interlingua.transports.http import HttpLimits
 from interlingua.transports.jsonrpc import INVALID_PARAMS
+from tests.kit.examples import share
 
-from ...examples import share
 from .test_fuzz import is_response, unreadable
 from .web_common import BOTH, WAIT, Client, Message, clients, up
 

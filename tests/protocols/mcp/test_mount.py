@@ -18,7 +18,7 @@ from interlingua.model.delta import Joiner
 from interlingua.model.errors import ErrorInfo, InvalidRequest, Unavailable
 from interlingua.model.events import OutputDelta, Warned
 from interlingua.protocols.mcp.client import load
-from tests.engine.common import bodies, crash, engine, finish, question, submit
+from tests.kit.engines import bodies, crash, engine, finish, question, submit
 
 from .mount_common import SETTINGS, act, mount, mounted, script, seen, sent, wire
 

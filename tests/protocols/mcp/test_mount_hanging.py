@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from interlingua.transports import pulse
-from tests.engine.common import finish
+from tests.kit.engines import finish
 
 from .mount_common import act, mounted, script
 from .mount_web import Kind, served

@@ -20,7 +20,7 @@ from interlingua.model.errors import Denied, Unavailable
 from interlingua.model.events import OutputDelta, RunRestarted, Warned
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp.remote import HttpChannel
-from tests.engine.common import bodies, crash, engine, finish, question, submit
+from tests.kit.engines import bodies, crash, engine, finish, question, submit
 
 from .common import COMMAND
 from .mount_common import SETTINGS, act, mount, mounted, script, seen, sent

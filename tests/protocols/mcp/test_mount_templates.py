@@ -13,7 +13,7 @@ import interlingua as il
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.model.errors import InvalidConfig
 from interlingua.model.filters import RunFilter
-from tests.engine.common import crash, engine, submit
+from tests.kit.engines import crash, engine, submit
 
 from .common import echo, in_process, styled
 from .mount_common import SETTINGS, act, mount, mounted, script, seen, sent, wire

@@ -13,7 +13,7 @@ import interlingua as il
 from interlingua.app.serve import ServeSettings, serving
 from interlingua.protocols.mcp.streams import WebSettings
 from interlingua.protocols.mcp.web import WebDoor
-from tests.engine.common import QUICK
+from tests.kit.engines import QUICK
 
 WAIT = 30.0
 

@@ -17,7 +17,7 @@ from interlingua.model.status import Status
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
 from interlingua.security.auth import Authenticator
 from interlingua.transports.jsonrpc import INVALID_REQUEST
-from tests.engine.common import QUICK, question
+from tests.kit.engines import QUICK, question
 
 from .common import RUN, THREAD, careful, client_of, echo, remember
 from .web_common import BOTH, WAIT, clients, joined, only_run, up

@@ -19,7 +19,7 @@ from starlette.routing import Route
 import interlingua as il
 from interlingua.model.events import OutputDelta
 from interlingua.model.status import Status
-from tests.engine.common import bodies, question
+from tests.kit.engines import bodies, question
 
 from .mount_common import act, mounted, script
 from .mount_server import TEXT

@@ -13,7 +13,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.delta import DeltaError, combine
-from tests.rpc_client import PATIENCE
+from tests.kit.rpc_client import PATIENCE
 
 from .common import COMMAND, DELTA, Client, adder, breaks, echo, in_process, join, stdio
 

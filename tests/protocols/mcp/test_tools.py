@@ -16,7 +16,7 @@ from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp import translate
 from interlingua.protocols.mcp.translate import QUESTION_OPEN, tool_names
 from interlingua.transports.jsonrpc import INVALID_PARAMS
-from tests.engine.common import question
+from tests.kit.engines import question
 
 from .common import (
     DELTA,

@@ -9,9 +9,9 @@ import pytest
 
 import interlingua as il
 from interlingua.model.filters import RunFilter
+from tests.kit.engines import finish
+from tests.kit.traces import MALFORMED, TRACE, check_sent_on
 
-from ...engine.common import finish
-from ...traces import MALFORMED, TRACE, check_sent_on
 from .common import RUN, echo, in_process
 from .mount_common import act, mounted, script, sent
 from .mount_web import served

@@ -15,7 +15,7 @@ from interlingua.app.serve import ServeSettings, serving
 from interlingua.app.targets import load, parse
 from interlingua.model.events import RunBlocked, Warned
 from interlingua.model.filters import RunFilter
-from tests.engine.common import bodies, crash, engine, finish, submit
+from tests.kit.engines import bodies, crash, engine, finish, submit
 
 from .common import COMMAND, DELTA, LEGACY, MODERN, in_process, show
 from .mount_common import SETTINGS, act, mount, mounted, script, seen

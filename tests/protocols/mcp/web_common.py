@@ -21,8 +21,7 @@ from interlingua.protocols.mcp.streams import WebSettings
 from interlingua.protocols.mcp.web import WebDoor
 from interlingua.transports.sse import Reader as SseReader
 from interlingua.transports.sse import Received
-
-from ...engine.common import QUICK
+from tests.kit.engines import QUICK
 
 WAIT = 15.0
 FLOOD = 100  # pieces of 100 kB

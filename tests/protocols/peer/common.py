@@ -28,8 +28,7 @@ from interlingua.security.keys import KeyRecord, make_key
 from interlingua.transports.routing import IndexedRouter
 from interlingua.transports.sse import Reader as SseReader
 from interlingua.transports.sse import Received
-
-from ...engine.common import QUICK
+from tests.kit.engines import QUICK
 
 WAIT = 60.0
 

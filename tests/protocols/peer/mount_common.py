@@ -24,9 +24,9 @@ from interlingua.protocols.peer.relay import RelaySettings, relay_app
 from interlingua.protocols.peer.server import PeerDoor
 from interlingua.security.auth import Authenticator
 from interlingua.transports.routing import IndexedRouter
-from tests.engine.common import engine
+from tests.kit.engines import engine
+from tests.kit.postgres import beside
 
-from ...postgres import beside
 from .common import Running, listening, running_node
 
 SETTINGS = il.Settings(cancel_grace=5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)

@@ -16,9 +16,10 @@ from typing import Any
 
 import httpx2
 
+from tests.kit.ports import free_port
+
 from ...cli import warm
 from ...cli.nodes import Process
-from ...ports import free_port
 
 WAIT = 90.0
 REPLY = 60  # seconds that an agent may take to answer

@@ -8,8 +8,8 @@ import pytest
 
 import interlingua as il
 from interlingua.model.filters import RunFilter
+from tests.kit.traces import TRACE
 
-from ...traces import TRACE
 from .common import at_door, running_node, shout, text
 from .reference import Reference
 

@@ -11,7 +11,7 @@ import pytest
 import interlingua as il
 from interlingua.model.events import Warned
 from interlingua.protocols.peer.remote import Connection
-from tests.engine.common import bodies, question, submit
+from tests.kit.engines import bodies, question, submit
 
 from .common import at_door, checked, running_node, text
 from .mount_common import BINDINGS, mounted, output, remote, runs_of

@@ -18,8 +18,7 @@ from interlingua.protocols.peer import discovery
 from interlingua.protocols.peer.discovery import GROUP, PORT, Announcement, Discovery, FoundPeer
 from interlingua.protocols.peer.dnssd import Dnssd
 from interlingua.protocols.peer.links import new_token, parse
-
-from ...ports import free_port
+from tests.kit.ports import free_port
 
 PATIENCE = 30.0
 ALICE = Announcement("Alice", 7801, 7901, "tok_0123456789abcdef")

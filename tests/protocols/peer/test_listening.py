@@ -25,8 +25,7 @@ from interlingua.protocols.peer.links import same_token
 from interlingua.protocols.peer.listening import Incoming, Listener, ListenLimits, listen_tcp, listen_ws
 from interlingua.protocols.peer.sockets import WebSocket, Wire
 from interlingua.transports.channel import Channel, TooLong
-
-from ...examples import many
+from tests.kit.examples import many
 
 PATIENCE = 30.0
 LIMIT = 64 * 1024

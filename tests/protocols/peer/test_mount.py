@@ -25,7 +25,7 @@ from interlingua.model.events import (
     Warned,
 )
 from interlingua.transports import tap
-from tests.engine.common import bodies, finish, question, submit
+from tests.kit.engines import bodies, finish, question, submit
 
 from .common import running_node
 from .mount_common import BINDINGS, Gate, Wire, asked, mount, mounted, output, remote, runs_of, seen, shown

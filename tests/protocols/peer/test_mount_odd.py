@@ -11,7 +11,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked, Warned
-from tests.engine.common import bodies, finish, question, submit
+from tests.kit.engines import bodies, finish, question, submit
 
 from .common import text
 from .mount_common import mounted, output, seen

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlingua.model.errors import Denied
-from tests.engine.common import finish, submit
+from tests.kit.engines import finish, submit
 
 from .mount_common import mount, mounted, output
 from .reference import Reference, Version

@@ -13,7 +13,7 @@ import interlingua as il
 from interlingua.model.delta import Joiner
 from interlingua.model.documents import Put
 from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionWithdrawn, RunRestarted, Thought
-from tests.engine.common import bodies, crash, engine, question, submit
+from tests.kit.engines import bodies, crash, engine, question, submit
 
 from .mount_common import (
     SETTINGS,

@@ -17,9 +17,9 @@ from interlingua.protocols.peer import frames
 from interlingua.protocols.peer.node import Node
 from interlingua.protocols.peer.settings import NodeSettings
 from interlingua.protocols.peer.tasks import Task
+from tests.kit.ports import free_port
 
 from ...cli.conftest import env  # noqa: F401 - a fixture
-from ...ports import free_port
 from .common import WAIT, client, events, running_node, text
 from .processes import Far
 from .reference import Reference

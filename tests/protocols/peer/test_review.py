@@ -21,8 +21,8 @@ from interlingua.model.documents import Follow, Post
 from interlingua.protocols.peer.frames import now_z
 from interlingua.protocols.peer.sending import draft
 from interlingua.protocols.peer.trust import Identity, Trust
+from tests.kit.databases import keeps_not_once
 
-from ...databases import keeps_not_once
 from .common import (
     WAIT,
     Keys,

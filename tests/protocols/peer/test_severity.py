@@ -12,8 +12,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from interlingua.protocols.peer.relay import RelaySettings, relay_app
+from tests.kit.ports import free_port
 
-from ...ports import free_port
 from .common import WAIT, Running, at_door, echo, events, listening, painter, promptly, running_node, shout, text
 from .reference import Reference
 

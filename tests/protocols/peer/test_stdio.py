@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from ... import warm_python
+from tests.kit import warm_python
+
 from ...cli.conftest import env  # noqa: F401 - a fixture
 
 AGENTS = """

@@ -21,10 +21,10 @@ from websockets.asyncio.client import connect
 import interlingua as il
 from interlingua.protocols.peer import discovery
 from interlingua.protocols.peer.relay import RelaySettings, relay_app
+from tests.kit.ports import free_port
 
 from ...cli.conftest import env  # noqa: F401 - a fixture
 from ...cli.nodes import node as node_process
-from ...ports import free_port
 from .common import WAIT, Running, checked, echo, listening, running_door, running_node, shout, text
 from .reference import Reference
 

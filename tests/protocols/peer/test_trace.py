@@ -12,9 +12,9 @@ import pytest
 
 import interlingua as il
 from interlingua.model.filters import RunFilter
+from tests.kit.engines import finish, submit
+from tests.kit.traces import MALFORMED, TRACE, check_sent_on, requests
 
-from ...engine.common import finish, submit
-from ...traces import MALFORMED, TRACE, check_sent_on, requests
 from ..connect.reference import Proxy
 from .common import at_door, listening, running_node, shout, text
 from .mount_common import mounted, output, remote, runs_of

@@ -1,0 +1,29 @@
+"""Waiting for what nobody tells of: a condition is asked again until it holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from typing import Any, TypeVar, overload
+
+PATIENCE = 20.0  # seconds, for a machine that is busy; nothing here should take one
+_PAUSE = 0.005
+
+Found = TypeVar("Found")
+
+
+@overload
+async def wait_for(condition: Callable[[], Awaitable[Found]], seconds: float = ...) -> Found: ...
+@overload
+async def wait_for(condition: Callable[[], Found], seconds: float = ...) -> Found: ...
+async def wait_for(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """Returns what the condition gave when it held."""
+    async with asyncio.timeout(seconds):
+        while True:
+            found = condition()
+            if isawaitable(found):
+                found = await found
+            if found:
+                return found
+            await asyncio.sleep(_PAUSE)
