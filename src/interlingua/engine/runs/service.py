@@ -28,7 +28,7 @@ from .admission import Admission, NewRun
 from .blocked_report import BlockedReport
 from .queries import LocalRuns, OpenQuestions, RunQueries
 from .remote_wait import wait_for_remote_run
-from .retry import check_retry, continuation
+from .retry import check_retry
 from .run_handle import RunHandle
 
 if TYPE_CHECKING:
@@ -93,6 +93,12 @@ class RunService(RunQueries):
         if parent is not None and run is not None and (known := await self._known_child(request, run)) is not None:
             return known
         new = await self.admission.admit(request, parent=parent, run=run or new_id())
+        return await self._start(new, watch=watch, participant=participant, sealed=parent is not None)
+
+    async def _start(
+        self, new: NewRun, *, watch: bool = False, participant: TransactionParticipant | None = None, sealed: bool
+    ) -> RunHandle:
+        """Writes an admitted run, and enters it here or offers it to the processes that have its code."""
         remote = None
         if watch and new.agent is None:
             remote = self._here.cluster.follow_new(new.row, new.created, new.first)
@@ -106,7 +112,6 @@ class RunService(RunQueries):
             remote.submitted = done.row, new.created
             if done.existing:
                 remote.release()
-        sealed = parent is not None
         if done.existing:
             return RunHandle(self, await self.get(done.row.id, sealed=sealed), sealed=sealed)
         await self._placed(done)
@@ -271,14 +276,11 @@ class RunService(RunQueries):
             log.info("run %s of %s goes on again, as %s wants", row.id, row.agent, by.id)
             return await self.handle(run, sealed=True)
         check_retry(row)
-        submission, created = continuation(row, await self._here.all_events(run), self.store.clock.now())
-        done = await self.store.runs.submit(submission)
-        if done.existing:
-            return await self.handle(done.row.id, sealed=True)
-        run_logging.created(done.row)
-        log.info("run %s of %s continues run %s, as %s wants", done.row.id, row.agent, run, by.id)
-        self._here.offer(done.row)
-        return RunHandle(self, self.view(done.row, created), sealed=True)
+        new = await self.admission.admit_continuation(row, await self._here.all_events(run))
+        goes_on = await self._start(new, sealed=True)
+        if goes_on.id == new.row.id:
+            log.info("run %s of %s continues run %s, as %s wants", goes_on.id, row.agent, run, by.id)
+        return goes_on
 
     async def delete(self, run: str, *, rollback: bool = False, sealed: bool = False) -> None:
         """Forgets a run that has ended, and its children. A tombstone with its last hash remains.
