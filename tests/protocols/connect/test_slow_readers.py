@@ -15,7 +15,7 @@ import interlingua as il
 from interlingua.model.run import OWNER
 from interlingua.protocols.connect import stream
 from interlingua.protocols.connect.operations import ConnectSettings
-from tests.engine.common import engine
+from tests.kit.engines import engine
 
 PIECES = ["a", "b\ud83d", "\ude00c", "d", "e"]
 
