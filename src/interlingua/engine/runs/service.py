@@ -114,7 +114,13 @@ class RunService(RunQueries):
                 remote.release()
         if done.existing:
             return RunHandle(self, await self.get(done.row.id, sealed=sealed), sealed=sealed)
-        await self._placed(done)
+        worker = self._here
+        if done.cancel is not None:  # a run that gives way to this one
+            worker.notify_run(done.cancel)
+            if worker.execution(done.cancel) is None:
+                await worker.claim_and_enter(done.cancel)
+        if done.row.worker != worker.id:
+            worker.offer(done.row)
         return RunHandle(self, self.view(done.row, new.created), sealed=sealed)
 
     async def _known_child(self, request: RunRequest, run: str) -> RunHandle | None:
@@ -150,16 +156,6 @@ class RunService(RunQueries):
         writing = self.store.runs.submit(new.submission, committed, None if participant is None else sealing)
         writing.add_done_callback(worker.expect(row, reserve=new.agent is not None))
         return await asyncio.shield(writing)
-
-    async def _placed(self, done: Submitted) -> None:
-        """Wakes the processes that a new run concerns: one that executes it, and one whose run gives way to it."""
-        worker = self._here
-        if done.cancel is not None:
-            worker.notify_run(done.cancel)
-            if worker.execution(done.cancel) is None:
-                await worker.claim_and_enter(done.cancel)
-        if done.row.worker != worker.id:
-            worker.offer(done.row)
 
     async def handle(self, run: str, *, sealed: bool = False) -> RunHandle:
         """Returns the handle of a run that was submitted before."""
