@@ -271,7 +271,6 @@ async def test_runs_whose_output_their_own_client_does_not_read_cost_little(
                 readers.append(await ask(http, port))
                 await _finished(http, number + 4)
             await asyncio.sleep(1)
-            print("unread", (memory(started.pid) - before) / UNREAD / MIB)
             assert memory(started.pid) - before < UNREAD * each
         finally:
             for reader in readers:
@@ -279,7 +278,53 @@ async def test_runs_whose_output_their_own_client_does_not_read_cost_little(
         async with asyncio.timeout(PATIENCE):
             while memory(started.pid) - before > UNREAD * left:
                 await asyncio.sleep(0.1)
-        print("left", (memory(started.pid) - before) / UNREAD / MIB)
+
+
+async def test_peers_that_do_not_read_what_their_runs_say_cost_little(tmp_path: Path) -> None:
+    """Each has a run of its own. What all of these runs need while they work is the runs' own; a second crowd takes no
+    more than the first has left."""
+    ports = [free_port() for _ in range(3)]
+    names = ("--port", "--http-port", "--tcp-port")
+    options = [text for name, port in zip(names, ports, strict=True) for text in (name, str(port))]
+    with process(tmp_path, "peer", "agents.py", "--name", "Host", *options) as started:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{ports[1]}", timeout=PATIENCE) as http:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    with contextlib.suppress(httpx2.HTTPError):
+                        token = (await http.get("/link")).json()["link"].rpartition("/")[2]
+                        break
+                    await asyncio.sleep(0.05)
+
+            async def answered(name: str) -> int:
+                """Letters that were sent to a peer."""
+                peers = (await http.get("/peers")).json()["peers"]
+                return sum(peer["messages_sent"] for peer in peers if peer["name"] == name)
+
+            async def crowd(name: str) -> int:
+                """So many peers with a run that none of them reads. Gives what the process has while they stay."""
+                url, peers = f"ws://127.0.0.1:{ports[0]}/{token}", []
+                try:
+                    for number in range(UNREAD):
+                        sock = _slow_reader(ports[0])
+                        peer = await connect(url, max_size=None, max_queue=1, compression=None, sock=sock)
+                        peers.append(peer)
+                        who = f"{name}{number}"
+                        card = {"name": who, "capabilities": {"task_delegation": True}}
+                        await peer.send(json.dumps({"type": "acp.agent_card", "card": card}))
+                        said = {"type": "acp.message", "message_id": who, "correlation_id": who, "from": who}
+                        said |= {"ts": "2026-11-15T00:00:00Z", "role": "user", "skill_id": "flood"}
+                        await peer.send(json.dumps({**said, "parts": [{"type": "text", "content": "40"}]}))
+                        async with asyncio.timeout(PATIENCE):
+                            while await answered(who) == 0:
+                                await asyncio.sleep(0.1)
+                    return memory(started.pid)
+                finally:
+                    for peer in peers:
+                        peer.transport.abort()
+
+            first = await crowd("first")
+            second = await crowd("second")
+            assert second - first < UNREAD * 3 * MIB
 
 
 @pytest.mark.parametrize("kind", ["editor", "mcp", "cap", "peer"])

@@ -217,7 +217,8 @@ class RunLog:
     # -- writing ------------------------------------------------------------------------------------------
 
     def append(self, body: Body, *changes: Change, encoded: bytes | None = None) -> int:
-        """Adds an event and returns its seq. It is encoded at once: later changes of the body have no effect."""
+        """Adds an event and returns its seq. It is encoded at once: later changes of the body have no effect. Only an
+        output of long texts, which nobody can change, is encoded when it is written: many runs may wait for that."""
         if self.lost is not None or self.closed:
             return 0
         if type(body) is OutputDelta:
@@ -235,9 +236,11 @@ class RunLog:
                 return self._next_seq + len(self._pending) - 1
             encoded = None  # more fragments may follow
             self._fragments_size = size
-        elif encoded is None:
-            encoded = encode(body)
-        if encoded is not None:
+        elif type(body) is RunFinished and _is_long_text(body.output):
+            body = replace(body, output=dict(body.output))
+            size = 0
+        else:
+            encoded = encode(body) if encoded is None else encoded
             size = len(encoded)
         move = move_of(body)
         if move is not None:
@@ -427,6 +430,15 @@ class RunLog:
         self._readers.add(future)
         future.add_done_callback(self._readers.discard)
         return future
+
+
+def _is_long_text(output: Any) -> bool:
+    """True for an object of nothing but texts, one of which is long."""
+    return (
+        type(output) is dict
+        and all(type(member) is str for member in output.values())
+        and any(len(member) > _MOST_JOINED for member in output.values())
+    )
 
 
 def weight(delta: Any) -> int:

@@ -329,7 +329,7 @@ class PostsChannel:
         return exchange.outbox, number
 
     def holds(self, name: str) -> bool:
-        """Whether the messages of a stream are here."""
+        """Tells if the messages of a stream are here."""
         exchange = self._kept.get(name)
         return exchange is not None and not exchange.emptied
 
