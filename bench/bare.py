@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from interlingua.transports.sse import encode
+from interlingua.transports.http.sse import encode
 
 from .load import token
 from .servers import ANSWER

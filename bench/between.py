@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import interlingua as il
-from interlingua.app.local_nats import LocalNats
 from interlingua.model.events import OutputDelta
+from interlingua.server.dev.local_nats import LocalNats
 
 _TOKENS = 500
 _PAUSE = 0.02

@@ -21,8 +21,8 @@ from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
-from interlingua.app.demo import Process
-from interlingua.app.logs import LogFormat
+from interlingua.cli.demo.processes import Process
+from interlingua.server.logs import LogFormat
 
 from .bridge_clients import CLIENTS, Client
 from .load import memory_of, raise_file_limit

@@ -24,8 +24,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from interlingua.app.local_nats import LocalNats
-from interlingua.app.local_servers import LocalPostgres
+from interlingua.server.dev.local_nats import LocalNats
+from interlingua.server.dev.local_servers import LocalPostgres
 
 from .load import Job, memory_of, time_of
 from .measure import disk_folder

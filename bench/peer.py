@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from interlingua.protocols.peer import frames, parts
+from interlingua.protocols.peer.translate import parts
+from interlingua.protocols.peer.wire import frames
 
 from .load import Job, time_of
 from .measure import ROUNDS, Line, disk_folder, interleave

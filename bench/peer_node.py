@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from interlingua import Settings
-from interlingua.app.peer import hosting
-from interlingua.protocols.peer.journal import Heard
-from interlingua.protocols.peer.node import Node
-from interlingua.protocols.peer.settings import NodeSettings
+from interlingua.protocols.peer.commands_node import hosting
+from interlingua.protocols.peer.config import NodeSettings
+from interlingua.protocols.peer.node.node import Node
+from interlingua.protocols.peer.node.node_store import Heard
 
 from .load import raise_file_limit
 from .servers import ROOT

@@ -23,9 +23,9 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from interlingua.app.local_servers import LocalPostgres
 from interlingua.model.filters import QuestionFilter, RunFilter, ThreadFilter
 from interlingua.model.status import Status
+from interlingua.server.dev.local_servers import LocalPostgres
 from interlingua.store.postgres import writer
 from interlingua.store.postgres.connection import POSTGRES, PostgresConnection, translated
 from interlingua.store.postgres.store import PostgresStore

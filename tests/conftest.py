@@ -26,9 +26,9 @@ from typing import Any
 import pytest
 
 import interlingua
-from interlingua.app.paths import VARIABLE
-from interlingua.app.project import VARIABLE as PROJECT
-from interlingua.protocols.cap import toolservers
+from interlingua.server.paths import VARIABLE
+from interlingua.server.project import VARIABLE as PROJECT
+from interlingua.tools import servers
 
 from .kit import examples, ready_stores, warm_python
 from .kit.postgres import SWITCH, begin, forget, fresh, postgres
@@ -147,7 +147,7 @@ def quick_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     servers of a demo there."""
     program = warm_python.python()
     monkeypatch.setenv(warm_python.STARTED, program)
-    monkeypatch.setattr(toolservers, "sys", warm_python.standing_for(program))
+    monkeypatch.setattr(servers, "sys", warm_python.standing_for(program))
 
 
 @pytest.fixture

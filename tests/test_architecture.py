@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 
 import interlingua as il
-from interlingua.app.serve import ServeSettings, serving
+from interlingua.server.app import ServeSettings, serving
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(il.__file__).parent
@@ -88,10 +88,10 @@ async def test_a_request_passes_the_files_of_the_page_in_their_order(tmp_path: P
 
 
 def test_a_file_at_the_wrong_place_of_the_page_would_be_noticed() -> None:
-    files = ["app/http.py", "engine/engine.py", "model/run.py", "engine/engine.py"]
-    assert first_missing(["app/http.py", "model/run.py", "engine/engine.py"], files) is None
-    assert first_missing(["model/run.py", "app/http.py"], files) == "app/http.py"
-    assert first_missing(["app/http.py", "engine/runs/gone.py"], files) == "engine/runs/gone.py"
+    files = ["server/http_app.py", "engine/engine.py", "model/run.py", "engine/engine.py"]
+    assert first_missing(["server/http_app.py", "model/run.py", "engine/engine.py"], files) is None
+    assert first_missing(["model/run.py", "server/http_app.py"], files) == "server/http_app.py"
+    assert first_missing(["server/http_app.py", "engine/runs/gone.py"], files) == "engine/runs/gone.py"
 
 
 def test_the_files_that_the_page_names_exist() -> None:

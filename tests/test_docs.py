@@ -8,16 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from interlingua.app import config_meaning
-from interlingua.app.config import read
-from interlingua.app.config_table import SETTINGS
 from interlingua.engine.settings import Settings
 from interlingua.model.errors import all_errors
 from interlingua.model.status import Status
-from interlingua.protocols.editor.host import MountSettings as EditorMount
-from interlingua.protocols.mcp.host import MountSettings as McpMount
+from interlingua.protocols.editor.mount.sessions import MountSettings as EditorMount
+from interlingua.protocols.mcp.mount.connection import MountSettings as McpMount
 from interlingua.protocols.parity import Carried
-from interlingua.protocols.peer.reaching import MountSettings as PeerMount
+from interlingua.protocols.peer.mount.credentials import MountSettings as PeerMount
+from interlingua.server.config import build
+from interlingua.server.config.load import read
+from interlingua.server.config.settings import SETTINGS
 from tools import diagram, parity, reference
 
 
@@ -117,7 +117,7 @@ def test_the_config_in_the_docs_has_no_mistakes(tmp_path: Path) -> None:
     file.write_text(project + whole)
     config = read(file, environ={"OTHER_KEY": "x", "ANTHROPIC_API_KEY": "y"})
     config.check()
-    assert [one.name for one in config_meaning.mounts(config)] == [
+    assert [one.name for one in build.mounts(config)] == [
         "connect+https://other.example.org/connect as other-*", "editor:claude-agent-acp as coder",
     ]  # fmt: skip
     config.check()

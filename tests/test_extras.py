@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import interlingua as il
-from interlingua.app.asgi import _hypercorn
 from interlingua.bus.open import open_bus
 from interlingua.extras import MissingExtra, require
-from interlingua.protocols.cap.thinking_model import check_installed
-from interlingua.protocols.peer import dnssd
+from interlingua.models.provider import check_installed
+from interlingua.protocols.peer.discovery import dnssd
+from interlingua.server.http_server import _hypercorn
 from interlingua.store.open import migrate, open_store
 
 LEAD = {"id": "lead", "system_prompt": "You lead.", "allowed_agents": [], "mcp_bindings": [], "delegate_rules": {}}
@@ -65,7 +65,7 @@ def test_a_command_says_it_once(tmp_path: Path) -> None:
         "import sys\nsys.modules['psycopg'] = None\nimport interlingua as il\n\n"
         "@il.agent\nasync def echo(text: str) -> str:\n    return text\n"
     )
-    code = "import sys; sys.modules['psycopg'] = None; from interlingua.cli import main; sys.exit(main())"
+    code = "import sys; sys.modules['psycopg'] = None; from interlingua.cli.main import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", code, "worker", "agents.py", "--store", "postgresql://h/db"],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,

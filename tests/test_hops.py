@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.app.targets import load_all, parse
 from interlingua.model.filters import RunFilter
+from interlingua.protocols.targets import load_all, parse
+from interlingua.server.app import Server, ServeSettings, serving
 from tests.kit.engines import PATIENT, finish
 from tests.kit.traces import TRACE, requests
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 from tests.requirements.manifest import LEVELS, STATUSES, Manifest, Requirement, load_all, problems  # noqa: E402
 
 PAGE = ROOT / "docs" / "conformance.md"
-CATALOGUE = ROOT / "src" / "interlingua" / "conform" / "catalogue.json"
+CATALOGUE = ROOT / "src" / "interlingua_conform" / "catalogue.json"
 
 INTRO = """\
 # Conformance

@@ -26,7 +26,7 @@ INTRO = """\
 An agent can be mounted from any of the five protocols and served on any of them. This page tells what each side
 carries, where on its wire, and what a pair of them loses. Something is lost only where a wire has no place for it.
 
-This page is made by `make docs` from the tables in each protocol's `translate.py`; edit those. The tests in
+This page is made by `make docs` from the tables in each protocol's `parity.py`; edit those. The tests in
 `tests/matrix` try every pair, with sources and clients that share no code with this project: where no loss is declared
 all of it must arrive, and where one is declared, exactly what is left.
 """
@@ -54,9 +54,9 @@ the losses above, of both sides together.
 def tables() -> Tables:
     found: Tables = {side: {} for side in SIDES}
     for protocol in PROTOCOLS:
-        translate = import_module(f"interlingua.protocols.{protocol}.translate")
+        module = import_module(f"interlingua.protocols.{protocol}.parity")
         for side in SIDES:
-            found[side][protocol] = getattr(translate, side)
+            found[side][protocol] = getattr(module, side)
     return found
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import typer.main
 
-from interlingua.app.config import kind_of
-from interlingua.app.config_setting import Setting
-from interlingua.app.config_table import ENTRIES, SECTIONS, SETTINGS
-from interlingua.app.config_write import toml
-from interlingua.cli.commands import app
+from interlingua.cli.app import app
+from interlingua.server.config.load import kind_of
+from interlingua.server.config.setting import Setting
+from interlingua.server.config.settings import ENTRIES, SECTIONS, SETTINGS
+from interlingua.server.config.show import toml
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .app.teams import load_team, team
     from .engine.agents.agent import Agent
     from .engine.agents.question_types import AskText, Choice, Choose, Confirm, Question, Text, Verdict
     from .engine.definition import agent
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from .model.status import Status
     from .model.team.authority import Limits, Scope
     from .model.team.oversight import ReviewVerdict
+    from .teams.load import load_team, team
 
 __all__ = [
     "Agent", "AgentCard", "AgentError", "Artifact", "AskText", "Caller", "ChildFailed", "Choice", "Choose", "Confirm",
@@ -52,7 +52,7 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "app.teams": ("load_team", "team"),
+    "teams.load": ("load_team", "team"),
     "engine.agents.agent": ("Agent",),
     "engine.handler.context": ("Context", "SyncContext"),
     "engine.definition": ("agent",),

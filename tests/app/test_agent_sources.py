@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 import interlingua as il
-from interlingua.app import targets
-from interlingua.app.config import read
-from interlingua.app.config_meaning import mounts as mounts_of
-from interlingua.app.mount_entry import Mounting
-from interlingua.app.mounts import Supervised
-from interlingua.app.sources import Origin, Source
-from interlingua.app.targets import Target, load_to_serve, parse
-from interlingua.app.teams import load_team, team
 from interlingua.model.card import AgentCard
+from interlingua.protocols import targets
+from interlingua.protocols.targets import Target, load_to_serve, parse
+from interlingua.server.config.build import mounts as mounts_of
+from interlingua.server.config.load import read
+from interlingua.server.load_agents import Origin, Source
+from interlingua.server.mounts.entry import Mounting
+from interlingua.server.mounts.supervisor import Supervised
+from interlingua.teams.load import load_team, team
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILE = """

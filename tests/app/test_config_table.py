@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 import typer.main
 
-from interlingua.app.config import Config, read
-from interlingua.app.config_meaning import NODE_LIMITS, engine_settings, options, serve_settings
-from interlingua.app.config_setting import Entries, Setting
-from interlingua.app.config_table import ENTRIES, SECTIONS, SETTINGS
-from interlingua.app.mount_entry import Mounting
-from interlingua.app.peer import Flags
-from interlingua.app.serve import ServeSettings
-from interlingua.cli.commands import app
+from interlingua.cli.app import app
 from interlingua.engine.settings import Settings
-from interlingua.protocols.cap.server import CapSettings
-from interlingua.protocols.connect.operations import ConnectSettings
-from interlingua.protocols.editor.server import EditorSettings
-from interlingua.protocols.editor.streams import WebSettings as EditorWeb
-from interlingua.protocols.mcp.server import McpSettings
-from interlingua.protocols.mcp.streams import WebSettings as McpWeb
-from interlingua.protocols.peer.settings import NodeSettings
-from interlingua.transports.http import HttpLimits
-from interlingua.transports.jsonrpc import Limits
+from interlingua.protocols.cap.door.http import CapSettings
+from interlingua.protocols.connect.door.operation import ConnectSettings
+from interlingua.protocols.editor.door.connection import EditorSettings
+from interlingua.protocols.editor.door.http_streams import WebSettings as EditorWeb
+from interlingua.protocols.mcp.door.connection import McpSettings
+from interlingua.protocols.mcp.door.http_streams import WebSettings as McpWeb
+from interlingua.protocols.peer.commands_node import Flags
+from interlingua.protocols.peer.config import NodeSettings
+from interlingua.server.app import ServeSettings
+from interlingua.server.config.build import NODE_LIMITS, engine_settings, options, serve_settings
+from interlingua.server.config.load import Config, read
+from interlingua.server.config.setting import Entries, Setting
+from interlingua.server.config.settings import ENTRIES, SECTIONS, SETTINGS
+from interlingua.server.mounts.entry import Mounting
+from interlingua.transports.http.body import HttpLimits
+from interlingua.transports.jsonrpc.core import Limits
 
 # Flags of `interlingua peer` that are other words for one that is a setting, or for its log.
 OTHER_WORDS = {"relay_url", "extensions", "limitations_json", "verbose"}

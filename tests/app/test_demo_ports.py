@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from interlingua.app.asgi import listen
-from interlingua.app.demo import Process, project
+from interlingua.cli.demo.processes import Process, project
+from interlingua.server.http_server import listen
 
 
 async def test_a_port_that_somebody_was_faster_to_take_is_given_up_for_a_free_one(tmp_path: Path) -> None:

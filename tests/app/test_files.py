@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.app.files import agents_of_file, forget_modules
 from interlingua.engine.agents.imported_files import imports_of
+from interlingua.server.load_file import agents_of_file, forget_modules
 
 CODE = "import interlingua as il\n\nclass Kind:\n    pass\n\n@il.agent\nasync def say() -> str:\n    return '{}'\n"
 

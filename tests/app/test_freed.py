@@ -14,8 +14,8 @@ import pytest
 
 import interlingua as il
 from bench.bridge_clients import CLIENTS
-from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.app.targets import load_to_serve, parse
+from interlingua.protocols.targets import load_to_serve, parse
+from interlingua.server.app import Server, ServeSettings, serving
 from tests.kit.engines import QUICK
 
 PROTOCOLS = sorted(CLIENTS)

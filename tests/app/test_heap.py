@@ -10,7 +10,7 @@ import pytest
 CODE = """
 import os
 from pathlib import Path
-from interlingua.app.heap import return_large_blocks
+from interlingua.server.heap import return_large_blocks
 
 def memory():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -16,12 +16,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 import interlingua as il
-from interlingua.app.asgi import HttpServer, listen
-from interlingua.app.inspecting import Spoken, addressed, detected, inspect
-from interlingua.app.serve import ServeSettings, serving
-from interlingua.app.targets import load_all, parse
+from interlingua.detection.detect import Spoken, addressed, detected, inspect
 from interlingua.model.errors import Unavailable
 from interlingua.model.filters import RunFilter, ThreadFilter
+from interlingua.protocols.targets import load_all, parse
+from interlingua.server.app import ServeSettings, serving
+from interlingua.server.http_server import HttpServer, listen
 from tests.kit import warm_python
 
 ECHO = str(Path(__file__).parents[2] / "examples" / "echo.py")

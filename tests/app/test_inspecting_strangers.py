@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.app.inspecting import addresses, commands, inspect
-from interlingua.conform import raw, suite
-from interlingua.conform.base import Subject, conform
+from interlingua.detection import at_address, over_pipes
+from interlingua.detection.detect import inspect
 from interlingua.model.errors import Unavailable
+from interlingua.transports import raw_client
+from interlingua_conform import suite
+from interlingua_conform.base import Subject, conform
 from tests.security.servers import certificate
 
 Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -99,7 +101,7 @@ ENDS = {
 async def test_an_answer_without_end_is_not_waited_for(what: str) -> None:
     slow, said = ENDS[what]
     async with stranger(ENDLESS[what]) as address, asyncio.timeout(20):
-        found, odd = await addresses.look(address, patience=0.2 if slow else 5.0)
+        found, odd = await at_address.look(address, patience=0.2 if slow else 5.0)
     assert not found
     assert any(said in one for one in odd), odd
 
@@ -118,14 +120,14 @@ async def test_checks_of_a_server_whose_answers_have_no_end_come_to_theirs(
 
 async def test_who_takes_connections_and_says_nothing_is_told_so() -> None:
     async with stranger(nothing) as address:
-        found, odd = await addresses.look(address, patience=0.2)
+        found, odd = await at_address.look(address, patience=0.2)
     assert (found, odd) == ([], [f"something listens at {address}, and has answered nothing within 0.2 s"])
 
 
 async def test_where_an_address_sends_on_to_is_told_and_not_followed() -> None:
     away = answers(b"HTTP/1.1 302 Found\r\nlocation: /again?token=sesame\r\ncontent-length: 0\r\n\r\n")
     async with stranger(away) as address:
-        found, odd = await addresses.look(address)
+        found, odd = await at_address.look(address)
     assert not found
     assert odd[0].startswith(f"it sends on to another address: look there, at {address}/again")
     assert "sesame" not in odd[0]
@@ -133,7 +135,7 @@ async def test_where_an_address_sends_on_to_is_told_and_not_followed() -> None:
 
 async def test_an_address_that_sends_on_to_itself_is_told() -> None:
     async with stranger(answers(b"HTTP/1.1 302 Found\r\nlocation: /\r\ncontent-length: 0\r\n\r\n")) as address:
-        found, odd = await addresses.look(address)
+        found, odd = await at_address.look(address)
     assert (found, odd) == ([], ["it answers 302 and sends on to where it was asked: nobody would ever arrive"])
 
 
@@ -141,12 +143,12 @@ async def test_an_address_that_sends_on_to_itself_is_told() -> None:
 async def test_headers_that_are_too_long_are_told(headers: bytes) -> None:
     async with stranger(answers(OK + headers + b"\r\n\r\n")) as address:
         with pytest.raises(Unavailable, match=f"what listens at {address} answers with headers that are too long"):
-            await addresses.look(address)
+            await at_address.look(address)
 
 
 async def test_who_wants_a_websocket_is_told_with_how_to_look_at_a_node() -> None:
     async with stranger(answers(b"HTTP/1.1 426 Upgrade Required\r\ncontent-length: 0\r\n\r\n")) as address:
-        found, odd = await addresses.look(address)
+        found, odd = await at_address.look(address)
     assert not found
     assert f"interlingua inspect '{address.replace('http', 'acp')}/TOKEN'" in odd[0]
 
@@ -154,7 +156,8 @@ async def test_who_wants_a_websocket_is_told_with_how_to_look_at_a_node() -> Non
 async def test_a_web_page_is_told_to_be_one() -> None:
     page = answers(OK + b"content-type: text/html\r\ncontent-length: 5\r\n\r\nHello")
     async with stranger(page) as address:
-        assert await addresses.look(address) == ([], [f"GET {address} is answered with 200 and a web page, for people"])
+        said = [f"GET {address} is answered with 200 and a web page, for people"]
+        assert await at_address.look(address) == ([], said)
 
 
 async def test_what_speaks_no_http_is_told_so() -> None:
@@ -164,7 +167,7 @@ async def test_what_speaks_no_http_is_told_so() -> None:
 
     async with stranger(banner) as address:
         with pytest.raises(Unavailable, match="answers with no HTTP") as refused:
-            await addresses.look(address)
+            await at_address.look(address)
     assert not refused.value.transient
 
 
@@ -172,7 +175,7 @@ async def test_whoever_mixes_up_http_and_https_is_told(tmp_path: Path) -> None:
     tls, _ = certificate(tmp_path, "127.0.0.1")
     async with stranger(nothing, tls) as address:
         with pytest.raises(Unavailable, match=f"if it speaks TLS: {address.replace('http', 'https')}"):
-            await addresses.look(address)
+            await at_address.look(address)
 
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
@@ -180,7 +183,7 @@ async def test_whoever_mixes_up_http_and_https_is_told(tmp_path: Path) -> None:
 
     async with stranger(plain) as address:
         with pytest.raises(Unavailable, match=f"if it speaks no TLS: {address}"):
-            await addresses.look(address.replace("http", "https"))
+            await at_address.look(address.replace("http", "https"))
 
 
 async def test_a_certificate_that_nobody_trusts_is_told_with_what_to_do(
@@ -191,29 +194,29 @@ async def test_a_certificate_that_nobody_trusts_is_told_with_what_to_do(
     async with stranger(page, tls) as address:
         address = address.replace("http", "https")
         with pytest.raises(Unavailable) as refused:
-            await addresses.look(address)
+            await at_address.look(address)
         assert refused.value.message == (
             f"the certificate of {address} is not trusted: self-signed certificate; "
             "if it is yours, name a file that has it: SSL_CERT_FILE=certificate.pem interlingua …"
         )
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "127.0.0.1.pem"))
-        raw.authorities.cache_clear()
+        raw_client.authorities.cache_clear()
         try:
-            _, odd = await addresses.look(address)
+            _, odd = await at_address.look(address)
         finally:
-            raw.authorities.cache_clear()
+            raw_client.authorities.cache_clear()
         assert odd == [f"GET {address} is answered with 200 and a web page, for people"]
 
 
 @pytest.mark.parametrize("line", ["y", "{}", '{"jsonrpc": "2.0"}'])
 async def test_a_program_that_never_stops_talking_is_left(line: str) -> None:
     async with asyncio.timeout(30):
-        found, _ = await commands.look(["yes", line], "yes", patience=2.0)
+        found, _ = await over_pipes.look(["yes", line], "yes", patience=2.0)
     assert not found
 
 
 async def test_an_echo_speaks_none_of_the_protocols() -> None:
-    found, odd = await commands.look(["cat"], "cat", patience=2.0)
+    found, odd = await over_pipes.look(["cat"], "cat", patience=2.0)
     assert (found, odd) == ([], ["it says back what it is told: whatever it speaks, it is none of these protocols"])
 
 
@@ -227,7 +230,7 @@ async def test_an_echo_speaks_none_of_the_protocols() -> None:
 )
 async def test_of_a_program_that_speaks_none_it_is_told_what_it_did(code: str, said: str) -> None:
     patience = 0.5 if "0.5" in said else 10.0
-    found, odd = await commands.look([sys.executable, "-c", code], "x", patience=patience)
+    found, odd = await over_pipes.look([sys.executable, "-c", code], "x", patience=patience)
     assert not found
     assert said in odd[0]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.app.installed import GROUP, entries, protocols
+from interlingua.protocols.installed import GROUP, entries, protocols
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from interlingua.app.keys import StoredKeys
-from interlingua.app.serve import ServeSettings, serving
 from interlingua.engine.ids import now
 from interlingua.security import remembered_keys
 from interlingua.security.keys import make_key
+from interlingua.server.app import ServeSettings, serving
+from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
 from interlingua.store.sql.keys import SqlKeys
 

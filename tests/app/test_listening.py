@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from interlingua.app.asgi import CannotListen, listen
+from interlingua.server.http_server import CannotListen, listen
 
 
 def test_a_port_that_was_given_is_taken_for_everybody_else_before_anything_answers_on_it() -> None:

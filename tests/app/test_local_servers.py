@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.app import local_servers
-from interlingua.app.local_servers import LocalPostgres
 from interlingua.model.errors import Unavailable
+from interlingua.server.dev import local_servers
+from interlingua.server.dev.local_servers import LocalPostgres
 from interlingua.store.open import open_store
 from tests.kit.postgres import own_server
 
 OWNER = """
 import sys, time
 from pathlib import Path
-from interlingua.app.local_servers import LocalPostgres
+from interlingua.server.dev.local_servers import LocalPostgres
 
 server = LocalPostgres(Path(sys.argv[1]), durable=False)
 server.start()

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import Server, ServeSettings, serving
+from interlingua.server.app import Server, ServeSettings, serving
 from tests.kit.ports import free_port
 
 from .test_mounts import QUICK, SETTINGS, entries, names, run

@@ -16,15 +16,15 @@ import httpx2
 import pytest
 
 import interlingua as il
-from interlingua.app.config import read
-from interlingua.app.config_meaning import mounts as mounts_of
-from interlingua.app.mount_entry import MountEntry, Mounting, try_once
-from interlingua.app.mount_line import Line
-from interlingua.app.mounts import Supervised
-from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.app.targets import parse
 from interlingua.model.errors import Unavailable
-from interlingua.protocols.cap import remote
+from interlingua.protocols.cap.mount import remote_task as remote
+from interlingua.protocols.targets import parse
+from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.server.config.build import mounts as mounts_of
+from interlingua.server.config.load import read
+from interlingua.server.mounts.entry import MountEntry, Mounting, try_once
+from interlingua.server.mounts.line_watch import Line
+from interlingua.server.mounts.supervisor import Supervised
 from tests.kit import warm_python
 from tests.kit.ports import free_port
 

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.app.mount_entry import load
-from interlingua.app.serve import Server
 from interlingua.model.errors import AgentNotFound, Unavailable
+from interlingua.server.app import Server
+from interlingua.server.mounts.entry import load
 
 from ..protocols.mcp.web_common import clients
 from .test_mounts import QUICK, SLOW, Far, get, hub, names, run, state, until
@@ -84,7 +84,7 @@ async def test_a_run_that_comes_before_the_first_look_is_over_waits_and_is_done_
         await looks.wait()
         return await load(*args)
 
-    monkeypatch.setattr("interlingua.app.mounts.load", held)
+    monkeypatch.setattr("interlingua.server.mounts.supervisor.load", held)
     mounting = msgspec.structs.replace(QUICK, wait=0)
     with far.up():
         async with hub(tmp_path, {"target": f"{far.target}#echo", "as": "parrot"}, mounting=mounting) as server:

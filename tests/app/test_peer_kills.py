@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx2
 
-from interlingua.app.demo import Process, project
-from interlingua.app.logs import LogFormat
+from interlingua.cli.demo.processes import Process, project
+from interlingua.server.logs import LogFormat
 
 CLIENTS, ENOUGH = 4, 40
 

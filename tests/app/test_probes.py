@@ -10,17 +10,17 @@ import httpx2
 import pytest
 
 import interlingua as il
-from interlingua.app import config_meaning
-from interlingua.app.config import read
-from interlingua.app.keys import StoredKeys
-from interlingua.app.metrics import render
-from interlingua.app.probes import place
-from interlingua.app.serve import ServeSettings, serving
-from interlingua.app.work import WorkSettings, working
 from interlingua.engine.ids import now
 from interlingua.model.errors import InvalidRequest
 from interlingua.model.run import Caller
 from interlingua.security.keys import make_key
+from interlingua.server.app import ServeSettings, serving
+from interlingua.server.auth.stored_keys import StoredKeys
+from interlingua.server.config import build
+from interlingua.server.config.load import read
+from interlingua.server.health import place
+from interlingua.server.metrics import render
+from interlingua.server.worker_process import WorkSettings, working
 
 _SAMPLE = re.compile(
     r'interlingua_[a-z_]+(\{([a-z]+="(\\.|[^"\\])*",?)+\})? [0-9.e+-]+|# (HELP|TYPE) interlingua_\S+ .+'
@@ -43,7 +43,7 @@ def test_a_port_alone_is_on_loopback(text: str, host: str, port: int) -> None:
 @pytest.mark.parametrize("text", ["", "host", "host:", "localhost:x", "1:99999", "1:²"])
 def test_what_is_no_address_is_refused_before_anything_begins(text: str) -> None:
     config = read(None, {"server_metrics": text}, {})
-    config_meaning.work_settings(config)
+    build.work_settings(config)
     with pytest.raises(InvalidRequest, match=r"--metrics: server\.metrics: is HOST:PORT"):
         config.check()
 
@@ -100,8 +100,8 @@ async def test_every_line_is_one_that_prometheus_reads_and_buckets_only_grow(sto
 async def test_what_a_process_knows_of_itself_is_told_while_its_store_is_away(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.app.metrics.PATIENCE", 0.2)
-    monkeypatch.setattr("interlingua.app.probes.PATIENCE", 0.2)
+    monkeypatch.setattr("interlingua.server.metrics.PATIENCE", 0.2)
+    monkeypatch.setattr("interlingua.server.health.PATIENCE", 0.2)
     async with working(store, [echo], WorkSettings(metrics="0")) as place_, httpx2.AsyncClient() as http:
         assert place_.metrics is not None
         assert "interlingua_store_up 1" in (await http.get(place_.metrics)).text

@@ -8,9 +8,9 @@ from threading import Barrier
 
 import pytest
 
-from interlingua.app import project
-from interlingua.app.project import UnnamedProject, find_project
 from interlingua.model.errors import InvalidRequest
+from interlingua.server import project
+from interlingua.server.project import UnnamedProject, find_project
 
 
 @pytest.fixture(autouse=True)

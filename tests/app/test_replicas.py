@@ -10,12 +10,12 @@ from typing import Any
 
 import httpx2
 
-from interlingua.app.keys import StoredKeys
-from interlingua.app.replicas import MARK
 from interlingua.model.documents import Drop
 from interlingua.security.keys import make_key
+from interlingua.server.auth.stored_keys import StoredKeys
+from interlingua.server.replicas.forward import MARK
 from interlingua.store.open import open_store
-from interlingua.transports.sse import Reader
+from interlingua.transports.http.sse import Reader
 from tests.kit.ports import free_port
 from tests.kit.postgres import store_in
 from tests.protocols.cap.door_common import notice

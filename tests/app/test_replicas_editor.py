@@ -14,9 +14,9 @@ import pytest
 import websockets.asyncio.client
 
 from interlingua.model.events import QuestionAsked
-from interlingua.protocols.editor.asking import Asking
-from interlingua.protocols.editor.client import Mount, MountSettings
-from interlingua.protocols.editor.host import AddressSource
+from interlingua.protocols.editor.mount.questions import Asking
+from interlingua.protocols.editor.mount.server import Mount, MountSettings
+from interlingua.protocols.editor.mount.sessions import AddressSource
 from tests.kit.engines import bodies, engine, question, submit
 from tests.protocols.editor.test_web import Client, Stream, clients
 
@@ -147,7 +147,7 @@ async def test_a_mount_takes_what_is_asked_again_for_the_question_that_it_has(
             asked.put_nowait(type_)
             return await super().ask(type_, *args, **more)
 
-    monkeypatch.setattr("interlingua.protocols.editor.turn.Asking", Heard)
+    monkeypatch.setattr("interlingua.protocols.editor.mount.remote_run.Asking", Heard)
     async with fleet(tmp_path, 2) as all_:
         mount = Mount(AddressSource(f"{all_.address}/editor", MountSettings()))
         async with engine(tmp_path / "here.db", await mount.agent()) as here:

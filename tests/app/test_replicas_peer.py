@@ -15,10 +15,10 @@ import httpx2
 import websockets.asyncio.client
 
 import interlingua as il
-from interlingua.protocols.peer.errors import Refusal
-from interlingua.protocols.peer.node import Node
-from interlingua.protocols.peer.peers import Peer
-from interlingua.protocols.peer.settings import NodeSettings
+from interlingua.protocols.peer.config import NodeSettings
+from interlingua.protocols.peer.node.node import Node
+from interlingua.protocols.peer.node.peers import Peer
+from interlingua.protocols.peer.translate.errors import Refusal
 from tests.kit.ports import free_port
 
 from .fleet import WAIT, Fleet, Member, fleet

@@ -13,9 +13,9 @@ import interlingua as il
 from interlingua.model.documents import Follow
 from interlingua.model.filters import RunFilter
 from interlingua.model.run import RunRequest
-from interlingua.protocols.peer import links
-from interlingua.protocols.peer.client import Mount
-from interlingua.transports.sse import Reader
+from interlingua.protocols.peer.mount.server import Mount
+from interlingua.protocols.peer.wire import links
+from interlingua.transports.http.sse import Reader
 from tests.kit.databases import keeps_not_once
 
 from .test_short_runs import Raw, connected, up

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.model.filters import RunFilter
+from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.store.sql.dialect import Pipelined
 
 MODERN = "2026-07-28"

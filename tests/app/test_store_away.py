@@ -11,8 +11,8 @@ import httpx2
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import ServeSettings, serving
 from interlingua.model.errors import StoreError
+from interlingua.server.app import ServeSettings, serving
 
 WHERE = 'connection to server at "10.0.0.5", port 5432 failed:\n\tConnection refused'
 

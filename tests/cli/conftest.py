@@ -20,7 +20,7 @@ import ptyprocess
 import pytest
 
 import interlingua
-from interlingua.cli import main
+from interlingua.cli.main import main
 from tests.kit.postgres import store_in
 
 from . import warm

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import interlingua as il
-from interlingua.cli import run as command
-from interlingua.cli.watch import Watch
+from interlingua.cli.commands import run as command
 from interlingua.engine.runs.service import RunService
 from interlingua.engine.runs.worker import Worker
+from interlingua.terminal.follow_run import Watch
 
 
 @il.agent

@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from interlingua.app import dev
+from interlingua.server.dev import local_cluster
 from tests.kit.nats import nats_url, shared_nats
 from tests.kit.postgres import open_folder, store_in
 
@@ -196,10 +196,10 @@ def test_without_the_packages_dev_says_what_to_install(
     here: Cli, agents: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def none() -> str:
-        raise dev.Unavailable("none")
+        raise local_cluster.Unavailable("none")
 
-    monkeypatch.setattr(dev, "nats_program", none)
-    monkeypatch.setattr(dev.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(local_cluster, "nats_program", none)
+    monkeypatch.setattr(local_cluster.importlib.util, "find_spec", lambda name: None)
     done = here("dev", agents)
     assert done.code == 1
     assert "psycopg" in done.err

@@ -13,10 +13,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from interlingua.app import config_file
-from interlingua.app.config import read
-from interlingua.app.config_file import lines_of
-from interlingua.app.config_table import SETTINGS
+from interlingua.server.config import toml_lines
+from interlingua.server.config.load import read
+from interlingua.server.config.settings import SETTINGS
+from interlingua.server.config.toml_lines import lines_of
 
 from .conftest import Result
 from .nodes import Process, started
@@ -254,7 +254,7 @@ def test_the_line_of_every_key_is_known_however_it_is_written(tmp_path: Path) ->
         "f.g[1].h": 10,
     }  # fmt: skip
     file = write(tmp_path, text)
-    written = config_file.read(file)
+    written = toml_lines.read(file)
     assert written.place("f.g[1].k") == f"{file}:9"
     assert written.place("nowhere") == str(file)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.cli.tour import program
+from interlingua.cli.demo.tour import program
 
 from .conftest import PATIENCE, Terminal, clean_env
 from .warm import COMMAND

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from interlingua.app.local_servers import LocalPostgres
+from interlingua.server.dev.local_servers import LocalPostgres
 from tests.kit.nats import nats_url, shared_nats
 from tests.kit.postgres import own_server
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from interlingua import Option, Verdict
-from interlingua.cli import forms, journal
 from interlingua.model.errors import InvalidAnswer
+from interlingua.terminal import event_lines, typed_answers
 
 
 @dataclass
@@ -33,20 +33,20 @@ def schema(type_: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("type_", "shape"),
     [
-        (bool, forms.YesNo(None, None)),
-        (Verdict, forms.YesNo("approved", "reason")),
-        (Literal["a", "b"], forms.Pick(None, [("a", "a"), ("b", "b")])),
+        (bool, typed_answers.YesNo(None, None)),
+        (Verdict, typed_answers.YesNo("approved", "reason")),
+        (Literal["a", "b"], typed_answers.Pick(None, [("a", "a"), ("b", "b")])),
     ],
 )
-def test_shapes(type_: Any, shape: forms.Shape) -> None:
-    assert forms.shape_of(schema(type_)) == shape
+def test_shapes(type_: Any, shape: typed_answers.Shape) -> None:
+    assert typed_answers.shape_of(schema(type_)) == shape
 
 
 def test_options_make_a_choice_of_any_schema_with_one_place_for_it() -> None:
     options = [Option("x", "The X")]
-    assert forms.shape_of({"type": "string"}, options) == forms.Pick(None, [("x", "The X")])
+    assert typed_answers.shape_of({"type": "string"}, options) == typed_answers.Pick(None, [("x", "The X")])
     one = {"type": "object", "properties": {"pick": {"type": "string"}}, "required": ["pick"]}
-    assert forms.shape_of(one, options) == forms.Pick("pick", [("x", "The X")])
+    assert typed_answers.shape_of(one, options) == typed_answers.Pick("pick", [("x", "The X")])
 
 
 YES_OR_NO = [Option("yes", "Yes", "allow_once"), Option("no", "No", "reject_once")]
@@ -68,7 +68,7 @@ SHIP = [Option("ship", "Ship it", "allow_once"), Option("hold", "Hold it", "reje
 def test_options_that_mean_yes_or_no_are_answered_so(
     options: list[Option], text: str, reason: str | None, value: Any
 ) -> None:
-    assert forms.answer_from(schema(Verdict), options, text, reason) == value
+    assert typed_answers.answer_from(schema(Verdict), options, text, reason) == value
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_options_that_mean_yes_or_no_are_answered_so(
     ],
 )
 def test_answers_given_in_one_piece(type_: Any, text: str, value: Any) -> None:
-    assert forms.answer_from(schema(type_), [], text) == value
+    assert typed_answers.answer_from(schema(type_), [], text) == value
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_answers_given_in_one_piece(type_: Any, text: str, value: Any) -> None:
 )
 def test_answers_that_do_not_fit(type_: Any, text: str) -> None:
     with pytest.raises(InvalidAnswer):
-        forms.answer_from(schema(type_), [], text)
+        typed_answers.answer_from(schema(type_), [], text)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_answers_that_do_not_fit(type_: Any, text: str) -> None:
     ],
 )
 def test_fields(member: dict[str, Any], text: str, value: Any) -> None:
-    read = forms.read_field(member, text)
+    read = typed_answers.read_field(member, text)
     assert (read, type(read)) == (value, type(value))
 
 
@@ -129,7 +129,7 @@ def test_times_as_people_say_them() -> None:
     minute = 60_000_000
     said = {0: "just now", 0.5: "30 s ago", 3: "3 min ago", 150: "2 h ago", 3 * 1440: "3 d ago", -1: "just now"}
     for minutes, words in said.items():
-        assert journal.ago(0, int(minutes * minute)) == words
-    assert journal.span(1_500_000) == "1.5 s"
-    assert journal.span(61 * minute) == "1 h 1 min"
-    assert journal.iso(1_700_000_000_000_001) == "2023-11-14T22:13:20.000001Z"
+        assert event_lines.ago(0, int(minutes * minute)) == words
+    assert event_lines.span(1_500_000) == "1.5 s"
+    assert event_lines.span(61 * minute) == "1 h 1 min"
+    assert event_lines.iso(1_700_000_000_000_001) == "2023-11-14T22:13:20.000001Z"

@@ -15,7 +15,7 @@ import pytest
 import typer.main
 
 from interlingua import __version__
-from interlingua.cli.commands import app
+from interlingua.cli.app import app
 
 from .conftest import COMMAND, Result, nothing_ran
 
@@ -87,7 +87,7 @@ def test_the_version_is_told_in_every_way(cli: Cli) -> None:
 def test_the_version_comes_before_anything_heavy_is_imported() -> None:
     code = (
         "import sys; sys.argv = ['interlingua', '--version']\n"
-        "from interlingua.cli import main; main()\n"
+        "from interlingua.cli.main import main; main()\n"
         "heavy = {'typer', 'rich', 'msgspec', 'asyncio', 'sqlite3', 'jsonschema_rs'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
@@ -106,7 +106,7 @@ def test_the_version_is_told_in_less_than_200_ms() -> None:
 def test_help_does_not_start_the_engine() -> None:
     code = (
         "import sys; sys.argv = ['interlingua', 'run', '--help']\n"
-        "from interlingua.cli import main\n"
+        "from interlingua.cli.main import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "heavy = {'sqlite3', 'jsonschema_rs', 'interlingua.engine.engine'} & set(sys.modules)\n"

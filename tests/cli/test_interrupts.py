@@ -31,7 +31,7 @@ runpy.run_module("interlingua", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.parametrize(
-    "module", ["typer", "interlingua.cli.commands", "interlingua.cli.session", "interlingua.app.targets"]
+    "module", ["typer", "interlingua.cli.app", "interlingua.terminal.session", "interlingua.protocols.targets"]
 )
 def test_ctrl_c_while_the_command_is_still_imported_starts_nothing(
     env: dict[str, str], tmp_path: Path, cli: Cli, module: str

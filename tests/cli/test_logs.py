@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from interlingua.app import http
-from interlingua.app.logs import KEEPS_LINES, LogFormat, logging_as
 from interlingua.engine.observe import run_logging
 from interlingua.security.redaction import redact_text, redact_url
+from interlingua.server import http_app
+from interlingua.server.logs import KEEPS_LINES, LogFormat, logging_as
 
 
 def lines(form: LogFormat, message: str, fields: dict[str, Any] | None = None, error: Exception | None = None) -> str:
@@ -99,7 +99,7 @@ def test_off_leaves_logging_as_it_is_and_on_puts_everything_back() -> None:
 
 def test_when_nobody_reads_the_log_nothing_is_made_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_logging, "_fields", lambda row: pytest.fail("made for nobody"))
-    monkeypatch.setattr(http._Checked, "_note", lambda *_: pytest.fail("made for nobody"))
+    monkeypatch.setattr(http_app._Checked, "_note", lambda *_: pytest.fail("made for nobody"))
     for name in ("interlingua.runs", "interlingua.access"):
         assert not logging.getLogger(name).isEnabledFor(logging.INFO)
     run_logging.created(None)  # type: ignore[arg-type]

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ..databases import sql
+from tests.kit.databases import sql
+
 from ..store.test_read_only import content
 from .conftest import COMMAND, ZOO, Result, store_of
 

@@ -21,9 +21,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from interlingua import __version__
-from interlingua.app.peer import Flags, from_config, read_config, settings_of
-from interlingua.cli.peer import spelled_out
 from interlingua.model.errors import InvalidRequest
+from interlingua.protocols.peer.commands import spelled_out
+from interlingua.protocols.peer.commands_node import Flags, from_config, read_config, settings_of
 
 from .conftest import ZOO, Result
 from .nodes import Process, node, started

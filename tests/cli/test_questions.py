@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.keys import StoredKeys
 from interlingua.security.keys import make_key
+from interlingua.server.auth.stored_keys import StoredKeys
 from tests.kit.agents import asker, middle, top
 from tests.kit.engines import QUICK, engine, parked, question, served, submit, with_settings
 from tests.kit.postgres import store_in

@@ -21,7 +21,7 @@ import pytest
 from joserfc import jwk, jwt
 
 import interlingua as il
-from interlingua.app.keys import StoredKeys
+from interlingua.server.auth.stored_keys import StoredKeys
 from tests.kit.postgres import store_in
 
 from . import warm

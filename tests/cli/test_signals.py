@@ -225,7 +225,7 @@ def _run(env: dict[str, str], agent: str) -> Iterator[subprocess.Popen[Any]]:
 
 TWO_HANGUPS = """
 import asyncio, signal
-from interlingua.cli.signals import Signals
+from interlingua.terminal.signals import Signals
 
 async def main():
     ended, hangups = asyncio.Event(), []

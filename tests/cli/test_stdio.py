@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.cli.direct import read
+from interlingua.cli.fast_stdio import read
 
 AGENT = """
 import interlingua as il
@@ -25,7 +25,7 @@ INITIALIZE = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocol
 # Starts the command in this interpreter, and tells afterwards what it has imported.
 WATCHED = """
 import sys
-from interlingua.cli import main
+from interlingua.cli.main import main
 try:
     main()
 finally:

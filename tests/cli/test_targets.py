@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import interlingua as il
-from interlingua.app.targets import Target, TargetError, choose, parse
+from interlingua.protocols.targets import Target, TargetError, choose, parse
 
 from .conftest import ZOO, Result
 

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.cli.team_input import Answering, Command, Plain, Tell, Unclear, read
-from interlingua.cli.team_view import Conversation
+from interlingua.cli.commands.team.input import Answering, Command, Plain, Tell, Unclear, read
 from interlingua.engine.agents.question_types import answer_schema, question_codec
 from interlingua.engine.teams.error_policy import Escalation
 from interlingua.engine.teams.oversight import Review
@@ -36,6 +35,7 @@ from interlingua.model.run import Option, Question, RunRequest
 from interlingua.model.status import Status
 from interlingua.model.team.authority import Authority
 from interlingua.model.team.oversight import Assignment, Proposal, Result, verdict_schema
+from interlingua.terminal.team_view import Conversation
 
 ROOT, PM, ANALYST = "root-run", "pm-run", "analyst-run"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlingua.app.trace import without_secrets
+from interlingua.server.wire_trace import without_secrets
 
 from .test_serve import Cli, server
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from interlingua.app.config import read
-from interlingua.app.paths import Place
 from interlingua.bus.port import BusSettings
+from interlingua.server.config.load import read
+from interlingua.server.paths import Place
 from interlingua.store.open import is_postgres, shown
 from tests.kit.postgres import forget, fresh
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from interlingua.conform import suite
-from interlingua.conform.base import Finding, Roles, Subject, conform
+from interlingua_conform import suite
+from interlingua_conform.base import Finding, Roles, Subject, conform
 
 AGENTS = Path(__file__).parent / "agents.py"
 ROLES = Roles(agent="echo", asking="careful", slow="slow", failing="broken")

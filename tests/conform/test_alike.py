@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from interlingua.conform.base import Roles, Subject
 from interlingua.model.errors import Unavailable
+from interlingua_conform.base import Roles, Subject
 
 from .common import findings
 

@@ -7,8 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from interlingua.conform import PROTOCOLS, base, suite
-from interlingua.conform.base import (
+from interlingua.model.errors import InvalidRequest, Unavailable
+from interlingua.model.schemas import Validator
+from interlingua.transports.raw_client import last_words
+from interlingua_conform import PROTOCOLS, base, suite
+from interlingua_conform.base import (
     Broken,
     Gone,
     Requirement,
@@ -21,10 +24,7 @@ from interlingua.conform.base import (
     member,
     shown,
 )
-from interlingua.conform.raw import last_words
-from interlingua.conform.sample import sample
-from interlingua.model.errors import InvalidRequest, Unavailable
-from interlingua.model.schemas import Validator
+from interlingua_conform.sample import sample
 from tests.requirements.manifest import load_all
 
 IDS = ("x.good", "x.bad", "x.absent", "x.twice")

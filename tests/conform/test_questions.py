@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from interlingua.app.serve import ServeSettings, serving
-from interlingua.conform.answers import WORD, answer_to, filled_in
-from interlingua.conform.base import NotApplicable, Roles, Subject
 from interlingua.model.question_forms import form
+from interlingua.server.app import ServeSettings, serving
+from interlingua_conform.answers import WORD, answer_to, filled_in
+from interlingua_conform.base import NotApplicable, Roles, Subject
 from tests.kit.engines import QUICK
 
 from .common import failures, findings

@@ -13,9 +13,9 @@ import pytest
 import typer.main
 import yaml
 
-from interlingua.app.config_table import ENTRIES, SETTINGS
-from interlingua.cli.commands import app
+from interlingua.cli.app import app
 from interlingua.cli.flags import SettingsCommand
+from interlingua.server.config.settings import ENTRIES, SETTINGS
 
 CLUSTER = Path(__file__).resolve().parents[2] / "examples" / "cluster"
 UNITS = sorted(CLUSTER.glob("*.service"))

@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 import httpx2
 import websockets.asyncio.client
 
-from interlingua.app.serve import Server
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp import wire as mcp_wire
-from interlingua.transports.sse import Reader
+from interlingua.server.app import Server
+from interlingua.transports.http.sse import Reader
 from tests.cli import warm
 from tests.cli.conftest import process_env
 from tests.protocols.mcp.web_common import Answer

@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 import interlingua as il
-from interlingua.app.serve import ServeSettings, serving
 from interlingua.engine.teams.members import TeamAgent
+from interlingua.server.app import ServeSettings, serving
 from tests.kit.engines import PATIENT
 from tests.kit.processes import say
 from tests.kit.teams import member, team

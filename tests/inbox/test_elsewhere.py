@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.keys import StoredKeys
-from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.model.question_forms import format_time
 from interlingua.security.keys import make_key
+from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
 from tests.kit.agents import asker
 from tests.kit.engines import PATIENT, QUICK

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import ServeSettings, serving
-from interlingua.app.targets import load, parse
 from interlingua.model.events import Warned
-from interlingua.protocols.connect import follow
+from interlingua.protocols.connect.mount import follow
+from interlingua.protocols.targets import load, parse
+from interlingua.server.app import ServeSettings, serving
 from tests.kit.engines import PATIENT, QUICK, bodies, engine, parked, question, submit
 from tests.protocols.connect.reference import Proxy
 from tests.protocols.editor.mount_common import PERMISSION

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.targets import load, parse
-from interlingua.cli import inbox
 from interlingua.engine.handler import mounted_run
 from interlingua.model.filters import QuestionFilter
 from interlingua.model.run import QuestionRecord
+from interlingua.protocols.targets import load, parse
+from interlingua.terminal import inbox
 from tests.kit import processes
 from tests.kit.engines import PATIENT, QUICK, engine, listens, parked, question, submit, with_settings
 from tests.protocols.editor.mount_common import PERMISSION

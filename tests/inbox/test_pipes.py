@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.targets import load, parse
-from interlingua.protocols.cap.stdio import StdioDoor
-from interlingua.transports.pipes import PipeChannel
+from interlingua.protocols.cap.door.stdio import StdioDoor
+from interlingua.protocols.targets import load, parse
+from interlingua.transports.process.pipes import PipeChannel
 from tests.kit.agents import asker
 from tests.kit.engines import PATIENT, QUICK, engine, question, submit
 from tests.kit.rpc_client import pipes

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import interlingua as il
-from interlingua.app import metrics
-from interlingua.app.config import WrongConfig, read
-from interlingua.app.config_meaning import engine_settings
 from interlingua.model.errors import InvalidQuestion
 from interlingua.model.events import RunFinished
 from interlingua.model.filters import QuestionFilter
+from interlingua.server import metrics
+from interlingua.server.config.build import engine_settings
+from interlingua.server.config.load import WrongConfig, read
 from tests.kit.agents import asker, middle
 from tests.kit.engines import QUICK, crash, engine, finish, kinds, question, served, submit, with_settings
 from tests.kit.log_lines import LogLines, reading

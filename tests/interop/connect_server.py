@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from interlingua.app.serve import ServeSettings, serving
+from interlingua.server.app import ServeSettings, serving
 from tests.kit.engines import QUICK
 
 from ..protocols.connect.test_door import AGENTS

@@ -9,7 +9,7 @@ import shlex
 
 import pytest
 
-from interlingua.conform.base import Roles, Subject
+from interlingua_conform.base import Roles, Subject
 
 from ..conform.common import failures, findings
 from .test_conform_editor import PAGE

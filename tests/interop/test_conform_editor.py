@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.conform.base import Roles, Subject
+from interlingua_conform.base import Roles, Subject
 
 from ..conform.common import failures, findings
 from .editor_peers import Sdk, Sdks, process_with_address

@@ -20,11 +20,11 @@ import pexpect
 import pytest
 
 import interlingua as il
-from interlingua.app.targets import load_all, parse
 from interlingua.model.content import FilePart, Message, TextPart
 from interlingua.model.events import Diff, OutputDelta, Plan, PlanEntry, Thought, ToolCall
-from interlingua.protocols.editor.client import Mount, MountSettings
-from interlingua.protocols.editor.host import AddressSource, ProcessSource
+from interlingua.protocols.editor.mount.server import Mount, MountSettings
+from interlingua.protocols.editor.mount.sessions import AddressSource, ProcessSource
+from interlingua.protocols.targets import load_all, parse
 from tests.kit.engines import bodies, engine, finish, question, submit
 
 from ..protocols.editor.mount_common import SETTINGS, seen

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
-from interlingua.transports.jsonrpc import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS
+from interlingua.transports.jsonrpc.core import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS
 from tests.kit.rpc_client import INTERLINGUA
 
 from ..protocols.mcp.common import DELTA, RUN

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import interlingua as il
-from interlingua.app.targets import load_all, parse
 from interlingua.model.errors import InvalidInput
+from interlingua.protocols.targets import load_all, parse
 from tests.kit.engines import finish
 
 from ..protocols.mcp.mount_common import seen

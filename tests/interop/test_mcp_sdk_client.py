@@ -15,7 +15,7 @@ import pytest
 
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
 from interlingua.protocols.mcp.wire import EXTENSION
-from interlingua.transports.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
+from interlingua.transports.jsonrpc.core import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 
 from ..protocols.mcp.common import LATEST, MODERN, RUN, Message
 from .mcp_peers import HERE, NAMES, Connect, Peer, driven, serve, stdio_command

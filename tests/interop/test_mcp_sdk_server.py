@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import interlingua as il
-from interlingua.app.targets import load_all, parse
+from interlingua.protocols.targets import load_all, parse
 from tests.kit.engines import question
 
 from ..protocols.mcp.common import LATEST, MODERN

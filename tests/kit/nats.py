@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from interlingua.app.local_nats import LocalNats
 from interlingua.bus.nats.nats_bus import NatsBus
 from interlingua.bus.port import BusSettings
+from interlingua.server.dev.local_nats import LocalNats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

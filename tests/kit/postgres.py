@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from interlingua.app.local_servers import LocalPostgres
+from interlingua.server.dev.local_servers import LocalPostgres
 from interlingua.store.postgres.connection import place
 
 # postgresql://…: every test that asks for a store gets one there; postgresql:// alone: on a server of the tests' own,

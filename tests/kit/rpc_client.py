@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from interlingua.transports.pipes import PipeChannel
+from interlingua.transports.process.pipes import PipeChannel
 
 PATIENCE = 60.0  # seconds, for a machine that is busy; nothing here should take one
 INTERLINGUA = str(Path(sys.executable).parent / "interlingua")

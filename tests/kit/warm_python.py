@@ -42,7 +42,7 @@ import interlingua as il
 FOLDER = "WARM_FOLDER"  # the variable that tells all workers of one run where the warm process is
 STARTED = "WARM_STARTED"  # and the one that tells a split-off process what it shall start for `python`
 NUMBER = struct.Struct("!i")
-_STARTERS = ("interlingua.protocols.cap.toolservers", "interlingua.app.demo", "interlingua.cli.tour_doors")
+_STARTERS = ("interlingua.tools.servers", "interlingua.cli.demo.processes", "interlingua.cli.demo.part_doors")
 _LIBRARIES = ("acp", "anyio._backends._asyncio", "mcp.server.mcpserver", "mcp.server.stdio")
 _ROOT = Path(__file__).parents[2]
 _LONGEST = 100  # characters of the address of a socket
@@ -142,7 +142,7 @@ def warm_up() -> None:
     import typer.main
     from typer.testing import CliRunner
 
-    from interlingua.cli import commands
+    from interlingua.cli import app
 
     from . import ready_stores
 
@@ -154,13 +154,13 @@ def warm_up() -> None:
             except ImportError:  # of a package that need not be installed
                 continue
     typer.main.get_command = cache(typer.main.get_command)  # it reads every signature: more than most commands take
-    names = [known.name for known in (*commands.app.registered_commands, *commands.app.registered_groups)]
+    names = [known.name for known in (*app.app.registered_commands, *app.app.registered_groups)]
     for word in (None, *names):
-        group: Any = typer.main.get_command(commands.of(word))
+        group: Any = typer.main.get_command(app.of(word))
         for one in group.commands.values():
             assert one.params is not None  # some are made when they are asked for
     for args in (["runs", "--help"], ["runs", "list", "--limit", "0"]):
-        CliRunner().invoke(commands.app, args)
+        CliRunner().invoke(app.app, args)
     ready_stores.begin()
     asyncio.run(_serve_once())
     assert threading.active_count() == 1, "a process of several threads cannot be split"
@@ -172,7 +172,7 @@ async def _serve_once() -> None:
     """What is imported, compiled and kept when a server first starts, and when somebody first calls one."""
     import httpx2
 
-    from interlingua.app.serve import ServeSettings, serving
+    from interlingua.server.app import ServeSettings, serving
 
     with tempfile.TemporaryDirectory(prefix="il-warm-") as folder:
         async with (

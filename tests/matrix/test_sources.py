@@ -18,9 +18,6 @@ from typing import Any, Literal, NotRequired, TypedDict
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.app.targets import load_all, parse
-from interlingua.cli.forms import answer_from
 from interlingua.engine.handler import mounted_run
 from interlingua.model.errors import InvalidAnswer
 from interlingua.model.events import (
@@ -36,6 +33,9 @@ from interlingua.model.filters import RunFilter
 from interlingua.model.prompt_input import prompt_input
 from interlingua.model.question_forms import choices, form
 from interlingua.protocols.parity import FEATURES
+from interlingua.protocols.targets import load_all, parse
+from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.terminal.typed_answers import answer_from
 from tests.kit.engines import PATIENT, QUICK, engine
 from tests.kit.postgres import beside
 

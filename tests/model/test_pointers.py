@@ -11,7 +11,7 @@ from interlingua.model import json_values
 from interlingua.model.errors import Invalid, InvalidInput, InvalidRequest
 from interlingua.model.pointers import first_step, pointer, split_message, truncate
 from interlingua.model.schemas import Validator
-from interlingua.transports.http import decode_json
+from interlingua.transports.http.body import decode_json
 
 
 def resolve(value: Any, path: str) -> Any:

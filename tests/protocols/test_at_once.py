@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.app.targets import load_all, parse
 from interlingua.engine.execution.execution import Execution
 from interlingua.model.events import Recorded
 from interlingua.model.filters import RunFilter
-from interlingua.protocols.mcp.peer import Peer
-from interlingua.transports import plain
+from interlingua.protocols.mcp.mount.rpc_client import Peer
+from interlingua.protocols.targets import load_all, parse
+from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.transports.http import plain_client
 from tests.kit.engines import QUICK, crash, engine, finish, question, submit
 
 T = TypeVar("T")
@@ -160,16 +160,16 @@ async def test_a_connection_that_breaks_when_it_is_asked_leaves_nobody_listening
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken: list[bytes] = []
-    ask = plain._Line.ask
+    ask = plain_client._Line.ask
 
-    def breaks(self: plain._Line, request: bytes) -> None:
+    def breaks(self: plain_client._Line, request: bytes) -> None:
         ask(self, request)
         if b"agents/run" in request and not broken and self._transport is not None:
             broken.append(request)
             self._transport.abort()
 
     async with remote(tmp_path) as (server, _), here(store, server, "mcp") as eng:
-        monkeypatch.setattr(plain._Line, "ask", breaks)
+        monkeypatch.setattr(plain_client._Line, "ask", breaks)
         assert (await finish(eng, "quick", {"text": "short"})).output == {"text": "short"}
         assert broken
         assert [peer for peer in alive(Peer) if peer.listeners] == []

@@ -12,10 +12,10 @@ import httpx2
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.app.targets import load_all, parse
 from interlingua.model.events import RunBlocked
 from interlingua.model.filters import RunFilter
+from interlingua.protocols.targets import load_all, parse
+from interlingua.server.app import Server, ServeSettings, serving
 from tests.kit.engines import QUICK, engine, parked, submit
 from tests.protocols.mcp.common import client_of
 

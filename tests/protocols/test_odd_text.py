@@ -18,13 +18,13 @@ import pytest
 from websockets.asyncio.client import connect
 
 import interlingua as il
-from interlingua.app.serve import ServeSettings, serving
-from interlingua.protocols.cap.stdio import StdioDoor
-from interlingua.protocols.peer import links
-from interlingua.protocols.peer.piped import serve_pipes
-from interlingua.protocols.peer.relay import RelaySettings, relay_app
-from interlingua.transports.jsonrpc import Limits
-from interlingua.transports.pipes import PipeChannel
+from interlingua.protocols.cap.door.stdio import StdioDoor
+from interlingua.protocols.peer.bindings.stdio import serve_pipes
+from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
+from interlingua.protocols.peer.wire import links
+from interlingua.server.app import ServeSettings, serving
+from interlingua.transports.jsonrpc.core import Limits
+from interlingua.transports.process.pipes import PipeChannel
 from tests.kit.engines import QUICK, engine
 
 from .editor import common as editor_common

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import ServeSettings, serving
-from interlingua.app.targets import load_all, parse
 from interlingua.model.delta import Joiner
 from interlingua.model.events import OutputDelta, Thought
 from interlingua.model.whole_text import has_halves
-from interlingua.protocols.peer import links
-from interlingua.protocols.peer.relay import RelaySettings, relay_app
+from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
+from interlingua.protocols.peer.wire import links
+from interlingua.protocols.targets import load_all, parse
+from interlingua.server.app import ServeSettings, serving
 from tests.kit.engines import QUICK, engine, finish, log
 from tests.kit.rpc_client import INTERLINGUA
 

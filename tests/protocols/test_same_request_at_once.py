@@ -11,8 +11,8 @@ import httpx2
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import ServeSettings, serving
 from interlingua.model.filters import RunFilter
+from interlingua.server.app import ServeSettings, serving
 from tests.kit.engines import QUICK
 
 TIMES = 12

@@ -9,7 +9,7 @@ import pytest
 import interlingua as il
 from interlingua.model.content import Message, TextPart
 from interlingua.model.errors import TooLarge
-from interlingua.transports import sse
+from interlingua.transports.http import sse
 from tests.kit.engines import engine, finish
 
 from .test_odd_text_mounts import SERVERS, mounted

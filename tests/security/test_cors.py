@@ -10,9 +10,9 @@ import httpx2
 import pytest
 
 import interlingua as il
-from interlingua.app.keys import StoredKeys
-from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.security.keys import make_key
+from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.sqlite.store import SQLiteStore
 
 PAGE = "https://app.example.org"

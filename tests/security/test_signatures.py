@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlingua.model.errors import InvalidRequest
-from interlingua.security.signatures import headers, sign, verify
+from interlingua.security.webhook_signatures import headers, sign, verify
 
 from .common import NOW
 

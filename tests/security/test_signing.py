@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from interlingua.model.errors import InvalidRequest
-from interlingua.security.signing import Expected, SigningKey, fingerprint, genuine
+from interlingua.security.signing_key import Expected, SigningKey, fingerprint, genuine
 
 TEXT = b"what happened"
 

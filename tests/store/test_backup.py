@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import interlingua as il
-from interlingua.app.local_servers import postgres_programs
+from interlingua.server.dev.local_servers import postgres_programs
 from interlingua.store.integrity import check_logs, counts
 from interlingua.store.postgres.store import PostgresStore
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlingua.transports.jsonrpc import INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Notice, Rpc, RpcError
+from interlingua.transports.jsonrpc.core import INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Notice, Rpc, RpcError
 
 from .test_jsonrpc import call, note, sent, take
 from .test_rpc import SOON, echo, result, serving

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from interlingua.transports import event_stream
-from interlingua.transports.event_stream import PiecesStream, in_pieces
+from interlingua.transports.http import event_stream
+from interlingua.transports.http.event_stream import PiecesStream, in_pieces
 
 WAIT = 10.0
 

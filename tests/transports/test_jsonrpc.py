@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlingua.transports.channel import TooLong
-from interlingua.transports.jsonrpc import (
+from interlingua.transports.jsonrpc.core import (
     CANCELLED,
     INTERNAL_ERROR,
     INVALID_REQUEST,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlingua.transports.channel import TooLong
-from interlingua.transports.lines import LineReader
+from interlingua.transports.process.lines import LineReader
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.transports import pipes
 from interlingua.transports.channel import TooLong
-from interlingua.transports.pipes import PipeChannel
+from interlingua.transports.process import pipes
+from interlingua.transports.process.pipes import PipeChannel
 
 
 @contextlib.contextmanager
@@ -332,7 +332,7 @@ async def test_a_terminal_works_and_stays_blocking() -> None:
 
 _DIVERTED = """
 import os, subprocess, sys
-from interlingua.transports.pipes import divert_stdio
+from interlingua.transports.process.pipes import divert_stdio
 print("printed before")
 reads, writes = divert_stdio()
 print("printed")
@@ -359,7 +359,7 @@ def test_after_diverting_only_the_channel_reaches_stdin_and_stdout() -> None:
 def test_diverting_works_when_standard_descriptors_are_closed(closed: str, tmp_path: Path) -> None:
     script = (
         "import os\n"
-        "from interlingua.transports.pipes import divert_stdio\n"
+        "from interlingua.transports.process.pipes import divert_stdio\n"
         "reads, writes = divert_stdio()\n"
         "assert min(reads, writes) > 2\n"
         "os.write(1, b'x'); os.read(0, 1); os.write(writes, b''); os.read(reads, 1)\n"

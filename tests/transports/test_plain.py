@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import httpx2
 import pytest
 
-from interlingua.transports import plain
+from interlingua.transports.http import plain_client
 
 SOON = 20.0
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -72,7 +72,7 @@ def saying(*answers: bytes) -> Callable[[Server], Speaks]:
 
 
 def client(**options: float) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(transport=plain.Plain(), **options)  # type: ignore[arg-type]
+    return httpx2.AsyncClient(transport=plain_client.Plain(), **options)  # type: ignore[arg-type]
 
 
 async def test_a_connection_is_used_again_by_the_next_client() -> None:
@@ -158,9 +158,9 @@ async def test_leaving_in_the_middle_is_seen_at_once_and_letting_it_end_keeps_th
         await server.left.wait()
         async with http.stream("GET", f"{server.address}/stay") as answer:
             assert await anext(answer.aiter_bytes()) == b"one"
-            plain.let_end(answer)
+            plain_client.let_end(answer)
         more.set()
-        line = next(iter(plain._lines()._lingering))
+        line = next(iter(plain_client._lines()._lingering))
         ended = asyncio.Event()
         then, line.ended = line.ended, lambda: (then(), ended.set())
         await ended.wait()
@@ -248,9 +248,9 @@ async def test_a_header_cannot_smuggle_another() -> None:
 async def test_an_environment_with_proxies_is_left_to_httpx2(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    assert isinstance(plain.transport(), plain.Plain)
+    assert isinstance(plain_client.transport(), plain_client.Plain)
     monkeypatch.setenv("all_proxy", "http://proxy.example:3128")
-    assert plain.transport() is None
+    assert plain_client.transport() is None
 
 
 class Answers(http.server.BaseHTTPRequestHandler):

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 
-from interlingua.transports.routing import IndexedRouter
+from interlingua.transports.http.fixed_routes import IndexedRouter
 
 
 def _route(method: str, path: str) -> Route:

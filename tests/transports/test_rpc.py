@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from interlingua.transports.jsonrpc import CANCELLED, INTERNAL_ERROR, Call, Limits, Notice
-from interlingua.transports.pipes import PipeChannel
-from interlingua.transports.rpc import Answer, Connection, ConnectionLost, RpcError
+from interlingua.transports.jsonrpc.connection import Answer, Connection, ConnectionLost, RpcError
+from interlingua.transports.jsonrpc.core import CANCELLED, INTERNAL_ERROR, Call, Limits, Notice
+from interlingua.transports.process.pipes import PipeChannel
 from tests.protocols.editor.common import check_frame
 
 SOON = 20.0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from interlingua.transports.unread import printing_to
+from interlingua.transports.process.nonblocking_stderr import printing_to
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from ..app.config_setting import Entries, Setting
-from ..app.config_table import ENTRIES, SETTINGS
+from ..server.config.setting import Entries, Setting
+from ..server.config.settings import ENTRIES, SETTINGS
 
 _GIVEN = "interlingua.settings"
 _TYPES: dict[str, Any] = {

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..model.errors import RunNotFound
-from .errors import CommandError, ExitCode
-from .output import TextView, View
+from ..terminal.errors import CommandError, ExitCode
+from ..terminal.output import TextView, View
 
 if TYPE_CHECKING:
-    from ..app.targets import Loaded
     from ..engine.agents.agent import Agent
     from ..engine.engine import Engine
     from ..model.run import Question
+    from ..protocols.targets import Loaded
 
 
 class ServerRun:

@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import interlingua as il
-from interlingua.app.local_nats import LocalNats
 from interlingua.bus.port import WORK
 from interlingua.model.errors import InvalidRequest, Unavailable
+from interlingua.server.dev.local_nats import LocalNats
 from tests.kit.buses import Heard
 from tests.kit.nats import opened
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.local_nats import LocalNats
 from interlingua.bus.nats.nats_bus import NatsBus
 from interlingua.bus.port import BusSettings
 from interlingua.engine.cluster.link import ClusterLink
@@ -22,6 +21,7 @@ from interlingua.model.errors import AgentNotFound, RunNotFound
 from interlingua.model.events import OutputDelta
 from interlingua.model.filters import QuestionFilter
 from interlingua.model.status import Status
+from interlingua.server.dev.local_nats import LocalNats
 from interlingua.store.rows import EventRow
 from tests.kit import processes
 from tests.kit.wait_for import wait_for

@@ -9,8 +9,8 @@ from pathlib import Path
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import interlingua as il
-from interlingua.app.metrics import render
 from interlingua.model.run import Caller
+from interlingua.server.metrics import render
 from tests.kit.postgres import forget, fresh
 from tests.kit.spans import spans
 from tests.kit.traces import ID, TRACE

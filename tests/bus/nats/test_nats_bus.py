@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.app.local_nats import LocalNats
 from interlingua.bus.nats import nats_bus, subject_bus
 from interlingua.bus.open import open_bus
 from interlingua.bus.port import WORK, BusSettings, CommittedEvents
 from interlingua.model.errors import Unavailable
+from interlingua.server.dev.local_nats import LocalNats
 from tests.kit.buses import FakeListener, Heard
 from tests.kit.nats import opened
 from tests.kit.wait_for import wait_for
@@ -401,7 +401,7 @@ async def test_a_connection_that_the_server_ends_for_good_is_made_anew(tmp_path:
 
 def test_a_server_of_our_own_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     script = (
-        "import os, sys\nfrom pathlib import Path\nfrom interlingua.app.local_nats import LocalNats\n"
+        "import os, sys\nfrom pathlib import Path\nfrom interlingua.server.dev.local_nats import LocalNats\n"
         "server = LocalNats(Path(sys.argv[1]))\nserver.start()\nprint(server.pid, server.port, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )

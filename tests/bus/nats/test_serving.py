@@ -10,12 +10,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from interlingua.app import config_meaning
-from interlingua.app.config import read
-from interlingua.app.paths import Place
-from interlingua.app.serve import ServeSettings, serving
 from interlingua.bus.port import BusSettings, ClusterBus
-from interlingua.cli.session import engine_at
+from interlingua.server.app import ServeSettings, serving
+from interlingua.server.config import build
+from interlingua.server.config.load import read
+from interlingua.server.paths import Place
+from interlingua.terminal.session import engine_at
 from tests.kit.buses import Heard
 
 from .agents_process import SETTINGS, forever, talk
@@ -84,7 +84,7 @@ def test_every_setting_of_the_bus_has_its_place(tmp_path: Path, monkeypatch: pyt
         url="tls://a,b/one", prefix="two", token="t", credentials=tmp_path / "c", nkey=tmp_path / "n",
         ca=tmp_path / "ca", certificate=tmp_path / "crt", key=tmp_path / "key", hand_out="file",
     )  # fmt: skip
-    assert asyncio.run(config_meaning.serve_settings(config)).bus == wanted
+    assert asyncio.run(build.serve_settings(config)).bus == wanted
     for name in BusSettings.__struct_fields__:
         variable = "INTERLINGUA_BUS" if name == "url" else f"INTERLINGUA_BUS_{name.upper()}"
         monkeypatch.setenv(variable, str(getattr(wanted, name)))
@@ -92,7 +92,7 @@ def test_every_setting_of_the_bus_has_its_place(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_server_whose_bus_does_not_let_it_in_says_so_and_ends(tmp_path: Path) -> None:
-    from interlingua.app.local_nats import LocalNats
+    from interlingua.server.dev.local_nats import LocalNats
 
     with LocalNats(tmp_path / "nats", config='authorization { token: "s3cret" }') as server:
         agents = tmp_path / "agents.py"

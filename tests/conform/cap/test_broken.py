@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.conform.base import UNREADABLE, Finding, Roles, Subject
-from interlingua.conform.cap import suite
 from interlingua.model.errors import Unavailable
+from interlingua_conform.base import UNREADABLE, Finding, Roles, Subject
+from interlingua_conform.cap import suite
 
 from ..common import failures, findings
 from ..connect.garbled import Garbler

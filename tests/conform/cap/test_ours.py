@@ -6,9 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import interlingua as il
-from interlingua.app.serve import ServeSettings, serving
-from interlingua.conform.base import Finding, Roles, Subject
-from interlingua.conform.cap import example, suite
+from interlingua.server.app import ServeSettings, serving
+from interlingua_conform.base import Finding, Roles, Subject
+from interlingua_conform.cap import suite
+from interlingua_conform.cap.checks import example
 from tests.kit import warm_python
 from tests.kit.engines import PATIENT
 

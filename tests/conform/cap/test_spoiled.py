@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from interlingua.conform.base import Roles, Subject
-from interlingua.conform.cap import suite
+from interlingua_conform.base import Roles, Subject
+from interlingua_conform.cap import suite
 
 from ..common import findings
 from .broken import Json, serving

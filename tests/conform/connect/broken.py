@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from interlingua.app.asgi import Uvicorn
+from interlingua.server.http_server import Uvicorn
 
 from .broken_runs import Run, Thread, now, specs
 

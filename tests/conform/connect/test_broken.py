@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from interlingua.conform.base import UNREADABLE, Finding, Roles, Subject, conform
-from interlingua.conform.connect import suite
 from interlingua.model.errors import InvalidRequest, Unavailable
+from interlingua_conform.base import UNREADABLE, Finding, Roles, Subject, conform
+from interlingua_conform.connect import suite
 
 from ..common import failures, findings
 from .broken import KEY, serving

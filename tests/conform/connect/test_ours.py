@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import interlingua as il
-from interlingua.app.keys import StoredKeys
-from interlingua.app.serve import ServeSettings, serving
-from interlingua.conform.base import Finding, Roles, Subject
-from interlingua.conform.connect import suite
-from interlingua.protocols.connect.server import ConnectSettings
+from interlingua.protocols.connect.door.http import ConnectSettings
 from interlingua.security.keys import make_key
+from interlingua.server.app import ServeSettings, serving
+from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
+from interlingua_conform.base import Finding, Roles, Subject
+from interlingua_conform.connect import suite
 from tests.kit import warm_python
 from tests.kit.engines import PATIENT
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.conform import suite
-from interlingua.conform.base import Subject
+from interlingua_conform import suite
+from interlingua_conform.base import Subject
 
 from ..common import ROLES, failures, findings
 from . import broken, broken_web

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.conform import suite
-from interlingua.conform.base import Subject
 from interlingua.model.errors import InvalidRequest, Unavailable
+from interlingua_conform import suite
+from interlingua_conform.base import Subject
 
 from ..common import ROLES, findings
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from interlingua.app.keys import StoredKeys
-from interlingua.app.serve import ServeSettings, serving
-from interlingua.conform import suite
-from interlingua.conform.base import Roles, Subject
-from interlingua.protocols.editor.streams import WebSettings
-from interlingua.protocols.editor.web import WebDoor
+from interlingua.protocols.editor.door.http import WebDoor
+from interlingua.protocols.editor.door.http_streams import WebSettings
 from interlingua.security.keys import make_key
+from interlingua.server.app import ServeSettings, serving
+from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
+from interlingua_conform import suite
+from interlingua_conform.base import Roles, Subject
 from tests.kit import warm_python
 
 from .. import agents

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from interlingua.conform import suite
-from interlingua.conform.base import Finding, Roles, Subject
+from interlingua_conform import suite
+from interlingua_conform.base import Finding, Roles, Subject
 
 from ..common import failures, findings
 from .broken import GARBAGE

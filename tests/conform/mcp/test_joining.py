@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlingua.conform.mcp.joining import MISTAKES, ORDERED, TYPES, joined, judged
-from interlingua.conform.mcp.shapes import strange
 from interlingua.model.delta import DeltaError, Joiner
+from interlingua_conform.mcp.joining import MISTAKES, ORDERED, TYPES, joined, judged
+from interlingua_conform.mcp.shapes import strange
 from tests.kit.examples import many
 
 LEAVES = st.none() | st.integers(-3, 3) | st.sampled_from(["", "a", "bc"])
@@ -63,7 +63,7 @@ def test_the_rule_that_was_got_wrong_is_named(rule: str, deltas: list[Any], outp
 
 
 def test_every_mistake_is_of_a_rule_that_is_looked_at() -> None:
-    from interlingua.conform.mcp import suite
+    from interlingua_conform.mcp import suite
 
     assert {f"mcp.delta.{rule}" for rule in (*MISTAKES, ORDERED, TYPES)} == {
         name for name in suite.ids if name.startswith("mcp.delta.")

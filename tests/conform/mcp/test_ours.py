@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.conform import suite
-from interlingua.conform.base import Finding, Roles, Subject
-from interlingua.conform.mcp.links import SseLink
-from interlingua.conform.mcp.talk import is_answer
-from interlingua.protocols.mcp.server import McpSettings
-from interlingua.protocols.mcp.web import WebDoor
+from interlingua.protocols.mcp.door.connection import McpSettings
+from interlingua.protocols.mcp.door.http import WebDoor
+from interlingua.server.app import Server, ServeSettings, serving
+from interlingua_conform import suite
+from interlingua_conform.base import Finding, Roles, Subject
+from interlingua_conform.mcp.links import SseLink
+from interlingua_conform.mcp.talk import is_answer
 from tests.kit import warm_python
 from tests.kit.engines import QUICK
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from interlingua.conform.base import Roles, Subject
 from interlingua.model.errors import InvalidRequest, Unavailable
+from interlingua_conform.base import Roles, Subject
 
 from ..common import failures, findings
 from . import broken

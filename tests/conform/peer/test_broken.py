@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from interlingua.conform import suite
-from interlingua.conform.base import Roles, Subject
 from interlingua.model.errors import Unavailable
+from interlingua_conform import suite
+from interlingua_conform.base import Roles, Subject
 
 from ..common import failures, findings
 from . import broken, broken_http

@@ -10,9 +10,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from interlingua.conform.base import Finding, Roles, Subject
-from interlingua.conform.peer.feed import Feed
-from interlingua.conform.peer.tasks import Story
+from interlingua_conform.base import Finding, Roles, Subject
+from interlingua_conform.peer.feed import Feed
+from interlingua_conform.peer.tasks import Story
 
 from ...cli.conftest import process_env
 from ...cli.nodes import Process, node, started

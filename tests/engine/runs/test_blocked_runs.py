@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.files import agents_of_file, forget_modules
-from interlingua.app.metrics import render
-from interlingua.app.probes import Probes
 from interlingua.engine.agents.imported_files import imports_of
 from interlingua.model.events import CodeChanged, RunBlocked, RunCreated, Warned
 from interlingua.model.filters import RunFilter
 from interlingua.model.run import Blocked
+from interlingua.server.health import Probes
+from interlingua.server.load_file import agents_of_file, forget_modules
+from interlingua.server.metrics import render
 from tests.kit.engines import QUICK, blocked, bodies, engine, kinds, parked, question, settle, submit
 
 _GOOD = """

@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx2
 
-from interlingua.transports.sse import Reader as SseReader
-from interlingua.transports.sse import Received
+from interlingua.transports.http.sse import Reader as SseReader
+from interlingua.transports.http.sse import Received
 
 from ..history import History
 from .doors import DOORS, TRANSIENT, Json

@@ -17,10 +17,10 @@ from typing import Any
 
 import psycopg
 
-from interlingua.app.local_nats import LocalNats
-from interlingua.app.local_servers import LocalPostgres, free_port
 from interlingua.model import json_values
 from interlingua.model.status import Status
+from interlingua.server.dev.local_nats import LocalNats
+from interlingua.server.dev.local_servers import LocalPostgres, free_port
 from interlingua.store.postgres.connection import PostgresConnection, connect, place
 from interlingua.store.rows import EventRow
 from tests.cli.conftest import clean_env

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from interlingua.model.status import Status
-from interlingua.protocols.cap.conversation import place_of as cap_place
-from interlingua.protocols.connect.stream import place_of as connect_place
-from interlingua.transports.sse import Received
+from interlingua.protocols.cap.projection import place_of as cap_place
+from interlingua.protocols.connect.projection import place_of as connect_place
+from interlingua.transports.http.sse import Received
 
 from ..history import Accepted, Answered, Piece, Reader, Stopped
 

@@ -18,7 +18,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 import interlingua as il
-from interlingua.app.audit import collect, export, read_lines
 from interlingua.model import hash_chain
 from interlingua.model.audit.export import (
     FORMAT,
@@ -40,7 +39,8 @@ from interlingua.model.errors import InvalidInput, RunNotFound
 from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
 from interlingua.model.team.oversight import Proposal, ReviewVerdict
-from interlingua.security.signing import SigningKey, genuine
+from interlingua.security.signing_key import SigningKey, genuine
+from interlingua.server.audit import collect, export, read_lines
 from tests.kit.databases import sql
 from tests.kit.engines import PATIENT, QUICK, engine, finish, question, submit
 from tests.kit.overseers import SECRET, approve, judge, staff

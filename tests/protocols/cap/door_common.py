@@ -13,13 +13,13 @@ from typing import Any
 import httpx2
 
 import interlingua as il
-from interlingua.app.keys import StoredKeys
-from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.engine.teams.members import TeamAgent
-from interlingua.protocols.cap.server import CapSettings
+from interlingua.protocols.cap.door.http import CapSettings
 from interlingua.security.keys import make_key
+from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
-from interlingua.transports.sse import Reader, Received
+from interlingua.transports.http.sse import Reader, Received
 from tests.kit.engines import QUICK
 from tests.kit.teams import member, team
 

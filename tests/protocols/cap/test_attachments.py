@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.targets import load, parse
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.content import FilePart, ToolResultPart
 from interlingua.model.team.oversight import ReviewVerdict
+from interlingua.protocols.targets import load, parse
 from tests.kit.teams import member, team
 
 from .door_common import Json, Peer, door, message, notice

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import interlingua as il
-from interlingua.app.targets import load_all, parse
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import Warned
 from interlingua.model.filters import RunFilter
-from interlingua.protocols.cap.attach import MOST_REFUSED
-from interlingua.transports import children
+from interlingua.protocols.cap.mount.remote_run import MOST_REFUSED
+from interlingua.protocols.targets import load_all, parse
+from interlingua.transports.process import child_process
 from tests.kit import warm_python
 from tests.kit.engines import bodies, engine, finish
 from tests.kit.teams import member
@@ -132,7 +132,7 @@ async def test_an_error_of_a_member_of_a_team_is_not_answered_with_an_error(stor
 async def test_a_program_that_says_nothing_but_what_is_refused_is_heard_for_a_while(
     store: Path, tmp_path: Path, flood: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(children, "_PATIENCE", (0.0, 2.0))  # it does not hear that nobody listens
+    monkeypatch.setattr(child_process, "_PATIENCE", (0.0, 2.0))  # it does not hear that nobody listens
     run, warned = await ended(store, await program_agent(tmp_path, f"while True:\n    {flood}"))
     assert run.error is not None
     assert (run.error.code, run.error.transient) == ("remote_failed", False)

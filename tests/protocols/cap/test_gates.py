@@ -21,7 +21,7 @@ from interlingua.model.filters import RunFilter
 from interlingua.model.team.authority import Limits, begin
 from interlingua.model.team.manifest import Binding, cap_id
 from interlingua.model.team.oversight import Assignment
-from interlingua.protocols.cap.toolservers import McpServers
+from interlingua.tools.servers import McpServers
 from tests.kit.engines import bodies
 from tests.kit.rpc_client import INTERLINGUA, Refused
 from tests.kit.teams import first_of, member, of_agent, passes_on, team

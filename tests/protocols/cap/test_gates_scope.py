@@ -14,8 +14,6 @@ import httpx2
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import Server
-from interlingua.app.targets import load, parse
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.errors import ChildFailed
 from interlingua.model.filters import RunFilter
@@ -23,6 +21,8 @@ from interlingua.model.run import RunRequest
 from interlingua.model.team import carried_scope
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.carried_scope import CarriedScope
+from interlingua.protocols.targets import load, parse
+from interlingua.server.app import Server
 from tests.kit.teams import member, shout, team
 
 from .gates_common import MOUNTS, WAIT, elsewhere, mounted, serve

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlingua.model.team.manifest import Manifest, Rule, Team
-from interlingua.protocols.cap.graph import edges_of, layout, mermaid, nodes_of, svg
+from interlingua.teams.graph import edges_of, layout, mermaid, nodes_of, svg
 from tests.kit.manifests import ANALYST, PM, QA, agent, team_of
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -15,7 +15,7 @@ from interlingua.extras import MissingExtra
 from interlingua.model.errors import DefinitionError
 from interlingua.model.team.authority import DEFAULT_POLICY, Action, Limits
 from interlingua.model.team.manifest import Server, Team, entry_of
-from interlingua.protocols.cap.loading import load, load_team
+from interlingua.teams.files import load, load_team
 from tests.kit.manifests import ANALYST, PM, QA, agent
 
 TEAM_TOML = """

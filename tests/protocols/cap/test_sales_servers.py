@@ -11,7 +11,7 @@ import pytest
 
 from interlingua.model.errors import ToolFailed
 from interlingua.model.team.manifest import Server
-from interlingua.protocols.cap.toolservers import McpServers
+from interlingua.tools.servers import McpServers
 
 from .tool_common import words
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import Server
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import DelegationRefused
 from interlingua.model.filters import RunFilter
 from interlingua.model.run import OWNER
 from interlingua.protocols.cap import wire
-from interlingua.transports.http import HttpLimits
+from interlingua.server.app import Server
+from interlingua.transports.http.body import HttpLimits
 from tests.kit.teams import member, team
 
 from .door_common import PLAIN, Peer, door, key, message, notice, overseen, said, sales, words

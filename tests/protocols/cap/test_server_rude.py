@@ -14,8 +14,8 @@ import interlingua as il
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import DelegationRefused
 from interlingua.model.run import Caller
-from interlingua.protocols.cap import desk as desks
 from interlingua.protocols.cap import wire
+from interlingua.protocols.cap.door import inbound_messages as desks
 from tests.kit.teams import member, team
 
 from .door_common import PLAIN, Peer, door, key, message, notice, sales

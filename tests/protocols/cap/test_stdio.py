@@ -16,8 +16,8 @@ import pytest
 
 import interlingua as il
 from interlingua.model.filters import RunFilter
-from interlingua.protocols.cap.stdio import StdioDoor
-from interlingua.transports.pipes import PipeChannel
+from interlingua.protocols.cap.door.stdio import StdioDoor
+from interlingua.transports.process.pipes import PipeChannel
 from tests.kit import warm_python
 from tests.kit.engines import engine, parked
 

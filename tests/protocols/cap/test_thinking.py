@@ -35,9 +35,9 @@ from interlingua.model.events import (
 from interlingua.model.team.authority import Policy
 from interlingua.model.team.manifest import Binding, Manifest, Rule, Server, Team
 from interlingua.model.team.tools import ToolOutcome, ToolSpec
-from interlingua.protocols.cap import thinking_model, thinking_team
-from interlingua.protocols.cap.thinking import thinker
-from interlingua.protocols.cap.thinking_tools import LONGEST_NAME, api_name, origin
+from interlingua.models import provider, team_moves
+from interlingua.models.agent_loop import thinker
+from interlingua.models.tool_calls import LONGEST_NAME, api_name, origin
 from tests.kit.engines import PATIENT, QUICK, crash, engine, finish, question, submit
 from tests.kit.teams import tree
 
@@ -480,7 +480,7 @@ async def test_an_answer_is_not_handed_over_before_messages_that_came_meanwhile_
 async def test_nobody_waits_for_ever_for_a_reply(
     store: Path, settings: il.Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thinking_team, "PATIENCE", 0.1)
+    monkeypatch.setattr(team_moves, "PATIENCE", 0.1)
 
     def script(asked: Asked) -> Answer:
         if asked.agent == "helper":
@@ -625,12 +625,12 @@ async def test_what_does_not_pass_is_unavailable(store: Path) -> None:
     assert run.error.code == "unavailable"
     assert run.error.transient
     assert "down" in run.error.message
-    assert len(model.requests) == thinking_model.ATTEMPTS
+    assert len(model.requests) == provider.ATTEMPTS
 
 
 async def test_a_model_that_takes_too_long_is_unavailable(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thinking_model, "ATTEMPTS", 2)
-    monkeypatch.setattr(thinking_model, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(provider, "ATTEMPTS", 2)
+    monkeypatch.setattr(provider, "FIRST_PAUSE", 0.001)
     over = threading.Event()
 
     def script(asked: Asked) -> Answer:
@@ -675,7 +675,7 @@ async def test_a_missing_key_names_the_variable_to_set(store: Path, monkeypatch:
     ],
 )  # fmt: skip
 def test_the_variable_is_the_provider_s(model: str, variable: str) -> None:
-    assert thinking_model.key_variable(model) == variable
+    assert provider.key_variable(model) == variable
 
 
 async def test_a_model_that_comes_to_no_end_is_over_budget(store: Path) -> None:
@@ -849,7 +849,7 @@ def test_pydantic_ai_is_imported_by_nobody_who_does_not_ask_a_model() -> None:
     code = """
 import sys
 from interlingua.model.team.manifest import Manifest, Team
-from interlingua.protocols.cap.thinking import thinker
+from interlingua.models.agent_loop import thinker
 thinker(Team("crew"), Manifest("lead", "You lead."), "openai:gpt-5")
 assert not [name for name in sys.modules if name.startswith(("pydantic", "openai"))]
 """

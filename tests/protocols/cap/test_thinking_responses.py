@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import interlingua as il
-from interlingua.protocols.cap.thinking import thinker
+from interlingua.models.agent_loop import thinker
 from tests.kit.engines import PATIENT, QUICK, crash, engine, submit
 
 from .standin import RESPONSES, Answer, Asked, StandIn

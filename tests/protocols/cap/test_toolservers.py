@@ -13,8 +13,8 @@ import pytest
 from interlingua.model.content import FilePart, TextPart
 from interlingua.model.errors import RunTimedOut, ToolFailed, Unavailable
 from interlingua.model.team.manifest import Server
-from interlingua.protocols.cap import toollinks
-from interlingua.protocols.cap.toolservers import McpServers, ToolSettings
+from interlingua.tools import connections
+from interlingua.tools.servers import McpServers, ToolSettings
 
 from .tool_common import HERE, Watched, polite, rude, tools, words
 
@@ -268,16 +268,16 @@ async def test_a_server_that_dies_with_every_first_call_counts_as_failing(log: P
 
 
 async def test_a_death_counts_once_whoever_hears_of_it_first(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    why = toollinks.ProcessLink.why
+    why = connections.ProcessLink.why
 
-    async def late(self: toollinks.ProcessLink) -> str:
+    async def late(self: connections.ProcessLink) -> str:
         task = asyncio.current_task()
         if task is not None and task.get_name().startswith("tool server"):
             await asyncio.Event().wait()  # whoever called hears of it first, and ends the connection
         return await why(self)
 
     async with tools(rude("exit after start", log), attempts=2, pause=0.001) as server:
-        monkeypatch.setattr(toollinks.ProcessLink, "why", late)
+        monkeypatch.setattr(connections.ProcessLink, "why", late)
         for _ in range(2):
             with pytest.raises(Unavailable, match=r"I do not work on Sundays$"):
                 await server.call("any")
@@ -406,7 +406,7 @@ async def test_a_server_is_started_again_only_when_the_one_before_has_ended(log:
 async def test_a_server_that_does_not_read_keeps_no_caller_longer_than_its_timeout(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toollinks, "_PATIENCE", 90.0)
+    monkeypatch.setattr(connections, "_PATIENCE", 90.0)
     async with tools(rude("deaf", log)) as server:
         assert await server.list() == []
         for _ in range(5):

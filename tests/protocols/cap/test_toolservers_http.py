@@ -13,7 +13,7 @@ import pytest
 
 from interlingua.model.errors import RunTimedOut, ToolFailed, Unavailable
 from interlingua.model.team.manifest import Server
-from interlingua.protocols.cap import toollinks
+from interlingua.tools import connections
 from tests.kit import warm_python
 
 from .rude_web import INITIALIZED, done, respond, web
@@ -239,7 +239,7 @@ async def test_a_compressed_answer_is_not_unpacked() -> None:
 )
 async def test_a_server_that_never_answers_holds_up_nobody(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even by not taking it when a call is taken back."""
-    monkeypatch.setattr(toollinks, "_PATIENCE", 90.0)
+    monkeypatch.setattr(connections, "_PATIENCE", 90.0)
     never = asyncio.Event()
 
     async def silent(message: dict[str, Any], writes: asyncio.StreamWriter) -> None:

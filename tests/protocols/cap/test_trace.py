@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import interlingua as il
-from interlingua.app.targets import load_all, parse
 from interlingua.model.filters import RunFilter
+from interlingua.protocols.targets import load_all, parse
 from tests.kit.engines import engine, finish
 from tests.kit.traces import MALFORMED, TRACE, check_sent_on, requests
 

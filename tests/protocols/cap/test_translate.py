@@ -34,8 +34,8 @@ from interlingua.model.status import Status
 from interlingua.model.team.manifest import Binding, Manifest, Options, Rule
 from interlingua.model.team.oversight import verdict_schema
 from interlingua.model.team.task_ids import is_task
-from interlingua.protocols.cap import described, translate, wire
-from interlingua.protocols.cap.conversation import Conversation, Update, View, id_of, place_of
+from interlingua.protocols.cap import agent_manifest, translate, wire
+from interlingua.protocols.cap.projection import Conversation, Update, View, id_of, place_of
 
 NOON = 1_750_000_000_000_000
 
@@ -391,31 +391,31 @@ ENTRY = Manifest(
 
 
 def test_a_card_comes_back_out_of_its_manifest() -> None:
-    told = described.manifest(CARD, "mail-_2e_composer")
+    told = agent_manifest.manifest(CARD, "mail-_2e_composer")
     assert {"id", "system_prompt", "allowed_agents", "delegate_rules", "mcp_bindings"} <= told.keys()
     assert told["system_prompt"] == "Writes mail."
-    assert described.card_of(told) == CARD
+    assert agent_manifest.card_of(told) == CARD
 
 
 def test_a_manifest_of_a_team_says_who_works_with_whom_and_not_how_they_think() -> None:
-    told = described.manifest(CARD, "pm-1", ENTRY)
+    told = agent_manifest.manifest(CARD, "pm-1", ENTRY)
     assert told["allowed_agents"] == ["analyst-1"]
     assert told["delegate_rules"] == {"analyst-1": {"when_to_delegate": "when it is data"}}
     assert told["overseer"] == "user"
     assert told["mcp_bindings"][0]["allowed_tools"] == ["read_file"]
     assert "swordfish" not in str(told)
     assert "secret.py" not in str(told)
-    assert "swordfish" in described.manifest(CARD, "pm-1", ENTRY, prompt=True)["system_prompt"]
+    assert "swordfish" in agent_manifest.manifest(CARD, "pm-1", ENTRY, prompt=True)["system_prompt"]
 
 
 def test_an_agent_of_somebody_else_takes_and_gives_text() -> None:
     told = {"id": "analyst-1", "system_prompt": "You analyse.", "allowed_agents": [], "delegate_rules": {},
             "mcp_bindings": [], "interlingua": {"name": 3}}  # fmt: skip
-    card = described.card_of(told)
+    card = agent_manifest.card_of(told)
     assert (card.name, card.input_text, card.output_text) == ("analyst-1", "text", "text")
     assert card.description == "You analyse."
     with pytest.raises(InvalidRequest):
-        described.card_of({"id": "not an id"})
+        agent_manifest.card_of({"id": "not an id"})
 
 
 # -- a log as a conversation ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 from interlingua.model.team.manifest import Server
 from interlingua.model.team.tools import ToolOutcome, ToolSpec
-from interlingua.protocols.cap.toolservers import McpServers, ToolSettings
+from interlingua.tools.servers import McpServers, ToolSettings
 
 HERE = Path(__file__).parent
 SETTINGS: dict[str, Any] = {"pause": 0.0}

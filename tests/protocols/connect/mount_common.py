@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 import interlingua as il
-from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.app.targets import Target
 from interlingua.model.events import OutputDelta
 from interlingua.model.filters import RunFilter
-from interlingua.protocols.connect.client import load
+from interlingua.protocols.connect.mount.server import load
+from interlingua.protocols.targets import Target
+from interlingua.server.app import Server, ServeSettings, serving
 from tests.kit.engines import QUICK, engine
 
 

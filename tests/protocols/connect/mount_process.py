@@ -10,8 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from interlingua.app.targets import Target
-from interlingua.protocols.connect.client import load
+from interlingua.protocols.connect.mount.server import load
+from interlingua.protocols.targets import Target
 from tests.kit.engines import engine
 
 REPO = Path(__file__).parent.parent.parent.parent

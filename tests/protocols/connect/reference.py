@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from interlingua.app.asgi import Uvicorn
+from interlingua.server.http_server import Uvicorn
 
 NOW = "2025-06-01T12:00:00.000001"
 TEXT_IN = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"], "title": "In"}

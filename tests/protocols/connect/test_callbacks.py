@@ -20,7 +20,7 @@ import interlingua
 from interlingua.engine.engine import Engine
 from interlingua.engine.services import callbacks
 from interlingua.engine.services.callbacks import pause_after, tried_for
-from interlingua.security import signatures
+from interlingua.security import webhook_signatures
 from interlingua.store.open import open_store
 from interlingua.store.rows import CallbackRow
 from interlingua.store.sql.callbacks import SqlCallbacks
@@ -34,7 +34,7 @@ RUNS = 8
 # A server that tries again soon, and whose agents are those of the other tests.
 SERVER = f"""
 import asyncio, sys
-from interlingua.app.serve import ServeSettings, serving
+from interlingua.server.app import ServeSettings, serving
 from interlingua.engine.services import callbacks
 from tests.kit.engines import QUICK
 from tests.protocols.connect.test_door import AGENTS
@@ -147,11 +147,12 @@ async def test_callbacks_survive_kill_9_and_arrive_in_order_signed_and_with_thei
         while told != wanted:
             headers, content = await back.got.get()
             body = json.loads(content)
-            delivery = headers[signatures.DELIVERY_HEADER]
+            delivery = headers[webhook_signatures.DELIVERY_HEADER]
             assert delivery == headers["x-interlingua-delivery"]
-            stamp, signature = headers[signatures.TIMESTAMP_HEADER], headers[signatures.SIGNATURE_HEADER]
-            assert signatures.verify(SECRET, delivery, stamp, content, signature, now=time.time())
-            assert not signatures.verify(SECRET, delivery, stamp, content + b" ", signature, now=time.time())
+            stamp = headers[webhook_signatures.TIMESTAMP_HEADER]
+            signature = headers[webhook_signatures.SIGNATURE_HEADER]
+            assert webhook_signatures.verify(SECRET, delivery, stamp, content, signature, now=time.time())
+            assert not webhook_signatures.verify(SECRET, delivery, stamp, content + b" ", signature, now=time.time())
             assert ids[int(delivery)][0] == body["run_id"]
             assert seen.setdefault(delivery, body["status"]) == body["status"], "the same delivery says the same"
             if told[body["run_id"]][-1:] != [body["status"]]:  # at least once: it may come again, but not out of order

@@ -10,9 +10,9 @@ import httpx2
 import pytest
 from joserfc import jwk, jwt
 
-from interlingua.app.serve import ServeSettings, serving
 from interlingua.security.errors import UnsafeBind
 from interlingua.security.tokens import Issuer
+from interlingua.server.app import ServeSettings, serving
 
 from .test_door import AGENTS, NOBODY, Gate, _keys, echo, mailer, up
 

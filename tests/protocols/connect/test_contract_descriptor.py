@@ -16,10 +16,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import interlingua as il
-from interlingua.app.demo import example
-from interlingua.app.targets import Target
+from interlingua.cli.demo.processes import example
 from interlingua.model.errors import DefinitionError
-from interlingua.protocols.connect.client import load
+from interlingua.protocols.connect.mount.server import load
+from interlingua.protocols.targets import Target
 
 from .reference import Reference, listening
 from .test_door import AGENTS, NOBODY, Up, chat, echo, greeter, mailer, plain, up

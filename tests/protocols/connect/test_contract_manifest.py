@@ -14,7 +14,7 @@ import httpx2
 import jsonschema_rs
 
 import interlingua
-from interlingua.app.demo import example
+from interlingua.cli.demo.processes import example
 
 from .test_contract_descriptor import SAMPLE_METADATA, Catalogue, composer, mounted
 from .test_door import up

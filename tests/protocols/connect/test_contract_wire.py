@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from interlingua.protocols.connect.server import ConnectSettings
+from interlingua.protocols.connect.door.http import ConnectSettings
 
 from .test_door import Gate, Up, chat, echo, mailer, up
 

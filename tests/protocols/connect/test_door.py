@@ -19,16 +19,16 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.app.demo import example
-from interlingua.app.keys import StoredKeys
-from interlingua.app.serve import Server, ServeSettings, serving
+from interlingua.cli.demo.processes import example
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.connect import translate
-from interlingua.protocols.connect.server import ConnectDoor, ConnectSettings
-from interlingua.security import signatures
+from interlingua.protocols.connect.door.http import ConnectDoor, ConnectSettings
+from interlingua.security import webhook_signatures
 from interlingua.security.keys import make_key
+from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
-from interlingua.transports.http import HttpLimits
+from interlingua.transports.http.body import HttpLimits
 from tests.kit.engines import QUICK
 
 NOBODY = str(uuid.UUID(int=7))
@@ -1647,9 +1647,9 @@ async def test_deliveries_are_signed_when_there_is_a_secret(store: Path) -> None
         await s.run("echo", {"text": "a"}, webhook=receiver.url)
         async with asyncio.timeout(20):
             headers, body = await receiver.got.get()
-        stamp = int(headers[signatures.TIMESTAMP_HEADER])
-        wanted = signatures.sign("s3cret", headers[signatures.DELIVERY_HEADER], stamp, body)
-        assert headers[signatures.SIGNATURE_HEADER] == wanted
+        stamp = int(headers[webhook_signatures.TIMESTAMP_HEADER])
+        wanted = webhook_signatures.sign("s3cret", headers[webhook_signatures.DELIVERY_HEADER], stamp, body)
+        assert headers[webhook_signatures.SIGNATURE_HEADER] == wanted
 
 
 async def test_a_dead_receiver_disturbs_no_run_and_no_other_receiver(store: Path) -> None:

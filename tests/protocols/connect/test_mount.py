@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.targets import Target
 from interlingua.engine.runs.run_handle import RunHandle
 from interlingua.model.errors import InvalidConfig, InvalidRequest, Unavailable
 from interlingua.model.events import OutputDelta, Recorded, RunRestarted, Thought, Warned
 from interlingua.model.run import RunRequest
-from interlingua.protocols.connect import calls, client
-from interlingua.protocols.connect.client import load
+from interlingua.protocols.connect.mount import answers
+from interlingua.protocols.connect.mount import server as client
+from interlingua.protocols.connect.mount.server import load
+from interlingua.protocols.targets import Target
 from tests.kit.engines import bodies, crash, engine, finish, kinds, question, submit
 
 from .mount_common import Gate, door, local, mounted, parked, question_of_type, remote_runs, shown
@@ -460,7 +461,7 @@ async def test_an_address_that_is_none_is_refused(address: str) -> None:
 
 
 async def test_a_server_that_dies_fails_the_run_as_transient(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "PATIENCE", 0.05)
+    monkeypatch.setattr(answers, "PATIENCE", 0.05)
     reference = Reference(gated=True)
     async with contextlib.AsyncExitStack() as stack:
         address = await stack.enter_async_context(listening(reference))

@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import interlingua as il
-from interlingua.app.keys import StoredKeys
-from interlingua.app.targets import Target
 from interlingua.model.errors import Denied, Unavailable
-from interlingua.protocols.connect import client
-from interlingua.protocols.connect.client import load
+from interlingua.protocols.connect.mount import server as client
+from interlingua.protocols.connect.mount.server import load
+from interlingua.protocols.targets import Target
 from interlingua.security.keys import make_key
+from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
 from tests.kit.engines import engine, finish
 

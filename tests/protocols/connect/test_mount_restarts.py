@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import Server
 from interlingua.model.events import OutputDelta, RunRestarted, Thought
+from interlingua.server.app import Server
 from tests.kit.engines import bodies, engine, question, submit
 
 from .mount_common import Gate, door, local, parked, question_of_type, remote_runs, shown

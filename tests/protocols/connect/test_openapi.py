@@ -28,13 +28,13 @@ from schemathesis.checks import (
 from starlette.routing import Route
 
 import interlingua as il
-from interlingua.app.keys import StoredKeys
-from interlingua.app.serve import ServeSettings, serving
 from interlingua.engine.engine import Engine
-from interlingua.protocols.connect import openapi
-from interlingua.protocols.connect.server import ConnectDoor
+from interlingua.protocols.connect.door import openapi
+from interlingua.protocols.connect.door.http import ConnectDoor
 from interlingua.security.auth import Authenticator
 from interlingua.security.keys import make_key
+from interlingua.server.app import ServeSettings, serving
+from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
 from tests.kit.engines import QUICK
 from tests.kit.examples import share

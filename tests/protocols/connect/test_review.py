@@ -12,8 +12,9 @@ import httpx2
 import pytest
 
 import interlingua as il
-from interlingua.protocols.connect import attach, calls, client
-from interlingua.protocols.connect.server import ConnectSettings
+from interlingua.protocols.connect.door.http import ConnectSettings
+from interlingua.protocols.connect.mount import answers, remote_run
+from interlingua.protocols.connect.mount import server as client
 from interlingua.security.tokens import Issuer
 from tests.kit.engines import question as question_of
 from tests.kit.engines import settle, submit
@@ -473,14 +474,14 @@ def through(way: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(client.Mount, "open", open_)
     # A run on a thread, or of a server that is not ours, is made first and looked at then.
-    monkeypatch.setattr(attach.Attachment, "_begins_with_its_stream", False)
+    monkeypatch.setattr(remote_run.Attachment, "_begins_with_its_stream", False)
 
 
 @pytest.mark.parametrize("answer", [401, 403, 410, 500, 503, None])
 async def test_a_mounted_run_does_not_wait_for_ever_for_a_server_that_tells_nothing(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch, answer: int | None
 ) -> None:
-    monkeypatch.setattr(calls, "PATIENCE", 0.1)
+    monkeypatch.setattr(answers, "PATIENCE", 0.1)
     way = Failing(answer)
     way.down.set()
     through(way, monkeypatch)

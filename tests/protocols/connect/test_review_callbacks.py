@@ -12,14 +12,14 @@ import httpx2
 import pytest
 
 import interlingua as il
-from interlingua.app.http import _Checked
-from interlingua.app.keys import StoredKeys
 from interlingua.engine.ids import now
 from interlingua.engine.services import callbacks
 from interlingua.model.errors import InvalidRequest, StoreError
 from interlingua.model.status import Status
 from interlingua.security.keys import make_key
 from interlingua.security.origins import HostPolicy
+from interlingua.server.auth.stored_keys import StoredKeys
+from interlingua.server.http_app import _Checked
 from interlingua.store.changes import PutCallback
 from interlingua.store.rows import CallbackRow
 from interlingua.store.sql.callbacks import put_callback

@@ -14,9 +14,10 @@ import pytest
 
 import interlingua as il
 from interlingua.model.card import QuestionType
-from interlingua.protocols.connect import openapi, translate
-from interlingua.protocols.connect.server import ConnectSettings
-from interlingua.transports.http import HttpLimits
+from interlingua.protocols.connect import translate
+from interlingua.protocols.connect.door import openapi
+from interlingua.protocols.connect.door.http import ConnectSettings
+from interlingua.transports.http.body import HttpLimits
 
 from .test_door import NOBODY, Chat, Gate, Up, chat, echo, greeter, plain, up
 

@@ -13,9 +13,9 @@ import pytest
 
 import interlingua as il
 from interlingua.model.run import OWNER
-from interlingua.protocols.connect import stream
-from interlingua.protocols.connect.operations import ConnectSettings
-from tests.engine.common import engine
+from interlingua.protocols.connect import projection
+from interlingua.protocols.connect.door.operation import ConnectSettings
+from tests.kit.engines import engine
 
 PIECES = ["a", "b\ud83d", "\ude00c", "d", "e"]
 
@@ -43,16 +43,16 @@ async def read(updates: AsyncIterator[bytes]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("modes", [["values"], ["values", "custom"]])
 async def test_a_slow_reader_is_told_the_same(store: Path, modes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "_SLOW", 0.0)
+    monkeypatch.setattr(projection, "_SLOW", 0.0)
     forgotten = []
-    forget = stream.Projection.forget
-    monkeypatch.setattr(stream.Projection, "forget", lambda self: (forgotten.append(1), forget(self))[1])
+    forget = projection.Projection.forget
+    monkeypatch.setattr(projection.Projection, "forget", lambda self: (forgotten.append(1), forget(self))[1])
     async with engine(store, slow) as eng:
         run = await eng.runs.submit(il.RunRequest("slow", None, {"text": "x"}))
 
-        def updates(after: stream.Place) -> AsyncIterator[bytes]:
+        def updates(after: projection.Place) -> AsyncIterator[bytes]:
             settings = ConnectSettings(values_per_second=1000.0)
-            return stream.follow(eng, run.id, after, modes, settings, b": alive\n", OWNER.id)
+            return projection.follow(eng, run.id, after, modes, settings, b": alive\n", OWNER.id)
 
         told = await read(updates((0, 1)))
         assert told[-1]["status"] == "interrupted"

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 
 import interlingua as il
-from interlingua.app.serve import Server
+from interlingua.server.app import Server
 from tests.kit.engines import finish
 from tests.kit.traces import MALFORMED, TRACE, check_sent_on, requests
 

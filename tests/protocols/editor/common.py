@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from interlingua.engine.engine import Engine
-from interlingua.protocols.editor.server import EditorConnection, EditorDoor, EditorSettings
-from interlingua.transports.jsonrpc import Limits
+from interlingua.protocols.editor.door.connection import EditorConnection, EditorDoor, EditorSettings
+from interlingua.transports.jsonrpc.core import Limits
 from tests.kit import rpc_client
 from tests.kit.rpc_client import INTERLINGUA, PATIENCE, Message, Refused, check_frame, pipes, result_of
 

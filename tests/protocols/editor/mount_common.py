@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import interlingua as il
-from interlingua.protocols.editor.client import Mount, MountSettings
-from interlingua.protocols.editor.host import ProcessSource
+from interlingua.protocols.editor.mount.server import Mount, MountSettings
+from interlingua.protocols.editor.mount.sessions import ProcessSource
 from tests.kit.engines import engine
 
 FAKE = Path(__file__).with_name("fake_agent.py")

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.transports.jsonrpc import CANCELLED, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Limits
+from interlingua.transports.jsonrpc.core import CANCELLED, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Limits
 
 from .common import Client, in_process, prompt, selected
 

@@ -58,7 +58,7 @@ async def test_a_question_that_the_door_breaks_over_is_asked_in_words_and_logged
     def broken(*_: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("interlingua.protocols.editor.dialect._permission_options", broken)
+    monkeypatch.setattr("interlingua.protocols.editor.versions._permission_options", broken)
     async with in_process(store, buyer) as client:
         await client.initialize(version, info={"name": "t", "version": "1"})
         session = await client.new_session()

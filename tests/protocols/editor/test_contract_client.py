@@ -16,9 +16,9 @@ import interlingua as il
 from interlingua.engine.engine import Engine
 from interlingua.model.errors import InvalidRequest
 from interlingua.model.events import Plan, ToolCall, Warned
-from interlingua.protocols.editor.batches import LIFECYCLE
-from interlingua.protocols.editor.peer import Peer, Place
-from interlingua.transports.jsonrpc import RpcError
+from interlingua.protocols.editor.mount.rpc_client import Peer, Place
+from interlingua.transports.jsonrpc.batch import LIFECYCLE
+from interlingua.transports.jsonrpc.core import RpcError
 from tests.kit.engines import bodies, finish, question, submit
 
 from . import agents

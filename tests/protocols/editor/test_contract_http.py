@@ -8,8 +8,8 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from interlingua.protocols.editor.remote import open_remote
-from interlingua.transports.rpc import Connection
+from interlingua.protocols.editor.mount.http_channel import open_remote
+from interlingua.transports.jsonrpc.connection import Connection
 
 from .test_contract_transports import Editor
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlingua.app.trace import WireTrace, without_secrets
+from interlingua.server.wire_trace import WireTrace, without_secrets
 
 from . import agents
 from .common import Process, stdio

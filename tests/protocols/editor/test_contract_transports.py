@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from interlingua.app.serve import ServeSettings, serving
 from interlingua.engine.engine import Engine
-from interlingua.protocols.editor.remote import open_remote
-from interlingua.protocols.editor.server import EditorConnection, EditorDoor
+from interlingua.protocols.editor.door.connection import EditorConnection, EditorDoor
+from interlingua.protocols.editor.mount.http_channel import open_remote
+from interlingua.server.app import ServeSettings, serving
 from interlingua.transports.channel import Channel
-from interlingua.transports.jsonrpc import INVALID_REQUEST, PARSE_ERROR, Call, Notice, RpcError
-from interlingua.transports.pipes import PipeChannel
-from interlingua.transports.rpc import Connection
+from interlingua.transports.jsonrpc.connection import Connection
+from interlingua.transports.jsonrpc.core import INVALID_REQUEST, PARSE_ERROR, Call, Notice, RpcError
+from interlingua.transports.process.pipes import PipeChannel
 from tests.kit.engines import QUICK
 
 from . import agents

@@ -13,7 +13,6 @@ import jsonschema_rs
 import pytest
 
 import interlingua as il
-from interlingua.app.targets import load_all, parse
 from interlingua.model.content import FilePart, Message, TextPart
 from interlingua.model.errors import Denied, InvalidConfig, Unavailable
 from interlingua.model.events import (
@@ -28,7 +27,8 @@ from interlingua.model.events import (
     ToolCall,
     Warned,
 )
-from interlingua.protocols.editor.host import MountSettings
+from interlingua.protocols.editor.mount.sessions import MountSettings
+from interlingua.protocols.targets import load_all, parse
 from tests.kit.engines import bodies, finish, question, submit
 from tests.kit.rpc_client import INTERLINGUA
 from tests.protocols.connect.test_door import up

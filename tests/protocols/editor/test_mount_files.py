@@ -13,7 +13,7 @@ import pytest
 import interlingua as il
 from interlingua.engine.handler.workspace import TerminalOutput
 from interlingua.model.errors import Denied, InvalidRequest, NotFound
-from interlingua.protocols.editor.local_files import Directory
+from interlingua.protocols.editor.mount.local_files import Directory
 from tests.kit.engines import finish, question, submit
 
 from .mount_common import AGENT, act, alive, gone, mounted, script

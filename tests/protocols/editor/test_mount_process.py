@@ -60,7 +60,7 @@ async def test_letting_go_ends_the_agent_behind_a_wrapper_too(tmp_path: Path) ->
 async def test_an_agent_that_does_not_end_with_its_input_is_made_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.transports.children._PATIENCE", (0.2, 2.0))
+    monkeypatch.setattr("interlingua.transports.process.child_process._PATIENCE", (0.2, 2.0))
     line, pids = wrapper(tmp_path, {"deaf": True})
     made = mount(line=line)
     await made.agent()
@@ -71,7 +71,7 @@ async def test_an_agent_that_does_not_end_with_its_input_is_made_to(
 async def test_when_the_wrapper_dies_the_agent_does_too(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.transports.children._PATIENCE", (0.2, 2.0))
+    monkeypatch.setattr("interlingua.transports.process.child_process._PATIENCE", (0.2, 2.0))
     line, pids = wrapper(tmp_path, {"deaf": True})
     async with mounted(store, line=line) as (eng, made):
         shell, agent = pids_of(pids)
@@ -96,8 +96,8 @@ async def test_an_idle_agent_is_ended_and_started_again_when_needed(tmp_path: Pa
 
 HOLDER = """
 import asyncio, sys
-from interlingua.protocols.editor.client import Mount, MountSettings
-from interlingua.protocols.editor.host import ProcessSource
+from interlingua.protocols.editor.mount.server import Mount, MountSettings
+from interlingua.protocols.editor.mount.sessions import ProcessSource
 from interlingua.transports import children
 
 children._PATIENCE = (0.2, 2.0)

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.app.targets import load, parse
 from interlingua.model.errors import Unavailable
 from interlingua.model.events import OutputDelta, RunRestarted, Thought
 from interlingua.model.filters import RunFilter
-from interlingua.protocols.editor.client import Mount, MountSettings
-from interlingua.protocols.editor.host import AddressSource, Host
+from interlingua.protocols.editor.mount.server import Mount, MountSettings
+from interlingua.protocols.editor.mount.sessions import AddressSource, Host
+from interlingua.protocols.targets import load, parse
+from interlingua.server.app import Server, ServeSettings, serving
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
 
 from .mount_common import SETTINGS
@@ -215,7 +215,7 @@ async def test_a_server_that_does_not_answer_is_unavailable_for_now(
     method: str, answer: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not answer:
-        monkeypatch.setattr("interlingua.protocols.editor.remote._ANSWERED_WITHIN", 2.0)
+        monkeypatch.setattr("interlingua.protocols.editor.mount.http_channel._ANSWERED_WITHIN", 2.0)
     async with scripted(method, *answer) as mount:
         with pytest.raises(Unavailable) as failed:
             await mount.agent()
@@ -228,7 +228,7 @@ async def test_a_prompt_that_nobody_answers_fails_the_run_as_transient(
     store: Path, answer: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not answer:
-        monkeypatch.setattr("interlingua.protocols.editor.remote._ANSWERED_WITHIN", 2.0)
+        monkeypatch.setattr("interlingua.protocols.editor.mount.http_channel._ANSWERED_WITHIN", 2.0)
     async with scripted("session/prompt", *answer) as mount, engine(store, await mount.agent()) as eng:
         ended = await finish(eng, "far", {"text": "hi"})
         assert ended.error is not None
@@ -307,8 +307,8 @@ async def test_a_server_that_hangs_while_its_agent_works_is_noticed(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, seconds in (("_PULSE", 0.05), ("_SILENCE", 0.2), ("_REACHED_WITHIN", 0.2)):
-        monkeypatch.setattr(f"interlingua.transports.pulse.{name}", seconds)
-    monkeypatch.setattr("interlingua.protocols.editor.remote._ANSWERED_WITHIN", 1.0)
+        monkeypatch.setattr(f"interlingua.transports.heartbeat.{name}", seconds)
+    monkeypatch.setattr("interlingua.protocols.editor.mount.http_channel._ANSWERED_WITHIN", 1.0)
     async with taking_prompts(hangs=True) as mount, engine(store, await mount.agent()) as eng:
         ended = await finish(eng, "far", {"text": "hi"})
         assert ended.error is not None
@@ -320,7 +320,7 @@ async def test_an_agent_may_be_quiet_for_as_long_as_it_likes_where_its_server_is
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, seconds in (("_PULSE", 0.05), ("_SILENCE", 0.1)):
-        monkeypatch.setattr(f"interlingua.transports.pulse.{name}", seconds)
+        monkeypatch.setattr(f"interlingua.transports.heartbeat.{name}", seconds)
     async with taking_prompts(hangs=False) as mount, engine(store, await mount.agent()) as eng:
         ended = await finish(eng, "far", {"text": "hi"})
         assert ended.status is il.Status.SUCCEEDED, ended.error

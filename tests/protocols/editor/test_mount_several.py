@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.app.targets import TargetError, load, parse
+from interlingua.protocols.targets import TargetError, load, parse
 from tests.kit.engines import engine, finish
 
 from .mount_common import AGENT, SETTINGS, mount

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.transports.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Limits
+from interlingua.transports.jsonrpc.core import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Limits
 
 from .common import Client, in_process, stdio
 

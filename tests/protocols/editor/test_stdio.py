@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from interlingua.transports.jsonrpc import INVALID_REQUEST
+from interlingua.transports.jsonrpc.core import INVALID_REQUEST
 
 from .common import COMMAND, PATIENCE, Process, check_frame, prompt, stdio
 

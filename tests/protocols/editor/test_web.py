@@ -16,19 +16,19 @@ import websockets.asyncio.client
 import websockets.exceptions
 
 import interlingua as il
-from interlingua.app.keys import StoredKeys
-from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
-from interlingua.protocols.editor.remote import HttpChannel, open_remote
-from interlingua.protocols.editor.streams import StreamsChannel, WebSettings
-from interlingua.protocols.editor.web import WebDoor
+from interlingua.protocols.editor.door.http import WebDoor
+from interlingua.protocols.editor.door.http_streams import StreamsChannel, WebSettings
+from interlingua.protocols.editor.mount.http_channel import HttpChannel, open_remote
 from interlingua.security.keys import make_key
+from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
-from interlingua.transports.jsonrpc import Call, Notice, RpcError
-from interlingua.transports.outbox import Held, Missed, Outbox
-from interlingua.transports.rpc import Connection, ConnectionLost
-from interlingua.transports.sse import Reader
+from interlingua.transports.http.event_outbox import Held, Missed, Outbox
+from interlingua.transports.http.sse import Reader
+from interlingua.transports.jsonrpc.connection import Connection, ConnectionLost
+from interlingua.transports.jsonrpc.core import Call, Notice, RpcError
 from tests.kit.engines import QUICK
 
 WAIT = 15.0

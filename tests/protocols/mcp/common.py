@@ -16,10 +16,10 @@ import msgspec
 import interlingua as il
 from interlingua.model.delta import ABSENT, Joiner
 from interlingua.model.run import OWNER, Caller
-from interlingua.protocols.mcp.server import McpConnection, McpDoor, McpSettings
+from interlingua.protocols.mcp.door.connection import McpConnection, McpDoor, McpSettings
 from interlingua.protocols.mcp.wire import MODERN
-from interlingua.transports.jsonrpc import Limits
-from interlingua.transports.rpc import Trace
+from interlingua.transports.jsonrpc.connection import Trace
+from interlingua.transports.jsonrpc.core import Limits
 from tests.kit import rpc_client
 from tests.kit.engines import QUICK
 from tests.kit.rpc_client import INTERLINGUA, PATIENCE, Message, Refused, pipes

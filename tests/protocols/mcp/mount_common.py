@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import interlingua as il
-from interlingua.protocols.mcp.client import Mount, MountSettings
-from interlingua.protocols.mcp.host import AddressSource, ProcessSource
+from interlingua.protocols.mcp.mount.connection import AddressSource, ProcessSource
+from interlingua.protocols.mcp.mount.server import Mount, MountSettings
 from tests.kit.engines import engine
 
 FAKE = Path(__file__).with_name("mount_server.py")

@@ -10,7 +10,7 @@ import pytest
 
 import interlingua as il
 from interlingua.protocols.mcp import translate
-from interlingua.transports.jsonrpc import INVALID_PARAMS
+from interlingua.transports.jsonrpc.core import INVALID_PARAMS
 
 from ..porter import FILE, VALUE, came, porter
 from .common import LATEST, breaks, in_process

@@ -15,9 +15,9 @@ import interlingua as il
 from interlingua.model.events import RunRestarted
 from interlingua.model.filters import RunFilter
 from interlingua.model.run import Caller
-from interlingua.protocols.mcp.server import McpSettings
+from interlingua.protocols.mcp.door.connection import McpSettings
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
-from interlingua.transports.jsonrpc import (
+from interlingua.transports.jsonrpc.core import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp import wire
-from interlingua.transports.http import HttpLimits
-from interlingua.transports.jsonrpc import INVALID_PARAMS
+from interlingua.transports.http.body import HttpLimits
+from interlingua.transports.jsonrpc.core import INVALID_PARAMS
 from tests.kit.examples import share
 
 from .test_fuzz import is_response, unreadable

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from interlingua.app.keys import StoredKeys
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp import wire
 from interlingua.security.keys import make_key
+from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
-from interlingua.transports.http import HttpLimits
+from interlingua.transports.http.body import HttpLimits
 
 from .test_web_other import pair
 from .web_common import BOTH, WAIT, Answer, Client, Message, clients, up

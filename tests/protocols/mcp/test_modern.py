@@ -14,7 +14,7 @@ from interlingua.model.filters import RunFilter
 from interlingua.model.run import Caller
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
 from interlingua.protocols.mcp.wire import MISSING_CAPABILITY, UNSUPPORTED_VERSION
-from interlingua.transports.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
+from interlingua.transports.jsonrpc.core import INVALID_PARAMS, METHOD_NOT_FOUND
 from tests.kit.engines import QUICK, crash, question
 
 from .common import (

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.targets import Target
 from interlingua.model.delta import Joiner
 from interlingua.model.errors import ErrorInfo, InvalidRequest, Unavailable
 from interlingua.model.events import OutputDelta, Warned
-from interlingua.protocols.mcp.client import load
+from interlingua.protocols.mcp.mount.server import load
+from interlingua.protocols.targets import Target
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
 
 from .mount_common import SETTINGS, act, mount, mounted, script, seen, sent, wire

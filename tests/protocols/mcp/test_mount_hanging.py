@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlingua.transports import pulse
+from interlingua.transports import heartbeat
 from tests.kit.engines import finish
 
 from .mount_common import act, mounted, script
@@ -26,7 +26,7 @@ SERVERS = pytest.mark.parametrize(
 
 def quick(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
     for name, value in seconds.items():
-        monkeypatch.setattr(pulse, f"_{name.upper()}", value)
+        monkeypatch.setattr(heartbeat, f"_{name.upper()}", value)
 
 
 @SERVERS

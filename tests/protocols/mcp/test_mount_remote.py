@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import Server, ServeSettings, serving
-from interlingua.app.targets import load, parse
 from interlingua.model.delta import Joiner
 from interlingua.model.errors import Denied, Unavailable
 from interlingua.model.events import OutputDelta, RunRestarted, Warned
 from interlingua.model.filters import RunFilter
-from interlingua.protocols.mcp.remote import HttpChannel
+from interlingua.protocols.mcp.mount.http_channel import HttpChannel
+from interlingua.protocols.targets import load, parse
+from interlingua.server.app import Server, ServeSettings, serving
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
 
 from .common import COMMAND

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import ServeSettings, serving
 from interlingua.model.errors import InvalidConfig
 from interlingua.model.filters import RunFilter
+from interlingua.server.app import ServeSettings, serving
 from tests.kit.engines import crash, engine, submit
 
 from .common import echo, in_process, styled

@@ -10,9 +10,9 @@ import pytest
 from mcp import Client
 
 import interlingua as il
-from interlingua.app.serve import ServeSettings, serving
-from interlingua.protocols.mcp.streams import WebSettings
-from interlingua.protocols.mcp.web import WebDoor
+from interlingua.protocols.mcp.door.http import WebDoor
+from interlingua.protocols.mcp.door.http_streams import WebSettings
+from interlingua.server.app import ServeSettings, serving
 from tests.kit.engines import QUICK
 
 WAIT = 30.0

@@ -16,7 +16,7 @@ from interlingua.model.run import Caller
 from interlingua.model.status import Status
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
 from interlingua.security.auth import Authenticator
-from interlingua.transports.jsonrpc import INVALID_REQUEST
+from interlingua.transports.jsonrpc.core import INVALID_REQUEST
 from tests.kit.engines import QUICK, question
 
 from .common import RUN, THREAD, careful, client_of, echo, remember

@@ -166,7 +166,7 @@ async def test_an_endless_answer_is_given_up(store: Path, monkeypatch: pytest.Mo
             return None
         return StreamingResponse(endless(), media_type="application/json")
 
-    monkeypatch.setattr("interlingua.protocols.mcp.exchange._MAX_EVENT", 4 * 1024 * 1024)
+    monkeypatch.setattr("interlingua.protocols.mcp.mount.http_exchange._MAX_EVENT", 4 * 1024 * 1024)
     async with rude(answers) as server, mounted(store, server.address) as (engine, _):
         run = await engine.runs.submit(il.RunRequest("script", input=script()))
         ended = await engine.runs.wait(run.id, timeout=10)
@@ -185,7 +185,7 @@ async def test_an_endless_event_is_given_up(store: Path, monkeypatch: pytest.Mon
             return None
         return StreamingResponse(endless(), media_type="text/event-stream")
 
-    monkeypatch.setattr("interlingua.protocols.mcp.exchange._MAX_EVENT", 4 * 1024 * 1024)
+    monkeypatch.setattr("interlingua.protocols.mcp.mount.http_exchange._MAX_EVENT", 4 * 1024 * 1024)
     async with rude(answers) as server, mounted(store, server.address) as (engine, _):
         run = await engine.runs.submit(il.RunRequest("script", input=script()))
         assert (await engine.runs.wait(run.id, timeout=10)).status is Status.FAILED

@@ -15,7 +15,7 @@ from interlingua.model.card import AgentCard
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp import translate
 from interlingua.protocols.mcp.translate import QUESTION_OPEN, tool_names
-from interlingua.transports.jsonrpc import INVALID_PARAMS
+from interlingua.transports.jsonrpc.core import INVALID_PARAMS
 from tests.kit.engines import question
 
 from .common import (

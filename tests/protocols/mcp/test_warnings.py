@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.serve import ServeSettings, serving
-from interlingua.app.targets import load, parse
 from interlingua.model.events import RunBlocked, Warned
 from interlingua.model.filters import RunFilter
+from interlingua.protocols.targets import load, parse
+from interlingua.server.app import ServeSettings, serving
 from tests.kit.engines import bodies, crash, engine, finish, submit
 
 from .common import COMMAND, DELTA, LEGACY, MODERN, in_process, show

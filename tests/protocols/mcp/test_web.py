@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.app.keys import StoredKeys
 from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
 from interlingua.security.keys import make_key
+from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
 
 from .web_common import BOTH, FLOOD, PROGRESS, WAIT, clients, ended, joined, only_run, up

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from interlingua.app.serve import Server
 from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
 from interlingua.protocols.mcp import wire
+from interlingua.server.app import Server
 
 from .web_common import FLOOD, WAIT, Answer, Client, clients, ended, joined, only_run, up
 

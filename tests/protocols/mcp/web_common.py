@@ -12,15 +12,15 @@ from typing import Any
 import httpx2
 
 import interlingua as il
-from interlingua.app.serve import Server, ServeSettings, serving
 from interlingua.model.delta import Joiner
 from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
 from interlingua.protocols.mcp import wire
-from interlingua.protocols.mcp.streams import WebSettings
-from interlingua.protocols.mcp.web import WebDoor
-from interlingua.transports.sse import Reader as SseReader
-from interlingua.transports.sse import Received
+from interlingua.protocols.mcp.door.http import WebDoor
+from interlingua.protocols.mcp.door.http_streams import WebSettings
+from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.transports.http.sse import Reader as SseReader
+from interlingua.transports.http.sse import Received
 from tests.kit.engines import QUICK
 
 WAIT = 15.0

@@ -18,16 +18,16 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 import interlingua as il
-from interlingua.protocols.peer.control import ControlApp, control_app
-from interlingua.protocols.peer.node import Node
-from interlingua.protocols.peer.server import PeerDoor
-from interlingua.protocols.peer.settings import NodeSettings
-from interlingua.protocols.peer.stream import StreamSettings
+from interlingua.protocols.peer.config import NodeSettings
+from interlingua.protocols.peer.door.control_api import ControlApp, control_app
+from interlingua.protocols.peer.door.http import PeerDoor
+from interlingua.protocols.peer.door.http_streams import StreamSettings
+from interlingua.protocols.peer.node.node import Node
 from interlingua.security.auth import Authenticator
 from interlingua.security.keys import KeyRecord, make_key
-from interlingua.transports.routing import IndexedRouter
-from interlingua.transports.sse import Reader as SseReader
-from interlingua.transports.sse import Received
+from interlingua.transports.http.fixed_routes import IndexedRouter
+from interlingua.transports.http.sse import Reader as SseReader
+from interlingua.transports.http.sse import Received
 from tests.kit.engines import QUICK
 
 WAIT = 60.0

@@ -17,13 +17,13 @@ from starlette.routing import Mount as Routes
 import interlingua as il
 from interlingua.model.events import OutputDelta
 from interlingua.model.filters import RunFilter
-from interlingua.protocols.peer import links
-from interlingua.protocols.peer.client import Mount, MountSettings
-from interlingua.protocols.peer.node import Node
-from interlingua.protocols.peer.relay import RelaySettings, relay_app
-from interlingua.protocols.peer.server import PeerDoor
+from interlingua.protocols.peer.door.http import PeerDoor
+from interlingua.protocols.peer.mount.server import Mount, MountSettings
+from interlingua.protocols.peer.node.node import Node
+from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
+from interlingua.protocols.peer.wire import links
 from interlingua.security.auth import Authenticator
-from interlingua.transports.routing import IndexedRouter
+from interlingua.transports.http.fixed_routes import IndexedRouter
 from tests.kit.engines import engine
 from tests.kit.postgres import beside
 

@@ -10,10 +10,10 @@ import signal
 import sys
 from pathlib import Path
 
-from interlingua.app.peer import hosting
-from interlingua.protocols.peer.dialing import start_process
-from interlingua.protocols.peer.session import Session
-from interlingua.protocols.peer.settings import NodeSettings
+from interlingua.protocols.peer.bindings.dial import start_process
+from interlingua.protocols.peer.commands_node import hosting
+from interlingua.protocols.peer.config import NodeSettings
+from interlingua.protocols.peer.node.session import Session
 
 
 async def main(identity: str, store: str, max_bytes: int, command: list[str]) -> None:

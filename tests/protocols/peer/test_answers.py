@@ -10,7 +10,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import Warned
-from interlingua.protocols.peer.remote import Connection
+from interlingua.protocols.peer.mount.connection import Connection
 from tests.kit.engines import bodies, question, submit
 
 from .common import at_door, checked, running_node, text

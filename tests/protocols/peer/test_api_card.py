@@ -7,7 +7,7 @@ from typing import Any
 
 import interlingua as il
 from interlingua.model.content import FilePart
-from interlingua.protocols.peer.trust import verify_card
+from interlingua.protocols.peer.wire.signatures import verify_card
 
 from .common import Keys, at_door, checked, client, echo, running_node, shout
 

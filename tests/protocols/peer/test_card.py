@@ -10,8 +10,8 @@ import pytest
 from interlingua._version import __version__
 from interlingua.model.card import AgentCard
 from interlingua.model.errors import InvalidRequest
-from interlingua.protocols.peer import skills
-from interlingua.protocols.peer.card import (
+from interlingua.protocols.peer.translate import skills
+from interlingua.protocols.peer.wire.card import (
     OPTIONAL,
     CardFacts,
     availability,
@@ -29,9 +29,9 @@ from interlingua.protocols.peer.card import (
     transport_modes,
     unwrap,
 )
-from interlingua.protocols.peer.extensions import extension
-from interlingua.protocols.peer.frames import seconds_of
-from interlingua.protocols.peer.trust import Identity, Trust
+from interlingua.protocols.peer.wire.extensions import extension
+from interlingua.protocols.peer.wire.frames import seconds_of
+from interlingua.protocols.peer.wire.signatures import Identity, Trust
 
 IDENTITY = Trust(identity=Identity.from_seed(bytes(32))).card_block()
 

@@ -20,8 +20,8 @@ import pytest
 import websockets.asyncio.client
 
 import interlingua as il
-from interlingua.protocols.peer.discovery import FoundPeer
-from interlingua.protocols.peer.states import STATES
+from interlingua.protocols.peer.discovery.beacons import FoundPeer
+from interlingua.protocols.peer.translate.task_states import STATES
 
 from .common import (
     WAIT,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interlingua.transports.http import HttpLimits
+from interlingua.transports.http.body import HttpLimits
 
 from .common import WAIT, Running, at_door, checked, client, echo, running_node, text
 

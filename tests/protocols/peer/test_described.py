@@ -9,9 +9,16 @@ import pytest
 from interlingua.model.card import AgentCard
 from interlingua.model.content import DataPart, FilePart, Part
 from interlingua.model.prompt_input import output_parts, prompt_input
-from interlingua.protocols.peer import card as cards
-from interlingua.protocols.peer import parts, skills
-from interlingua.protocols.peer.described import Described, agents_of, along_of, beside_of, input_parts, output_of
+from interlingua.protocols.peer.mount.agent_card import (
+    Described,
+    agents_of,
+    along_of,
+    beside_of,
+    input_parts,
+    output_of,
+)
+from interlingua.protocols.peer.translate import parts, skills
+from interlingua.protocols.peer.wire import card as cards
 
 from .reference import Reference
 

@@ -28,9 +28,9 @@ from websockets.frames import Frame, Opcode
 from websockets.utils import accept_key
 
 from interlingua.model.errors import Unavailable
-from interlingua.protocols.peer.dialing import Backoff, dial, start_process
-from interlingua.protocols.peer.links import Link, new_token, parse, same_token
-from interlingua.protocols.peer.listening import Incoming, listen_tcp, listen_ws
+from interlingua.protocols.peer.bindings.dial import Backoff, dial, start_process
+from interlingua.protocols.peer.bindings.listen import Incoming, listen_tcp, listen_ws
+from interlingua.protocols.peer.wire.links import Link, new_token, parse, same_token
 from interlingua.transports.channel import Channel, TooLong
 
 PATIENCE = 30.0
@@ -338,7 +338,7 @@ async def test_a_tcp_link_says_hello_first() -> None:
 
 CHILD = """
 import asyncio
-from interlingua.protocols.peer.dialing import stdio_channel
+from interlingua.protocols.peer.bindings.dial import stdio_channel
 
 async def main():
     channel = stdio_channel(max_bytes=65536)

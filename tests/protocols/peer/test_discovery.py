@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from interlingua.model.errors import Unavailable
-from interlingua.protocols.peer import discovery
-from interlingua.protocols.peer.discovery import GROUP, PORT, Announcement, Discovery, FoundPeer
-from interlingua.protocols.peer.dnssd import Dnssd
-from interlingua.protocols.peer.links import new_token, parse
+from interlingua.protocols.peer.discovery import beacons
+from interlingua.protocols.peer.discovery.beacons import GROUP, PORT, Announcement, Discovery, FoundPeer
+from interlingua.protocols.peer.discovery.dnssd import Dnssd
+from interlingua.protocols.peer.wire.links import new_token, parse
 from tests.kit.ports import free_port
 
 PATIENCE = 30.0
@@ -174,7 +174,7 @@ async def test_nobody_says_goodbye_for_another() -> None:
 async def test_who_is_silent_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     now = 1_000_000.0
-    monkeypatch.setattr(discovery.time, "time", lambda: now)
+    monkeypatch.setattr(beacons.time, "time", lambda: now)
     async with near(ALICE, port), near(None, port) as node:
         await node.finds()
         now += 119

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlingua.model.errors import InvalidRequest
-from interlingua.protocols.peer.extensions import (
+from interlingua.protocols.peer.wire.extensions import (
     BUILT_IN,
     advice,
     built_in,

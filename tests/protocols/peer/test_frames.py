@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlingua.model.errors import Invalid, InvalidRequest
-from interlingua.protocols.peer import frames
-from interlingua.protocols.peer.frames import (
+from interlingua.protocols.peer.wire import frames
+from interlingua.protocols.peer.wire.frames import (
     Cancel,
     Card,
     Delegate,

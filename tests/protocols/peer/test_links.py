@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlingua.model.errors import InvalidRequest
-from interlingua.protocols.peer.links import Link, direct, new_token, parse, same_token
+from interlingua.protocols.peer.wire.links import Link, direct, new_token, parse, same_token
 
 TOKEN = "tok_0123456789abcdef"
 

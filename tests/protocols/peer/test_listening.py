@@ -20,10 +20,10 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from interlingua.protocols.peer import sockets
-from interlingua.protocols.peer.links import same_token
-from interlingua.protocols.peer.listening import Incoming, Listener, ListenLimits, listen_tcp, listen_ws
-from interlingua.protocols.peer.sockets import WebSocket, Wire
+from interlingua.protocols.peer.bindings import sockets
+from interlingua.protocols.peer.bindings.listen import Incoming, Listener, ListenLimits, listen_tcp, listen_ws
+from interlingua.protocols.peer.bindings.sockets import WebSocket, Wire
+from interlingua.protocols.peer.wire.links import same_token
 from interlingua.transports.channel import Channel, TooLong
 from tests.kit.examples import many
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from interlingua.model.card import AgentCard
 from interlingua.model.delta import Joiner
 from interlingua.model.events import ArtifactAdded, Emission, OutputDelta, Thought
-from interlingua.protocols.peer.described import Described
-from interlingua.protocols.peer.mirror import Mirror
+from interlingua.protocols.peer.mount.agent_card import Described
+from interlingua.protocols.peer.mount.remote_output import Mirror
 
 AGENT = Described(AgentCard("a", output_text="text"), structured=True)
 

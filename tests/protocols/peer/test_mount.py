@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.app.targets import load_all, parse
 from interlingua.engine.handler.mounted_run import MOUNTED_FROM
 from interlingua.model.delta import Joiner
 from interlingua.model.errors import Denied, InvalidAnswer, InvalidInput, Unavailable
@@ -24,7 +23,8 @@ from interlingua.model.events import (
     ToolCall,
     Warned,
 )
-from interlingua.transports import tap
+from interlingua.protocols.targets import load_all, parse
+from interlingua.transports import wire_tap
 from tests.kit.engines import bodies, finish, question, submit
 
 from .common import running_node
@@ -35,9 +35,9 @@ from .test_dialing import certificate
 @pytest.fixture
 def wire() -> Iterator[Wire]:
     made = Wire()
-    tap.use(made)
+    wire_tap.use(made)
     yield made
-    tap.use(None)
+    wire_tap.use(None)
 
 
 # -- agents ---------------------------------------------------------------------------------------------------

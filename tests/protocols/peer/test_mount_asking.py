@@ -10,7 +10,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import MessageSent, QuestionAsked, QuestionWithdrawn
-from interlingua.protocols.peer.asking import Asking
+from interlingua.protocols.peer.mount.questions import Asking
 from tests.kit.engines import bodies, crash, engine, question, submit
 
 from .mount_common import BINDINGS, SETTINGS, Gate, There, asked, mount, mounted, output, remote, runs_of, seen

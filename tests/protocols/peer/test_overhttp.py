@@ -13,12 +13,13 @@ import pytest
 from starlette.applications import Starlette
 
 import interlingua as il
-from interlingua.protocols.peer import frames, links, overhttp_tasks
-from interlingua.protocols.peer.overhttp import dial_http
-from interlingua.protocols.peer.overhttp_tasks import Following
-from interlingua.protocols.peer.trust import verify_card
+from interlingua.protocols.peer.bindings import http_tasks
+from interlingua.protocols.peer.bindings.http import dial_http
+from interlingua.protocols.peer.bindings.http_tasks import Following
+from interlingua.protocols.peer.wire import frames, links
+from interlingua.protocols.peer.wire.signatures import verify_card
 from interlingua.transports.channel import Channel
-from interlingua.transports.sse import Received
+from interlingua.transports.http.sse import Received
 
 from .common import WAIT, Keys, Running, breaks, echo, listening, painter, running_door, running_node, stuck, text
 from .mount_common import Again, Gate, runs_of
@@ -363,7 +364,7 @@ async def test_what_the_references_peer_says_comes_and_what_we_said_does_not_com
 
 
 async def test_a_task_at_the_reference_ends_although_its_stream_never_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overhttp_tasks, "_LOOK", 0.1)
+    monkeypatch.setattr(http_tasks, "_LOOK", 0.1)
     async with reference() as (api, channel):
         other = channel.send(delegated("another"))
         sent = channel.send(delegated("a task"))

@@ -9,7 +9,7 @@ import pytest
 
 from interlingua.model.content import DataPart, FilePart, Part, TextPart, ToolResultPart
 from interlingua.model.errors import Invalid, InvalidRequest, TooLarge
-from interlingua.protocols.peer.parts import (
+from interlingua.protocols.peer.translate.parts import (
     check_parts,
     from_model,
     input_of,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 
-from interlingua.protocols.peer import frames
+from interlingua.protocols.peer.wire import frames
 
 from .common import Running, echo, running_node, text
 from .reference import Reference, Version

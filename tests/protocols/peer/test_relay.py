@@ -15,11 +15,11 @@ import httpx2
 import pytest
 import uvicorn
 
-from interlingua.protocols.peer.links import Link, new_token, parse
-from interlingua.protocols.peer.listening import Incoming
-from interlingua.protocols.peer.relay import RelaySettings, relay_app
-from interlingua.protocols.peer.relayed import RelayListener, dial_relay, listen_relay
-from interlingua.protocols.peer.rooms import RelayChannel, RelayTimes, Room
+from interlingua.protocols.peer.bindings.listen import Incoming
+from interlingua.protocols.peer.bindings.relay import RelayListener, dial_relay, listen_relay
+from interlingua.protocols.peer.bindings.relay_room import RelayChannel, RelayTimes, Room
+from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
+from interlingua.protocols.peer.wire.links import Link, new_token, parse
 from interlingua.transports.channel import Channel, TooLong
 
 PATIENCE = 30.0

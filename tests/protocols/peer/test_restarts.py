@@ -13,10 +13,10 @@ from typing import Any
 
 import interlingua as il
 from interlingua.engine.engine import Engine
-from interlingua.protocols.peer import frames
-from interlingua.protocols.peer.node import Node
-from interlingua.protocols.peer.settings import NodeSettings
-from interlingua.protocols.peer.tasks import Task
+from interlingua.protocols.peer.config import NodeSettings
+from interlingua.protocols.peer.node.node import Node
+from interlingua.protocols.peer.node.task_record import Task
+from interlingua.protocols.peer.wire import frames
 from tests.kit.ports import free_port
 
 from ...cli.conftest import env  # noqa: F401 - a fixture

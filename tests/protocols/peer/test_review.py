@@ -18,9 +18,9 @@ from websockets.uri import parse_uri
 
 import interlingua as il
 from interlingua.model.documents import Follow, Post
-from interlingua.protocols.peer.frames import now_z
-from interlingua.protocols.peer.sending import draft
-from interlingua.protocols.peer.trust import Identity, Trust
+from interlingua.protocols.peer.node.outbound import draft
+from interlingua.protocols.peer.wire.frames import now_z
+from interlingua.protocols.peer.wire.signatures import Identity, Trust
 from tests.kit.databases import keeps_not_once
 
 from .common import (

@@ -13,7 +13,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from interlingua.protocols.peer import links
+from interlingua.protocols.peer.wire import links
 
 from .common import WAIT, Running, echo, painter, promptly, running_node, shout, stuck, text
 from .reference import Reference

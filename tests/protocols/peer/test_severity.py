@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from interlingua.protocols.peer.relay import RelaySettings, relay_app
+from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
 from tests.kit.ports import free_port
 
 from .common import WAIT, Running, at_door, echo, events, listening, painter, promptly, running_node, shout, text

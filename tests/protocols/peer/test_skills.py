@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from interlingua.model.card import AgentCard
 from interlingua.model.card import Skill as CardSkill
 from interlingua.model.errors import InvalidRequest
-from interlingua.protocols.peer.skills import Skill, declared, from_cards, read, score, search, support
+from interlingua.protocols.peer.translate.skills import Skill, declared, from_cards, read, score, search, support
 
 CATALOGUE = [
     Skill("summarize", "summarize"),

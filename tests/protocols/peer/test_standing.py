@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from interlingua.protocols.peer.standing import Standing
+from interlingua.protocols.peer.mount.stale_updates import Standing
 
 
 class Asked:

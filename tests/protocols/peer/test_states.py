@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlingua.model.errors import InvalidRequest
-from interlingua.protocols.peer.states import (
+from interlingua.protocols.peer.translate.task_states import (
     STATES,
     TABLE,
     TERMINAL,

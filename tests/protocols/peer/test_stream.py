@@ -13,8 +13,8 @@ import pytest
 import websockets.asyncio.client
 import websockets.exceptions
 
-from interlingua.protocols.peer.discovery import FoundPeer
-from interlingua.protocols.peer.stream import StreamSettings
+from interlingua.protocols.peer.discovery.beacons import FoundPeer
+from interlingua.protocols.peer.door.http_streams import StreamSettings
 
 from .common import (
     WAIT,

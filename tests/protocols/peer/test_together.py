@@ -19,8 +19,8 @@ import pytest
 from websockets.asyncio.client import connect
 
 import interlingua as il
-from interlingua.protocols.peer import discovery
-from interlingua.protocols.peer.relay import RelaySettings, relay_app
+from interlingua.protocols.peer.discovery import beacons
+from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
 from tests.kit.ports import free_port
 
 from ...cli.conftest import env  # noqa: F401 - a fixture
@@ -276,7 +276,7 @@ async def test_an_identity_signature_that_does_not_match_is_a_warning_and_the_me
 
 async def test_nodes_that_are_near_and_announce_themselves_find_each_other() -> None:
     """By plain UDP multicast at the address of the specification, and on the loopback interface alone here."""
-    assert (discovery.GROUP, discovery.PORT) == ("224.0.0.251", 5354)
+    assert (beacons.GROUP, beacons.PORT) == ("224.0.0.251", 5354)
     near = {"advertise_mdns": True, "multicast_interface": "127.0.0.1"}
     async with running_node("Ann", **near) as ann, running_node("Bob", agents=[echo], **near) as bob:
         for one in (ann, bob):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interlingua.model.delta import ABSENT, DeltaError, combine
-from interlingua.protocols.peer.told_output import ToldOutput
+from interlingua.protocols.peer.node.output_chunks import ToldOutput
 
 LONG = "x" * 300_000
 

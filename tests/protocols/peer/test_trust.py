@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlingua.model.errors import InvalidRequest
-from interlingua.protocols.peer import frames, trust
-from interlingua.protocols.peer.card import CardFacts, build, served
-from interlingua.protocols.peer.trust import (
+from interlingua.protocols.peer.wire import frames, signatures
+from interlingua.protocols.peer.wire.card import CardFacts, build, served
+from interlingua.protocols.peer.wire.signatures import (
     Identity,
     Trust,
     b64,
@@ -500,7 +500,7 @@ def test_the_key_file_is_in_the_home_folder_unless_another_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    made = Identity.load_or_create(trust.DEFAULT_KEY_FILE)
+    made = Identity.load_or_create(signatures.DEFAULT_KEY_FILE)
     assert json.loads((tmp_path / ".acp" / "identity.json").read_text())["public_key"] == made.public_key
 
 

@@ -17,7 +17,7 @@ import interlingua as il
 from interlingua.model.documents import Follow, Put
 from interlingua.model.errors import StoreError
 from interlingua.model.run import RunRequest
-from interlingua.protocols.peer.peers import Outbox
+from interlingua.protocols.peer.node.peers import Outbox
 from interlingua.store.sql.dialect import Pipelined
 
 from .common import WAIT, at_door, checked, echo, events, painter, running_node, shout

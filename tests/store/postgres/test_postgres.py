@@ -17,12 +17,12 @@ import psycopg
 import pytest
 
 import interlingua as il
-from interlingua.app.local_servers import LocalPostgres
 from interlingua.engine.ids import now
 from interlingua.model.documents import Post, Tell
 from interlingua.model.errors import Conflict, InvalidRequest, RunNotFound, StoreError, Unavailable
 from interlingua.model.filters import RunFilter
 from interlingua.model.run import RunRequest
+from interlingua.server.dev.local_servers import LocalPostgres
 from interlingua.store.changes import Submission, Submitted
 from interlingua.store.open import open_store, shown
 from interlingua.store.postgres.connection import PostgresConnection, is_away, place

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from interlingua.app.keys import StoredKeys
 from interlingua.engine.ids import new_id, now
 from interlingua.model import json_values
 from interlingua.model.errors import Conflict
@@ -18,6 +17,7 @@ from interlingua.model.filters import RunFilter, ThreadFilter
 from interlingua.model.run import Thread
 from interlingua.model.status import Status
 from interlingua.security.keys import make_key
+from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.changes import PutCallback
 from interlingua.store.rows import CallbackRow, Places
 from interlingua.store.sql.callbacks import put_callback

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import interlingua as il
-from interlingua.app.probes import Probes
 from interlingua.model.errors import StoreError
+from interlingua.server.health import Probes
 from tests.kit.engines import QUICK, engine, finish, parked, submit
 from tests.kit.wait_for import wait_for
 

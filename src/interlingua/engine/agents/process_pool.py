@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...model import json_values
 from ...model.errors import AgentCrashed, ErrorInfo, RunError, RunLost
-from ...transports.children import Guard
+from ...transports.process.child_process import Guard
 
 if TYPE_CHECKING:
     from .agent import Agent

@@ -10,7 +10,7 @@ import msgspec
 from ...model import hash_chain, json_values
 from ...model.card import AgentCard
 from ...model.errors import Denied, InvalidConfig, InvalidInput, InvalidRequest, Overloaded, TooLarge, Unavailable
-from ...model.events import KINDS, RunCreated
+from ...model.events import KINDS, Event, RunCreated
 from ...model.run import OWNER, RunRequest, check_id
 from ...model.schemas import Validator
 from ...model.status import Status
@@ -23,6 +23,7 @@ from ..agents.catalog import AgentCatalog
 from ..log.run_log import encode
 from ..settings import Settings
 from .concurrency_limits import ConcurrencyLimits
+from .retry import continuation
 
 _BACKLOG = 50_000
 _ENVELOPE = 64 * 1024  # of a request around its input
@@ -90,8 +91,7 @@ class Admission:
         if parent is None:  # the caller of a child has begun already, and waits for as long as it takes
             self._check_available(stored.card, agent)
         self._check(request, stored.card, agent)
-        if self._store.runs.backlog() > _BACKLOG:
-            raise Overloaded("the store cannot keep up; try again in a moment")
+        self._check_backlog()
         time = self._store.clock.now()
         request = self._begin_task(request, time)
         created = RunCreated(
@@ -120,6 +120,22 @@ class Admission:
         take = None if here is None else self._slots.id
         return NewRun(Submission(row, request, _digest(request), [first], take, time), created, here)
 
+    async def admit_continuation(self, failed: RunRow, events: list[Event]) -> NewRun:
+        """Returns the run that continues a failed one, with the records that it keeps. It stands in line."""
+        self._check_open()
+        self._check_backlog()
+        await self._check_line(failed.caller, None)
+        submission, created = continuation(failed, events, self._store.clock.now())
+        return NewRun(submission, created, None)
+
+    def _check_open(self) -> None:
+        if not self.is_open:
+            raise Unavailable("the engine is not running")
+
+    def _check_backlog(self) -> None:
+        if self._store.runs.backlog() > _BACKLOG:
+            raise Overloaded("the store cannot keep up; try again in a moment")
+
     @property
     def _slots(self) -> Slots:
         assert self.slots is not None
@@ -127,8 +143,7 @@ class Admission:
 
     def _code(self, request: RunRequest, parent: RunRow | None) -> Agent[..., Any] | None:
         """Returns the agent that the run is entered with, where its code or a stand-in for it is here."""
-        if not self.is_open:
-            raise Unavailable("the engine is not running")
+        self._check_open()
         if parent is None and (request.authority is not None or request.assignment is not None):
             raise Denied("authority and assignment of a run are given by the engine; leave them out")
         if parent is not None and parent.sealed and request.thread is not None:

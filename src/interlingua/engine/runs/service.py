@@ -28,7 +28,7 @@ from .admission import Admission, NewRun
 from .blocked_report import BlockedReport
 from .queries import LocalRuns, OpenQuestions, RunQueries
 from .remote_wait import wait_for_remote_run
-from .retry import check_retry, continuation
+from .retry import check_retry
 from .run_handle import RunHandle
 
 if TYPE_CHECKING:
@@ -93,6 +93,12 @@ class RunService(RunQueries):
         if parent is not None and run is not None and (known := await self._known_child(request, run)) is not None:
             return known
         new = await self.admission.admit(request, parent=parent, run=run or new_id())
+        return await self._start(new, watch=watch, participant=participant, sealed=parent is not None)
+
+    async def _start(
+        self, new: NewRun, *, watch: bool = False, participant: TransactionParticipant | None = None, sealed: bool
+    ) -> RunHandle:
+        """Writes an admitted run, and enters it here or offers it to the processes that have its code."""
         remote = None
         if watch and new.agent is None:
             remote = self._here.cluster.follow_new(new.row, new.created, new.first)
@@ -106,10 +112,15 @@ class RunService(RunQueries):
             remote.submitted = done.row, new.created
             if done.existing:
                 remote.release()
-        sealed = parent is not None
         if done.existing:
             return RunHandle(self, await self.get(done.row.id, sealed=sealed), sealed=sealed)
-        await self._placed(done)
+        worker = self._here
+        if done.cancel is not None:  # a run that gives way to this one
+            worker.notify_run(done.cancel)
+            if worker.execution(done.cancel) is None:
+                await worker.claim_and_enter(done.cancel)
+        if done.row.worker != worker.id:
+            worker.offer(done.row)
         return RunHandle(self, self.view(done.row, new.created), sealed=sealed)
 
     async def _known_child(self, request: RunRequest, run: str) -> RunHandle | None:
@@ -145,16 +156,6 @@ class RunService(RunQueries):
         writing = self.store.runs.submit(new.submission, committed, None if participant is None else sealing)
         writing.add_done_callback(worker.expect(row, reserve=new.agent is not None))
         return await asyncio.shield(writing)
-
-    async def _placed(self, done: Submitted) -> None:
-        """Wakes the processes that a new run concerns: one that executes it, and one whose run gives way to it."""
-        worker = self._here
-        if done.cancel is not None:
-            worker.notify_run(done.cancel)
-            if worker.execution(done.cancel) is None:
-                await worker.claim_and_enter(done.cancel)
-        if done.row.worker != worker.id:
-            worker.offer(done.row)
 
     async def handle(self, run: str, *, sealed: bool = False) -> RunHandle:
         """Returns the handle of a run that was submitted before."""
@@ -271,14 +272,11 @@ class RunService(RunQueries):
             log.info("run %s of %s goes on again, as %s wants", row.id, row.agent, by.id)
             return await self.handle(run, sealed=True)
         check_retry(row)
-        submission, created = continuation(row, await self._here.all_events(run), self.store.clock.now())
-        done = await self.store.runs.submit(submission)
-        if done.existing:
-            return await self.handle(done.row.id, sealed=True)
-        run_logging.created(done.row)
-        log.info("run %s of %s continues run %s, as %s wants", done.row.id, row.agent, run, by.id)
-        self._here.offer(done.row)
-        return RunHandle(self, self.view(done.row, created), sealed=True)
+        new = await self.admission.admit_continuation(row, await self._here.all_events(run))
+        goes_on = await self._start(new, sealed=True)
+        if goes_on.id == new.row.id:
+            log.info("run %s of %s continues run %s, as %s wants", goes_on.id, row.agent, run, by.id)
+        return goes_on
 
     async def delete(self, run: str, *, rollback: bool = False, sealed: bool = False) -> None:
         """Forgets a run that has ended, and its children. A tombstone with its last hash remains.

@@ -47,9 +47,9 @@ from ...model.prompt_input import output_parts
 from ...model.question_forms import question_text
 from ...model.run import Question
 from ...model.status import Status
-from . import parts
-from .parts import Publish
-from .told_output import ToldOutput
+from .node.output_chunks import ToldOutput
+from .translate import parts
+from .translate.parts import Publish
 
 RESULT = "output"  # the id of the artifact that is a run's output
 

@@ -1,1 +1,0 @@
-"""Puts the parts together: where things are kept, and what a target means."""

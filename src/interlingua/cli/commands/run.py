@@ -1,0 +1,278 @@
+"""`interlingua run`: run an agent here, and talk to it at the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from ..options import EXIT_CODES, Json, Store, Trace, examples
+
+if TYPE_CHECKING:
+    from ...engine.engine import Engine
+    from ...engine.reading import AnyEngine
+    from ...model.card import AgentCard
+    from ...protocols.targets import Loaded, Target
+    from ...terminal.crash import CrashSite
+    from ...terminal.errors import ExitCode
+    from ...terminal.keyboard import Interrupts
+    from ...terminal.output import View
+    from ..server_run import ServerRun
+
+EPILOG = (
+    examples(
+        'interlingua run agents.py "hello there"',
+        "interlingua run agents.py:counter '{\"to\": 10}' --json",
+        'interlingua run mail.py --thread trip --config \'{"style": "friendly"}\' "To: ada@example.org"',
+        "git diff | interlingua run review.py -",
+        "interlingua run editor:claude-agent-acp 'what does this project do?'",
+        "interlingua run mail.py --resume 1a2b3c4d",
+        "interlingua run http://127.0.0.1:8000#mailer 'to ada@example.org'",
+    )
+    + "\n\n"
+    + EXIT_CODES
+)
+
+
+def run(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="The agent: `FILE` or `FILE:AGENT`, an address, or one of another kind, as `editor:COMMAND`.",
+            show_default=False,
+        ),
+    ],
+    input_: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="INPUT",
+            help="Text for the agent's text field, or a JSON object. `-` reads stdin, `@FILE` a file.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+    store: Store = None,
+    thread: Annotated[
+        str | None,
+        typer.Option("--thread", metavar="ID", help="Remember on this thread; a new name makes a new thread."),
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option("--config", metavar="JSON|@FILE", help="The agent's configuration, an object.")
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", min=0, help="How long it may run; waiting does not count."),
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option("--metadata", metavar="KEY=VALUE", help="A note on the run; may be given several times."),
+    ] = None,
+    no_input: Annotated[
+        bool, typer.Option("--no-input", help="Never ask: a question leaves the run waiting (exit code 4).")
+    ] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", metavar="RUN", help="Take up this run again, instead of starting one."),
+    ] = None,
+    attach: Annotated[
+        str | None,
+        typer.Option("--attach", metavar="ID", help="Go on with this run of the server at the address."),
+    ] = None,
+    trace: Trace = None,
+) -> None:
+    """Run an agent and stream its output.
+
+    stdout carries the agent's output and nothing else: text as it comes; members that are not the text, as JSON at
+    the end. What the agent does beside (thoughts, plans, tool calls, artifacts) and what it asks is on stderr.
+
+    Questions are asked here: yes or no, a choice, or a form. Where there is no terminal, the run is left waiting:
+    answer with `interlingua questions answer`, then take it up again with `--resume`. An answer from another shell
+    counts as well.
+
+    A run at an address is the server's: nothing of it is kept here. Its id there is printed, and `--attach` goes on
+    with it: shows what it has said, asks what it asks, and gives its result.
+
+    Ctrl-C, SIGTERM and SIGHUP cancel the run and wait for its end; a second one leaves at once.
+    """
+    import contextlib
+    import sys
+
+    from ...server.wire_trace import tapped
+    from ...terminal.session import go
+
+    out = sys.stdout
+    # What an agent's code prints must not mix with its output.
+    with contextlib.redirect_stdout(sys.stderr), tapped(trace):
+        go(_run(out, target, input_, json, store, thread, config, timeout, metadata or [], no_input, resume, attach))
+
+
+async def _run(
+    out: TextIO, target: str, input_: str | None, json: bool, store: Path | None, thread: str | None,
+    config: str | None, timeout: float | None, metadata: list[str], no_input: bool, resume: str | None,
+    attach: str | None,
+) -> int:  # fmt: skip
+    from ...protocols.targets import load, parse, spelled
+    from ...server.paths import Place, nearby
+    from ...terminal.console import note
+    from ...terminal.crash import CrashSite
+    from ...terminal.input_args import input_of, json_of, metadata_of
+    from ...terminal.keyboard import Interrupts
+    from ...terminal.session import engine_in, engine_of_client, interactive
+    from ..server_run import agent_at
+
+    parsed = parse(target)
+    _check_whose(parsed, store, resume, attach)
+    if attach is not None:
+        _check_unchanged("--attach", input_, thread, config, timeout, metadata)
+    if parsed.is_address:
+        loaded = await load(parsed)
+        agent, told = agent_at(loaded, spelled(target, parsed), attach)
+        ask = interactive() and not no_input
+        value = await input_of(agent.card, input_, ask=ask) if attach is None else {}
+        options = json_of(config, "--config") if config is not None else None
+        notes = metadata_of(metadata)
+        async with (
+            engine_of_client([agent]) as (engine, folder),
+            Interrupts(engine, hangup=True, folder=folder) as interrupts,
+        ):
+            with CrashSite() as site:
+                id_ = await _submitted(engine, agent.card, value, options, thread, timeout, notes)
+                return await _watch(engine, id_, out, json, ask, site, interrupts, told)
+    place = Place(store, [parsed])
+    loaded = await load(parsed, place.project.root)
+    card: AgentCard = loaded.chosen.card
+    ask = interactive() and not no_input
+    if resume is not None:
+        _check_unchanged("--resume", input_, thread, config, timeout, metadata)
+        async with engine_in(place, loaded.agents) as engine, Interrupts(engine, hangup=True) as interrupts:
+            if not json:
+                note(f"store: {nearby(place.store)}")
+            with CrashSite() as site:
+                id_ = await _resumed(engine, loaded, resume)
+                return await _watch(engine, id_, out, json, ask, site, interrupts)
+    # Everything is checked before the store is opened: bad input changes nothing.
+    value = await input_of(card, input_, ask=ask)
+    options = json_of(config, "--config") if config is not None else None
+    notes = metadata_of(metadata)
+    async with (
+        engine_in(place, loaded.agents, create=True) as engine,
+        Interrupts(engine, hangup=True) as interrupts,
+    ):
+        if not json:
+            note(f"store: {nearby(place.store)}")
+        with CrashSite() as site:
+            id_ = await _submitted(engine, card, value, options, thread, timeout, notes)
+            return await _watch(engine, id_, out, json, ask, site, interrupts)
+
+
+def _check_whose(target: Target, store: Path | None, resume: str | None, attach: str | None) -> None:
+    """Whether the options are for a run of this project, or of a server. Raises CommandError for the others."""
+    from ...terminal.errors import CommandError
+
+    if not target.is_address and attach is not None:
+        raise CommandError(
+            "--attach goes on with a run of a server, and the target is no address",
+            hint=f"to take up a run of this project: --resume {attach}",
+        )
+    if target.is_address and resume is not None:
+        raise CommandError(
+            "--resume takes up a run of this project, and a run at an address is the server's",
+            hint=f"to go on with it: --attach {resume}",
+        )
+    if target.is_address and store is not None:
+        raise CommandError("--store names where runs are kept, and a run at an address is the server's")
+
+
+def _check_unchanged(
+    option: str, input_: str | None, thread: str | None, config: str | None, timeout: float | None,
+    metadata: list[str],
+) -> None:  # fmt: skip
+    from ...terminal.errors import CommandError
+
+    given = {"INPUT": input_, "--thread": thread, "--config": config, "--timeout": timeout}
+    wrong = [name for name, value in given.items() if value is not None] + (["--metadata"] if metadata else [])
+    if wrong:
+        raise CommandError(f"{option} takes up a run as it was started; {', '.join(wrong)} cannot change it")
+
+
+async def _submitted(
+    engine: Engine, card: AgentCard, value: dict[str, Any], config: Any, thread: str | None, timeout: float | None,
+    notes: dict[str, Any],
+) -> str:  # fmt: skip
+    from ...model.run import RunRequest
+    from ...terminal.short_ids import thread_to_use
+
+    if thread is not None:
+        thread = await thread_to_use(engine, thread)
+    request = RunRequest(
+        card.name, card.version, value, config, metadata=notes, thread=thread, create_thread=thread is not None,
+        timeout=timeout,
+    )  # fmt: skip
+    return (await engine.runs.submit(request)).id
+
+
+async def _resumed(engine: Engine, loaded: Loaded, part: str) -> str:
+    from ...model.run_identity import queue
+    from ...terminal.errors import CommandError
+    from ...terminal.short_ids import find_run, short
+
+    found = await engine.runs.get(await find_run(engine, part))
+    if found.status.final or engine.agents.serving(queue(found.origin, found.agent, found.version)) is not None:
+        return found.id
+    if engine.agents.find(found.agent, found.version) is None:
+        here = ", ".join(agent.card.key for agent in loaded.agents)
+        raise CommandError(f"run {part} is one of {found.agent}@{found.version}, and the target has {here}")
+    raise CommandError(
+        f"run {part} belongs to the code of {found.origin.strip()}, and the target is other code",
+        hint=f"to go on with the target's code: interlingua runs move {short(found.id)} --to TARGET",
+    )
+
+
+async def _watch(
+    engine: Engine, run: str, out: TextIO, json: bool, ask: bool, site: CrashSite, interrupts: Interrupts,
+    at_server: ServerRun | None = None,
+) -> ExitCode:  # fmt: skip
+    import contextlib
+
+    from ...model.errors import Conflict
+    from ...terminal.ask import AskAtTerminal
+    from ...terminal.errors import ExitCode
+    from ...terminal.follow_run import Watch
+    from ...terminal.output import JsonView, TextView
+
+    view: View = JsonView(out) if json else TextView(await card_of(engine, run), out, crash_site=site)
+    asker = AskAtTerminal() if ask else None
+    how = None
+    if at_server is not None:
+        at_server.show_in(view)
+        how = at_server.how_to_answer
+    watch = Watch(engine, run, view, asker=asker, leave_waiting=True, owned=interrupts, how=how)
+    try:
+        code = await watch.follow()
+        return code if at_server is None else await at_server.exit_code(engine, run, code)
+    except OSError as error:  # nobody reads what it says any more
+        terminal = interrupts.terminal_went_away()
+        if not terminal and not isinstance(error, BrokenPipeError):
+            raise
+        with contextlib.suppress(Conflict):  # it has just ended by itself
+            await engine.runs.cancel(
+                run, reason="the terminal was closed" if terminal else "the reader of the output left"
+            )
+        with contextlib.suppress(TimeoutError):
+            await engine.runs.wait(run, timeout=10)
+        if terminal:
+            return ExitCode.CANCELLED
+        raise
+
+
+async def card_of(engine: AnyEngine, run: str) -> AgentCard | None:
+    """The card of a run's agent, as far as this store knows it."""
+    from ...model.errors import NotFound
+
+    found = await engine.runs.get(run)
+    try:
+        return await engine.agents.card(found.agent, found.version)
+    except NotFound:
+        return None

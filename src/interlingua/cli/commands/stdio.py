@@ -1,0 +1,41 @@
+"""`interlingua stdio`: agents over stdin and stdout, for programs that start their agents themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..options import Trace, examples, store_option
+
+EPILOG = examples(
+    "interlingua stdio --as editor agents.py",
+    "interlingua stdio --as mcp agents.py",
+    "interlingua stdio --as peer agents.py",
+    "interlingua stdio --as cap team:sales",
+    "interlingua stdio --as editor 'connect+http://127.0.0.1:8000/connect#echo'",
+    "interlingua stdio --as editor agents.py --trace wire.jsonl",
+)
+
+
+def stdio(
+    targets: Annotated[
+        list[str],
+        typer.Argument(metavar="TARGET...", help="What to serve: anything that can be run.", show_default=False),
+    ],
+    protocol: Annotated[str, typer.Option("--as", metavar="PROTOCOL", help="What to speak: editor, mcp, peer or cap.")],
+    trace: Trace = None,
+    store: Annotated[
+        Path | None,
+        store_option("`$INTERLINGUA_STORE`, else that of the config file, else the project's own"),
+    ] = None,
+) -> None:
+    """Serve agents on stdin and stdout, as editors and assistants expect it of what they start.
+
+    Standard output carries the protocol and nothing else: what agents print goes to standard error. Ends when its
+    standard input does; what still runs then is finished by the next process that serves the same agents.
+    """
+    from ..stdio_server import serve_pipes
+
+    raise typer.Exit(serve_pipes(targets, protocol, trace, store))

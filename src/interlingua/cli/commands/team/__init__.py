@@ -1,0 +1,1 @@
+"""`interlingua team`: checks a team, draws it and runs it."""

@@ -1,0 +1,1 @@
+"""`interlingua demo`: the guided tour."""

@@ -1,0 +1,114 @@
+"""What the parts of the demo are told with: paragraphs, requests that are shown as lines to paste, and answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from ...terminal.errors import CommandError
+
+_LONGEST = 150  # of a line that is shown
+
+
+class Wire:
+    """Requests to the server of the demo. Each is shown as the line that does the same in a shell."""
+
+    def __init__(self, address: str) -> None:
+        import httpx2  # here, because the other commands do not need it
+
+        self.address = address
+        self._http = httpx2.AsyncClient(base_url=address, timeout=60, trust_env=False)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, *, refused: bool = False
+    ) -> Any:
+        """One request, and its answer as JSON. `refused`: the answer is an error with HTTP status 400."""
+        self.shown(method, path, body, headers)
+        return await self.quietly(method, path, body, headers, (400,) if refused else (200, 202))
+
+    async def quietly(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None,
+        wanted: tuple[int, ...] = (200, 202),
+    ) -> Any:  # fmt: skip
+        sent = {} if body is None else {"json": body}
+        answer = await self._http.request(method, path, headers=headers, **sent)
+        if answer.status_code not in wanted:
+            raise CommandError(f"the server answered {answer.status_code} to {method} {path}: {answer.text[:300]}")
+        return answer.json()
+
+    def stream(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
+        """An answer that is read as it comes. It is not shown: `shown` does that."""
+        sent = {} if body is None else {"json": body}
+        return self._http.stream(method, path, headers=headers, **sent)
+
+    def shown(self, method: str, path: str, body: Any, headers: dict[str, str] | None, *options: str) -> None:
+        words = ["curl", "-s", *options, self.address + path]
+        for name, value in (headers or {}).items():
+            words += ["-H", f"{name}: {value}"]
+        if body is not None:
+            words += ["-H", "content-type: application/json", "-d", json.dumps(body)]
+        elif method != "GET":
+            words += ["-X", method]
+        prompt(shlex.join(words))
+
+
+def say(title: str, text: str) -> None:
+    """A paragraph of the tour."""
+    from rich.text import Text
+
+    from ...terminal.console import error_console
+
+    console = error_console()
+    console.print()
+    if title:
+        console.print(Text(title, "bold cyan"))
+    console.print(Text(text))
+
+
+def command(*lines: str) -> None:
+    """A line for our own program, or several that pass on what they say to the next."""
+    prompt(" | ".join(f"{program()} {line}" for line in lines))
+
+
+def program() -> str:
+    """How our program is started in another terminal in this folder: by its name, where a shell finds it by that."""
+    script = Path(sys.argv[0])
+    if script.name == "__main__.py":
+        return f"{path(Path(sys.executable))} -m interlingua"
+    found = shutil.which(script.name)
+    return script.name if found and Path(found).resolve() == script.resolve() else path(script)
+
+
+def path(file: Path) -> str:
+    """A file as a shell in this folder takes it, in the shorter of both ways."""
+    return shlex.quote(min(os.path.relpath(file), str(file.absolute()), key=len))
+
+
+def prompt(line: str) -> None:
+    """A line that is carried out, and that whoever reads it can carry out as well."""
+    from rich.text import Text
+
+    from ...terminal.console import error_console
+
+    error_console().print(Text.assemble(("$ ", "dim"), (line, "bold")), soft_wrap=True)
+
+
+def show(line: str) -> None:
+    """An answer, cut to a readable length."""
+    from ...terminal.console import clean, console
+
+    line = clean(line)
+    cut = line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+    console().print(cut, markup=False, highlight=False, soft_wrap=True)
+
+
+def show_json(value: Any) -> None:
+    show(json.dumps(value, ensure_ascii=False))

@@ -1,0 +1,32 @@
+"""Serves agents on our own stdin and stdout: the work behind `interlingua stdio`, however it was read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def serve_pipes(targets: list[str], protocol: str, trace: Path | None, store: Path | None) -> int:
+    """Serve until the peer is gone. Returns the exit code."""
+    from ..transports.process.pipes import divert_stdio
+
+    pipes = divert_stdio()  # before anything of the user's is imported
+    from ..terminal.session import finish
+
+    return finish(_serve(targets, protocol, trace, store, pipes))
+
+
+async def _serve(
+    targets: list[str], protocol: str, trace: Path | None, store: Path | None, pipes: tuple[int, int]
+) -> int:
+    from ..protocols.targets import load_to_serve, parse
+    from ..server.paths import Place
+    from ..server.stdio import serve_stdio
+
+    parsed = [parse(target) for target in targets]
+    place = Place(store, parsed)
+    agents = [agent for target in parsed for agent in await load_to_serve(target, place.project.root)]
+    project = place.project.claim(place.store)
+    await serve_stdio(
+        protocol, place.store, agents, pipes, trace=trace, bus=place.bus, project=project, root=place.project.root
+    )
+    return 0

@@ -1,0 +1,1 @@
+"""Tells which protocols an address or a command speaks."""

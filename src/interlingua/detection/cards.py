@@ -1,0 +1,83 @@
+"""What the handshakes and cards of the protocols tell, read with care: they are strangers'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..protocols.editor import wire
+from .findings import Listed, Spoken, first_line, flat, list_of, object_of, text_of
+
+
+def described_mcp(result: dict[str, Any], target: str) -> Spoken:
+    """What an initialize result tells."""
+    able = object_of(result.get("capabilities"))
+    info = object_of(result.get("serverInfo"))
+    has_agents = any(isinstance(at, dict) and "agents" in at for at in (able, able.get("experimental")))
+    spoken = Spoken(
+        protocol="mcp" if has_agents else "mcp-tools", target=target if has_agents else None,
+        name=text_of(info.get("name")), version=text_of(info.get("version")),
+        protocol_versions=[text_of(result.get("protocolVersion"))], capabilities=flat(able),
+    )  # fmt: skip
+    if not has_agents:
+        spoken.notes.append("it has no agents to mount; a team can use its tools (mcp_bindings of a manifest)")
+    if not isinstance(result.get("protocolVersion"), str):
+        spoken.wrong.append("its initialize result has no protocolVersion that is a text")
+    return spoken
+
+
+def add_agents(spoken: Spoken, listed: dict[str, Any] | None) -> None:
+    agents = listed.get("agents") if listed is not None else None
+    if not isinstance(agents, list):
+        spoken.wrong.append("it declares agents, and agents/list gives no list of them")
+        return
+    for one in agents:
+        if not isinstance(one, dict) or not isinstance(one.get("name"), str):
+            spoken.wrong.append("it lists an agent without a name")
+            continue
+        spoken.agents.append(Listed(one["name"], first_line(one.get("description"))))
+
+
+def described_peer(card: dict[str, Any], target: str) -> Spoken:
+    """What an AgentCard tells."""
+    skills = list_of(card.get("skills"))
+    spoken = Spoken(
+        protocol="peer", target=target, name=text_of(card.get("name")), version=text_of(card.get("version")),
+        protocol_versions=[text_of(card.get("acp_version"))], capabilities=flat(card.get("capabilities")),
+        agents=[
+            Listed(text_of(one.get("id")) or text_of(one.get("name")), first_line(one.get("description")))
+            if isinstance(one, dict) else Listed(str(one)) for one in skills
+        ],
+    )  # fmt: skip
+    if not skills:
+        spoken.notes.append("its card names no skills: it is mounted as one agent, which takes messages")
+    return spoken
+
+
+def described_editor(result: dict[str, Any], target: str) -> Spoken:
+    """What an initialize result tells."""
+    info = object_of(result.get("agentInfo"))
+    version = result.get("protocolVersion")
+    spoken = Spoken(
+        protocol="editor", target=target, name=text_of(info.get("name")), version=text_of(info.get("version")),
+        protocol_versions=[str(version)], capabilities=flat(result.get("agentCapabilities")),
+        agents=_editor_agents(result) or [Listed(text_of(info.get("name")) or "agent", text_of(info.get("title")))],
+    )  # fmt: skip
+    methods = result.get("authMethods")
+    if isinstance(methods, list) and methods:
+        names = ", ".join(str(one.get("id") if isinstance(one, dict) else one) for one in methods)
+        spoken.notes.append(f"it may want a login first: {names}")
+    if not isinstance(version, int) or isinstance(version, bool):
+        spoken.wrong.append(f"its protocolVersion is {version!r}; it is an integer")
+    return spoken
+
+
+def _editor_agents(result: dict[str, Any]) -> list[Listed]:
+    """The agents between which a session at one of ours can choose. Others tell of theirs in a session alone."""
+    told = [object_of(one) for one in list_of(object_of(result.get("_meta")).get(wire.META_AGENTS))]
+    names = [text_of(one.get("name")) for one in told]
+    keys = [f"{name}@{text_of(one.get('version'))}" for name, one in zip(names, told, strict=True)]
+    return [
+        Listed(name if names.count(name) == 1 else key, first_line(one.get("description")))
+        for name, key, one in zip(names, keys, told, strict=True)
+        if name
+    ]

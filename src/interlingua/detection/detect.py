@@ -1,0 +1,82 @@
+"""Tells which of the protocols something speaks, by speaking each of them to it.
+
+Four of the five are called ACP, and others go by that name too. `addresses` looks at what answers at an address,
+`commands` at what a program says over its pipes, `links` at a node behind an acp:// link, `sockets` at a WebSocket; all
+give `Spoken`. What is wrong there as far as it shows without running anything is found by `closer`.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+from ..model.errors import Unavailable
+from ..protocols.targets import COMMANDS
+from .findings import OURS, Spoken
+
+__all__ = ["OURS", "Spoken", "addressed", "detected", "inspect"]
+
+_NAME = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(/\S*)?")
+_HOST = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}(/\S*)?")
+
+_PREFERRED = ("connect", "peer", "mcp", "cap", "editor")  # the first has threads, and runs that outlive connections
+
+
+async def inspect(text: str, headers: dict[str, str] | None = None) -> tuple[list[Spoken], list[str]]:
+    """Every protocol that is spoken by what a text names (an address, a link, a command), and what was odd."""
+    from . import quick_check
+
+    found, odd = await _spoken(text, headers)
+    await quick_check.look(found, headers)
+    return found, odd
+
+
+def addressed(text: str) -> str:
+    """HOST:PORT as people write it is an address of HTTP, unless there is a program of that name."""
+    host = _HOST.fullmatch(text)
+    if host is None or host[1] in COMMANDS or shutil.which(text) is not None:
+        return text
+    return f"http://{text}"
+
+
+async def _spoken(text: str, headers: dict[str, str] | None) -> tuple[list[Spoken], list[str]]:
+    from ..transports.process.child_process import words_of
+
+    text = addressed(text)
+    scheme, mark, rest = text.partition("://")
+    kind = scheme.rpartition("+")[2]
+    if mark and kind in ("http", "https") and " " not in scheme:
+        from .at_address import look as at_address
+
+        return await at_address(f"{kind}://{rest}".partition("#")[0], headers)
+    if mark and kind in ("ws", "wss") and " " not in scheme and not scheme.startswith("acp"):
+        from .websockets import look as at_socket
+
+        return await at_socket(f"{kind}://{rest}".partition("#")[0], headers)
+    if mark and " " not in scheme:
+        from .node_links import look as at_link
+
+        return await at_link(text), []
+    from .over_pipes import look as at_command
+
+    command = next((text.removeprefix(f"{kind}:") for kind in COMMANDS if text.startswith(f"{kind}:")), text)
+    words = words_of(command, "inspect")
+    try:
+        return await at_command(words, command)
+    except Unavailable as error:
+        hint = f"; if it is an address, write it as one: http://{command}" if _NAME.fullmatch(command) else ""
+        raise Unavailable(f"{error.message}{hint}", transient=False) from None
+
+
+async def detected(url: str, headers: dict[str, str] | None = None) -> Spoken:
+    """The protocol to speak at an address that names none. Raises Unavailable where there is none of ours."""
+    from .at_address import look
+
+    found, odd = await look(url, headers)
+    for protocol in _PREFERRED:
+        for spoken in found:
+            if spoken.protocol == protocol and spoken.target is not None:
+                return spoken
+    others = ", ".join(spoken.title for spoken in found)
+    instead = [f"it speaks {others}"] if others else odd
+    raise Unavailable("; ".join([f"{url} speaks none of these protocols", *instead]), transient=False)

@@ -1,0 +1,20 @@
+"""Looks at the node behind an acp:// link, by the card that it tells to whoever connects."""
+
+from __future__ import annotations
+
+from ..model.errors import Unavailable
+from ..protocols.peer.mount.credentials import MountSettings
+from ..protocols.peer.mount.credentials import look as look_at
+from ..protocols.peer.wire import links
+from .cards import described_peer
+from .findings import Spoken
+
+
+async def look(link: str) -> list[Spoken]:
+    """What the node says of itself. Raises Unavailable where it cannot be reached."""
+    parsed = links.parse(link)
+    try:
+        card = await look_at(parsed, MountSettings.from_environment())
+    except ConnectionError as error:
+        raise Unavailable(str(error)) from error
+    return [described_peer(card, link)]

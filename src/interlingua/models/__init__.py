@@ -1,0 +1,1 @@
+"""Agents that a language model drives, through pydantic-ai."""

@@ -1,0 +1,1 @@
+"""What all mounts share: credentials and settings, connections that are kept while they are used."""

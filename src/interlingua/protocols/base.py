@@ -1,0 +1,70 @@
+"""The protocols, one folder each with the same file names: wire, translate, server (the door), client (the mount).
+
+A protocol registers under the entry point `interlingua.protocols` with a `Protocol`; built-in ones do it the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+from typing import Protocol as Protocol_
+
+import msgspec
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+    from starlette.types import Scope
+
+    from ..engine.engine import Engine
+    from ..engine.ports import Replica
+    from ..model.run import Caller
+    from ..transports.channel import Channel
+    from ..transports.jsonrpc.connection import Trace
+
+__all__ = ["Bound", "Door", "Opening", "Protocol"]
+
+
+class Bound(Protocol_):
+    """What of a door is bound to one process, where several serve one store."""
+
+    def elsewhere(self, scope: Scope) -> str | None:
+        """What a request names that is not here; None for all that can be answered here. Looks at the head alone, and
+        reads nothing."""
+        ...
+
+    async def locate(self, named: str, caller: Caller | None) -> Replica | None:
+        """The replica that has it. None: it is here now, or nobody has it, and the answer is this one's to give. Who
+        asks may be unknown."""
+        ...
+
+
+class Opening(msgspec.Struct):
+    """What a door is told when the engine is up."""
+
+    address: str  # of the shared app
+    listeners: bool  # whether it may open ports of its own
+    serve: Callable[..., Awaitable[str]]  # (ASGI app, host, ports to try, …) → the address where that is answered
+
+
+class Door(msgspec.Struct):
+    """What a protocol adds to the HTTP app: routes under its prefix, and a line that a newcomer can paste."""
+
+    routes: list[Any]  # starlette routes
+    hint: Callable[[str, str], str]  # (base address, agent name) → a command line
+    close: Callable[[], Awaitable[None]] | None = None  # when the server stops: ends what would stay open for ever
+    start: Callable[[Opening], Awaitable[list[str]]] | None = None  # begins its own work; gives lines for the owner
+    stop: Callable[[], Awaitable[None]] | None = None  # ends it, when nobody can ask any more
+    bound: Any = None  # what is bound to one process: `Bound`
+
+
+class Protocol(msgspec.Struct):
+    name: str
+    title: str
+    prefix: str = ""  # of its HTTP door
+    door: Callable[..., Door] | None = None  # (engine, authenticator, what the owner set of it…)
+    stdio: Callable[[Engine, Channel, Trace | None], Awaitable[None]] | None = None  # serves one peer over pipes
+    loaders: dict[str, Callable[[Any], Awaitable[list[Any]]]] = {}  # kinds of target that it can mount
+
+
+if TYPE_CHECKING:
+    Routes = list[BaseRoute]

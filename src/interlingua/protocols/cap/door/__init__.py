@@ -1,0 +1,1 @@
+"""The door: our agents for clients of this protocol."""

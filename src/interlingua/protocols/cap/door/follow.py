@@ -1,0 +1,85 @@
+"""Reading the log of a task as it grows, as updates of its conversation: what the stream of the door and the lines of
+stdio have in common. It ends with the task, or with the part of it that is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+
+from ....engine.engine import Engine
+from ....model.delta import ABSENT
+from ....model.errors import QuestionNotFound, RunNotFound
+from ....model.events import Event, RunRestarted, Said
+from ....model.run import Question
+from ....model.team.manifest import USER
+from ..projection import START, Conversation, Place, Update, View
+
+_PAGE_BYTES = 256 * 1024  # of the log, read at once
+_SETTLED = 1.0
+"""Seconds without news after which a part of a task that has ended is told: what its participants said comes to the
+log of the whole a moment later than its end."""
+
+
+async def snapshot(engine: Engine, run: str, view: View) -> list[Update]:
+    """All updates so far."""
+    conversation, found = Conversation(run, view), list[Update]()
+    async for event in engine.runs.events(run, follow=False):
+        found += await _fed(engine, conversation, event)
+    return found
+
+
+async def follow(
+    engine: Engine, run: str, view: View, after: Place = START, *, keep_alive: float = 15.0, part: str | None = None
+) -> AsyncIterator[list[Update]]:
+    """Updates after a place, as they come. An empty list says that nothing came for so many seconds. Whoever takes a
+    list may empty it.
+
+    `part` is the run of the part that is read, where that is not the whole task.
+    """
+    conversation = Conversation(run, view)
+    # What the reader has is put together first, uncomposed: a composed event could begin before its place.
+    cursor = 0
+    while cursor < after[0] and (batch := await engine.runs.page(run, cursor, after[0] - cursor, _PAGE_BYTES)):
+        wanted = [event for event in batch if event.seq <= after[0]]
+        found = [update for event in wanted for update in await _fed(engine, conversation, event)]
+        if missed := [update for update in found if update.place > after]:
+            yield missed
+        cursor = batch[-1].seq
+    reader = engine.runs.reader(run, after=after[0])
+    loop, until = asyncio.get_running_loop(), math.inf
+    try:
+        while not reader.over and loop.time() < until:
+            try:
+                batch = await reader.read(min(_SETTLED, keep_alive) if part is not None else keep_alive)
+            except RunNotFound:  # deleted while it was read
+                return
+            found = [update for event in batch for update in await _fed(engine, conversation, event)]
+            if found or not (batch or reader.over):
+                del batch  # a reader that is slow holds nothing but what it is given
+                yield found
+            if part is not None and until == math.inf and await _ended(engine, part):
+                until = loop.time() + _SETTLED
+    finally:
+        reader.close()
+
+
+async def _fed(engine: Engine, conversation: Conversation, event: Event) -> list[Update]:
+    body = event.body
+    asked: Question | None = None
+    if isinstance(body, Said) and body.recipient == USER and isinstance(body.message.metadata.get("question"), str):
+        try:
+            asked = (await engine.questions.get(body.message.metadata["question"])).question
+        except QuestionNotFound:
+            asked = None
+    output = await engine.runs.kept_output(event) if isinstance(body, RunRestarted) else ABSENT
+    return conversation.feed(event, asked, output)
+
+
+async def _ended(engine: Engine, run: str) -> bool:
+    row = await engine.runs.find_row(run)
+    return row is None or row.status.final
+
+
+__all__ = ["follow", "snapshot"]

@@ -1,0 +1,240 @@
+"""Takes in what somebody outside says: starts tasks, answers questions, tells participants, cancels.
+
+Who speaks is checked here. A caller is the user and the orchestrator of its own tasks; to speak as an agent needs a
+scope of its own, and no agent hands work over from outside: that is done within its run, where the gate is. The time of
+a message is when it came in, whatever its sender says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from ....engine.engine import Engine
+from ....model import trace_context
+from ....model.card import AgentCard
+from ....model.content import Message
+from ....model.error_numbers import ErrorNumber
+from ....model.errors import AlreadyFinished, Conflict, Denied, InvalidAnswer, InvalidRequest, NotFound, ThreadNotFound
+from ....model.run import Caller, Question, RunRequest
+from ....model.team.manifest import ORCHESTRATOR, USER, instance_of
+from ....model.team.oversight import is_review
+from ....model.trace_context import Carrier
+from ....security import scopes
+from .. import translate, wire
+from .task_ids import MAX_NAME, Found, TaskBook
+
+log = logging.getLogger("interlingua.cap")
+
+MOST_REFUSALS = 100
+"""Refusals that strangers can have put on record in one task of somebody else: its log is not theirs to fill."""
+_REMEMBERED = 10_000
+_BEGINS_WITHIN = 10.0  # seconds that a message waits for the task that it is about
+
+
+class Taken(msgspec.Struct, omit_defaults=True):
+    """What became of a message."""
+
+    task_id: str
+    run_id: str
+    status: str
+    agent: str = ""  # who has the task
+    question: str | None = None  # that was answered
+
+
+class Desk:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.book = TaskBook(engine)
+        self._refusals: Counter[str] = Counter()  # of strangers, by the run of the task
+
+    async def take(self, message: wire.AnyMessage, caller: Caller, trace: Carrier | None = None) -> Taken:
+        """`trace` is what the message came under, where the wire has a place for that beside it."""
+        outside = message.sender_id in (USER, ORCHESTRATOR)
+        if not outside:
+            await self._check_speaker(message, caller)
+        match message:
+            case wire.DelegationNotice():
+                if not outside:
+                    raise await self._refuse(
+                        message, caller,
+                        f"{message.sender_id} hands work over within its own run, and nowhere else: tasks are begun "
+                        f"by {ORCHESTRATOR} or {USER}",
+                    )  # fmt: skip
+                return await self.begin(message, caller, trace)
+            case wire.ErrorResponse(error_code=ErrorNumber.CANCELLED) if outside:
+                return await self.cancel(message.task_id, caller, message.error_message)
+        found = await self.book.find(message.task_id, caller, "answer")
+        if outside and found.run.caller != caller.id and scopes.EVERYTHING not in caller.scopes:
+            raise await self._refuse(message, caller, f"the task {message.task_id} is not yours to speak in")
+        if found.view.team and not found.view.label:
+            found = await self._begun(found, message, caller)
+        taken = Taken(found.view.part, found.run.id, found.run.status.value, found.view.agent)
+        if not outside:
+            await self._tell(found, message, "agent")
+            return taken
+        question = await self._meant(found, message, caller)
+        if question is None:
+            await self._tell(found, message, "user")
+        else:
+            taken.question = question.id
+            await self._answer(question, message, caller)
+        return taken
+
+    async def _begun(self, found: Found, message: wire.AnyMessage, caller: Caller) -> Found:
+        """A task that was taken a moment ago, once somebody takes part in it: who speaks right after it is heard."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_BEGINS_WITHIN):
+                if await self.engine.teams.label_of(found.run.id):
+                    return await self.book.find(message.task_id, caller, "answer")
+        return found
+
+    # -- who speaks ---------------------------------------------------------------------------------------
+
+    async def _check_speaker(self, message: wire.AnyMessage, caller: Caller) -> None:
+        decision = scopes.may_speak_as(caller, message.sender_id)
+        if not decision:
+            raise await self._refuse(message, caller, decision.reason)
+
+    async def _refuse(self, message: wire.AnyMessage, caller: Caller, why: str) -> Denied:
+        log.warning(
+            "refused a %s of %s for %s in task %r, sent by caller %s: %s", message.type, message.sender_id,
+            message.recipient_id, message.task_id[:MAX_NAME], caller.id, why,
+        )  # fmt: skip
+        whole = message.task_id.partition(".")[0]
+        with contextlib.suppress(NotFound, Denied):
+            who, more = f"{message.sender_id}, said by caller {caller.id}", ""
+            try:
+                root = (await self.book.find(whole, caller)).run.id
+            except NotFound:  # somebody else's, perhaps: they should know
+                root = (await self.engine.teams.task(whole)).root
+                if len(self._refusals) >= _REMEMBERED:
+                    self._refusals.clear()
+                self._refusals[root] += 1
+                if self._refusals[root] > MOST_REFUSALS:
+                    return Denied(why)
+                if self._refusals[root] == MOST_REFUSALS:
+                    more = "; more of the kind are not put on record here"
+            told = f"a {message.type} of {who} was refused: {why}{more}"
+            await self.engine.teams.refuse(root, message.recipient_id, told)
+        return Denied(why)
+
+    # -- tasks --------------------------------------------------------------------------------------------
+
+    async def begin(self, notice: wire.DelegationNotice, caller: Caller, trace: Carrier | None = None) -> Taken:
+        """Begin a task under the id that its sender gave it. The same notice again is the same task."""
+        task = notice.task_id
+        if len(task) > MAX_NAME or not task.isprintable():
+            raise InvalidRequest(f"/task_id has up to {MAX_NAME} characters that can be printed", path="/task_id")
+        told = notice.metadata or {}
+        version = told.get("version")
+        card = self.book.card(notice.recipient_id, caller, version if isinstance(version, str) else None)
+        scopes.require(caller, "run", card.key)
+        said = translate.model_message(notice)
+        for name in ("stream", *trace_context.NAMES):  # how it is read, and what it is part of, makes it no other task
+            said.metadata.pop(name, None)
+        thread = await self._thread(told.get("thread"), card, caller)
+        run = await self.engine.runs.submit(
+            RunRequest(
+                card.name, card.version, translate.input_of(notice, card), told.get("config"), messages=[said],
+                metadata=translate.metadata_of(notice),
+                caller=caller, thread=thread, create_thread=thread is not None,
+                when_busy="reject" if thread is None else "enqueue", key=f"cap {task}",
+                trace=trace or trace_context.read(told),
+                extra={"cap": {"task": task, "sender": notice.sender_id}},
+            )
+        )  # fmt: skip
+        await self.book.name(caller, task, run.id)
+        return Taken(task, run.id, run.run.status.value, self.book.id_of(card.name))
+
+    async def _thread(self, named: Any, card: AgentCard, caller: Caller) -> str | None:
+        """The thread that a task shall share with others. One of somebody else is not there, and one that holds the
+        state of another agent is not for this one: it would be overwritten."""
+        if named is None:
+            return None
+        if not isinstance(named, str) or not named or len(named) > MAX_NAME or not named.isprintable():
+            raise InvalidRequest(
+                f"/metadata/thread has up to {MAX_NAME} characters that can be printed", path="/metadata/thread"
+            )
+        found = await self.engine.threads.find(named)
+        if found is not None:
+            if not scopes.sees(caller, found.caller):
+                raise ThreadNotFound(f"there is no thread {named}")
+            await self.engine.threads.check_state(found, card)
+        return named
+
+    async def cancel(self, task: str, caller: Caller, reason: str = "") -> Taken:
+        """Stop a task, or a part of one."""
+        found = await self.book.find(task, caller, "cancel")
+        run = found.part.run if found.part is not None and found.view.below else found.run.id
+        # Also a part that works sealed: whose task it is may stop it, and learns no more of it than that it stopped.
+        with contextlib.suppress(AlreadyFinished):
+            await self.engine.runs.cancel(run, by=caller, reason=reason, sealed=True)
+        status = (await self.engine.runs.get(run, sealed=True)).status
+        agent = found.part.agent if found.part is not None else found.view.agent
+        return Taken(found.view.part, run, status.value, agent)
+
+    # -- questions ----------------------------------------------------------------------------------------
+
+    async def _meant(self, found: Found, message: wire.AnyMessage, caller: Caller) -> Question | None:
+        """The question that a message answers: the one that it names, or the only one that its recipient asks."""
+        told = message.metadata or {}
+        judges = isinstance(message, wire.OversightInquiry) or "verdict" in told
+        recipient = message.recipient_id
+        asked = [q for asker, q in await self.book.questions(found, caller) if asker == recipient]
+        if "question" in told:
+            named = next((question for question in asked if question.id == told["question"]), None)
+            if named is None and told["question"] is not None:
+                raise await self._no_question(found, told["question"], recipient)
+            return named
+        if isinstance(message, wire.ErrorResponse):
+            return None
+        asked = [question for question in asked if is_review(question)] if judges else asked
+        if len(asked) > 1:
+            raise Conflict(
+                f"{recipient} asks {len(asked)} questions; say in metadata.question which one is answered",
+                details={"questions": [translate.asked(question) for question in asked]},
+            )
+        if judges and not asked:
+            raise Conflict(f"no result of {recipient} waits for a verdict")
+        return asked[0] if asked else None
+
+    async def _no_question(self, found: Found, id_: Any, recipient: str) -> Exception:
+        if isinstance(id_, str):
+            with contextlib.suppress(NotFound):
+                record = await self.engine.questions.get(id_)
+                if found.run.id in record.runs and record.state != "open":
+                    return record.too_late()
+        return NotFound(f"{recipient} asks no question {str(id_)[:80]} in this task")
+
+    async def _answer(self, question: Question, message: wire.AnyMessage, caller: Caller) -> None:
+        value = translate.answer_in(message, question, review=is_review(question))
+        try:
+            await self.engine.questions.answer(question.id, value, by=caller, door="cap")
+        except InvalidAnswer as error:
+            details = {**(error.details or {}), **translate.asked(question)}
+            raise InvalidAnswer(
+                f"{error.message}; put an answer that fits answer_schema into metadata.answer", path=error.path,
+                details=details,
+            ) from None  # fmt: skip
+
+    # -- telling ------------------------------------------------------------------------------------------
+
+    async def _tell(self, found: Found, message: wire.AnyMessage, role: Any) -> None:
+        said: Message = translate.model_message(message, role)
+        if found.view.team:
+            if not found.view.label:
+                raise Conflict(f"the task {found.view.task} has not begun yet; nobody takes part in it")
+            if role == "agent" and message.sender_id not in {part.agent for part in found.parts}:
+                raise NotFound(f"{message.sender_id} takes no part in {found.view.task}")
+            await self.engine.teams.tell(found.view.label, message.recipient_id, said, sender=message.sender_id)
+            return
+        if role == "agent" or instance_of(message.recipient_id)[0] != found.view.agent:
+            who = message.sender_id if role == "agent" else message.recipient_id
+            raise NotFound(f"{who} takes no part in {found.view.task} (there is: {found.view.agent})")
+        await self.engine.runs.send(found.run.id, said)

@@ -1,0 +1,231 @@
+"""Tasks as a caller names them: by the id that it gave them, by what the engine calls them, or by the id of their run.
+
+A caller's own ids mean something only to that caller. What is not theirs to see is not there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from ....engine.engine import Engine
+from ....engine.ports import Task
+from ....model.card import AgentCard
+from ....model.errors import AgentNotFound, Conflict, InvalidRequest, RunNotFound, TaskNotFound
+from ....model.events import Said
+from ....model.filters import RunFilter
+from ....model.run import Caller, Question, Run
+from ....model.team import manifest as teams
+from ....model.team.manifest import ORCHESTRATOR, Manifest
+from ....model.team.task_ids import is_task
+from ....security import scopes
+from .. import translate
+from ..projection import View
+
+MAX_NAME = 200  # characters of an id that a caller gives to a task
+LINK = "cap task"
+BESIDE = "cap task beside"
+"""Links a caller's name to a task of the same caller that is named like a part of it, such as Q1 to the task Q1.1."""
+
+_DEEPEST = 32  # readings of an id that are tried
+_LONGEST = 2 * MAX_NAME
+_PAGE = 200
+_REMEMBERED = 10_000
+
+
+class Found(msgspec.Struct):
+    """A task, or a part of one, that somebody asked for."""
+
+    run: Run  # of the whole
+    view: View
+    parts: list[Task] = []  # of a team's task, in the order in which they began
+    part: Task | None = None  # the one that is meant
+
+
+class TaskBook:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._labels: dict[str, str] = {}  # by the run of the whole; they never change
+
+    # -- participants -------------------------------------------------------------------------------------
+
+    def entry(self, agent: str) -> Manifest | None:
+        """The agent with which a team begins; None where this is no team."""
+        team = self.engine.teams.find(agent)
+        return teams.entry_of(team) if team is not None else None
+
+    def ids(self) -> dict[str, str]:
+        """What each agent is called here: a team like its entry agent, where only one has that name."""
+        names = dict.fromkeys(agent.card.name for agent in self.engine.agents)
+        meant = Counter(self.id_of(name) for name in names)
+        return {name: id_ if meant[id_ := self.id_of(name)] == 1 else teams.cap_id(name) for name in names}
+
+    def id_of(self, agent: str) -> str:
+        entry = self.entry(agent)
+        return entry.id if entry is not None else teams.cap_id(agent)
+
+    def card(self, id_: str, caller: Caller, version: str | None = None) -> AgentCard:
+        """The agent that is meant by an id. One that the caller may not run is not there, unless it may be seen."""
+        wanted = id_.partition("#")[0]
+        name = self._name(wanted)
+        agent = self.engine.agents.find(name, version)
+        if agent is None or not any(scopes.may(caller, action, agent.card.key) for action in ("run", "read")):
+            known = ", ".join(i for n, i in self.ids().items() if scopes.may(caller, "run", n)) or "nobody"
+            which = f"{wanted[:80]} in version {version[:80]}" if version is not None else wanted[:80]
+            said = f"there is no agent {which} to begin with (there are: {known})"
+            raise AgentNotFound(said) if agent is not None else self.engine.agents.no_agent(name, said)
+        return agent.card
+
+    def _name(self, id_: str) -> str:
+        """The name of the agent, or of the team, that an id means: an agent's own comes first."""
+        try:
+            name = teams.agent_name(id_)
+        except InvalidRequest:
+            return id_  # that of no agent
+        begun = [team for team in self.engine.teams.names() if self.id_of(team) == id_]
+        if self.engine.agents.find(name) is not None or not begun:
+            return name
+        if len(begun) > 1:
+            raise Conflict(f"{id_} begins several teams; send to one of {', '.join(map(teams.cap_id, begun))}")
+        return begun[0]
+
+    # -- tasks --------------------------------------------------------------------------------------------
+
+    async def name(self, caller: Caller, task: str, run: str) -> None:
+        """From now on this run is what the caller calls by that id."""
+        foreign = _own(caller, task)
+        if await self.engine.links.add(LINK, foreign, run) != run:  # of a run that was deleted
+            await self.engine.links.remove(LINK, foreign)
+            await self.engine.links.add(LINK, foreign, run)
+        for whole, _ in translate.readings(task)[1:]:
+            await self.engine.links.add(BESIDE, _own(caller, whole), run)
+
+    async def find(self, task: str, caller: Caller, action: scopes.Action = "read") -> Found:
+        missing = TaskNotFound(f"there is no task {task[:80]}")
+        root, name, below = await self._root(task, caller)
+        try:
+            run = await self.engine.runs.get(root)
+        except RunNotFound:
+            raise missing from None
+        if run.parent is not None or not scopes.sees(caller, run.caller):
+            raise missing
+        scopes.require(caller, action)
+        if not scopes.may(caller, action, f"{run.agent}@{run.version}"):
+            raise missing
+        view = await self.view(run, name, caller)
+        view.below = below
+        found = Found(run, view)
+        if view.label:
+            found.parts = await self.engine.teams.tasks(view.label)
+            found.part = next((one for one in found.parts if one.label == view.label + below), None)
+        if below and found.part is None:
+            raise missing
+        return found
+
+    async def _root(self, task: str, caller: Caller) -> tuple[str, str, str]:
+        readings = translate.readings(task)[:_DEEPEST] if len(task) <= _LONGEST else []
+        for name, below in readings:
+            linked = await self.engine.links.find(LINK, _own(caller, name))
+            if linked is not None:
+                return linked, name, below
+        if is_task(task):
+            whole, _, rest = task.partition(".")
+            parts = await self.engine.teams.tasks(whole)
+            if parts:
+                return parts[0].root, whole, f".{rest}" if rest else ""
+        for name, below in readings:
+            if await self.engine.runs.exists(name):
+                return name, name, below
+        return task, task, ""
+
+    async def _stored_card(self, run: Run) -> AgentCard | None:
+        return await self.engine.agents.find_card(run.agent, run.version)
+
+    async def view(self, run: Run, name: str, caller: Caller) -> View:
+        agent = self.engine.agents.find(run.agent, run.version)
+        card = agent.card if agent is not None else await self._stored_card(run)
+        team = self.engine.teams.find(run.agent) is not None or (
+            run.request is not None and run.request.authority is not None
+        )
+        # Where another task has the name of a part, names of parts begin with the id of the run, which is no task's.
+        beside = team and await self.engine.links.find(BESIDE, _own(caller, name)) is not None
+        return View(
+            name, self.id_of(run.agent), await self.label(run.id) if team else "",
+            parts_of=run.id if beside else "", team=team, caller=caller.id,
+            output_text=card.output_text if card is not None else None,
+            input_text=card.input_text if card is not None else None,
+        )  # fmt: skip
+
+    async def label(self, root: str) -> str:
+        """What the engine calls the task of a team's run; empty where it has not begun."""
+        if root not in self._labels:
+            async for event in self.engine.runs.events(root, follow=False):
+                body = event.body
+                if isinstance(body, Said) and body.form == "delegation" and body.sender == ORCHESTRATOR:
+                    if len(self._labels) >= _REMEMBERED:
+                        self._labels.clear()
+                    self._labels[root] = body.task
+                    break
+        return self._labels.get(root, "")
+
+    async def own_name(self, run: Run, caller: Caller) -> str:
+        """What a caller calls a run of which only the run is known."""
+        cap = run.request.extra.get("cap") if run.request is not None else None
+        name = cap.get("task") if isinstance(cap, dict) and run.caller == caller.id else None
+        if isinstance(name, str):
+            return name
+        return (await self.label(run.id) if self.engine.teams.find(run.agent) is not None else "") or run.id
+
+    async def page(self, caller: Caller, limit: int, offset: int) -> tuple[list[Run], int | None]:
+        """Whole tasks that a caller may see, newest first, and where the next page begins."""
+        scopes.require(caller, "read")
+        own = None if scopes.sees(caller, "*") else caller.id
+        found: list[Run] = []
+        while True:
+            rows = await self.engine.runs.search(RunFilter(caller=own, limit=_PAGE, offset=offset))
+            for row in rows:
+                offset += 1
+                if row.parent is None and scopes.may(caller, "read", f"{row.agent}@{row.version}"):
+                    found.append(row)
+                    if len(found) == limit:
+                        return found, offset
+            if len(rows) < _PAGE:
+                return found, None
+
+    # -- questions ----------------------------------------------------------------------------------------
+
+    async def questions(self, found: Found, caller: Caller) -> list[tuple[str, Question]]:
+        """What is asked in a task and may be answered by a caller, with who asks it."""
+        asked = await self.engine.questions.open(run=found.run.id, limit=_PAGE)
+        mine = [question for question in asked if question.answerer in (None, caller.id)]
+        return [(await self._asker(found, question), question) for question in mine]
+
+    async def _asker(self, found: Found, question: Question) -> str:
+        row = await self.engine.runs.find_row(question.run)
+        path = [*row.path.strip("/").split("/"), row.id] if row is not None else []
+        by_run = {part.run: part.agent for part in found.parts}
+        return next((by_run[run] for run in reversed(path) if run in by_run), found.view.agent)
+
+
+def _own(caller: Caller, task: str) -> str:
+    """A caller's own name for a task. Both can have spaces in them, but no ends of lines."""
+    return f"{caller.id}\n{task}"
+
+
+async def tree(book: TaskBook, found: Found) -> list[dict[str, Any]]:
+    """The parts of a task below the one that is meant, as they stand."""
+    below: dict[str, list[dict[str, Any]]] = {}
+    top = found.view.label + found.view.below
+    for part in found.parts:
+        row = await book.engine.runs.find_row(part.run)
+        told: dict[str, Any] = {"task_id": found.view.name(part.label), "agent": part.agent}
+        if row is not None:
+            told["status"] = row.status.value
+        if part.review:
+            told["review"] = True
+        told["subtasks"] = below.setdefault(part.label, [])
+        if part.parent is not None:
+            below.setdefault(part.parent, []).append(told)
+    return below.get(top, [])

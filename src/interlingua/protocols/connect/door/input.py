@@ -1,0 +1,126 @@
+"""What a request says in its path, query and headers, read leniently where published clients are, and refused with the
+name of what is wrong."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from ....model.card import AgentCard
+from ....model.content import Message, read_part
+from ....model.errors import InvalidRequest
+from ....model.prompt_input import prompt_input
+from ....model.run import Caller, Run
+from ....security import scopes
+from ..projection import Place, place_of
+
+_SECONDS = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+def check_uuid(given: str, name: str) -> None:
+    """Ids that a client chooses are UUIDs, as the protocol says; those that it only asks for are looked up."""
+    if not _UUID.fullmatch(given):
+        raise InvalidRequest(f"{name} is {given!r}; it is a UUID, or left out (at /{name})", path=f"/{name}")
+
+
+_UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
+
+
+def check_url(given: str, name: str) -> None:
+    """An absolute http or https address. Whether it may be called is for the egress guard to say, when it is."""
+    try:
+        url = urlsplit(given)
+        fits = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        fits = False
+    if not fits or not given.isprintable() or " " in given:
+        shown = given if len(given) <= 100 else given[:100] + "…"
+        raise InvalidRequest(f"{name} is {shown!r}; it is an absolute http or https URL (at /{name})", path=f"/{name}")
+
+
+def agent_input(given: Any, card: AgentCard) -> tuple[Any, list[Message]]:
+    """The input of an agent, and what was said in full. A string is the text of an agent that takes text; a list of
+    blocks is the content of a message, with which files and data reach agents whose input has no place for them."""
+    if given is None:
+        return {}, []
+    if isinstance(given, str) and card.input_text is not None:
+        return {card.input_text: given}, []
+    if isinstance(given, list) and given and all(_is_block(one) for one in given):
+        said = [read_part(block) for block in given]
+        return prompt_input(card, said), [Message("user", said)]
+    return given, []
+
+
+def _is_block(given: Any) -> bool:
+    return isinstance(given, dict) and isinstance(given.get("type"), str)
+
+
+def modes(given: Any) -> list[str]:
+    if given is None:
+        return ["values"]
+    return [given] if isinstance(given, str) else list(dict.fromkeys(given)) or ["values"]
+
+
+def own(caller: Caller) -> dict[str, Any]:
+    """Callers find their own, unless a scope says otherwise."""
+    return {} if scopes.sees(caller, "*") else {"caller": caller.id}
+
+
+def reach(caller: Caller) -> list[str] | None:
+    """The agents whose runs a caller may find; None: of all."""
+    given = [scope.removeprefix("agents:") for scope in caller.scopes if scope.startswith("agents:")]
+    return None if scopes.EVERYTHING in caller.scopes or not given else given
+
+
+def cancels(run: Run) -> bool:
+    return bool(run.request is not None and run.request.extra.get("watched"))
+
+
+def place(given: str) -> Place:
+    found = place_of(given)
+    if found is not None:
+        return found
+    shown = given if len(given) <= 40 else given[:40] + "…"
+    raise InvalidRequest(
+        f"Last-Event-ID is {shown!r}, and no update has that id; leave it out to read from now on, or send 0 to read "
+        "from the start"
+    )
+
+
+def number(request: Request, name: str, default: int, low: int = 0, high: int | None = None) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    fits = text.isascii() and text.isdecimal() and len(text) <= 9
+    if not fits or int(text) < low or (high is not None and int(text) > high):
+        span = f"from {low}" + (f" to {high}" if high else "")
+        raise InvalidRequest(f"{name} is {text[:40]!r}; it is a whole number {span}", path=f"/{name}")
+    return int(text)
+
+
+def seconds(request: Request, name: str) -> float | None:
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not _SECONDS.fullmatch(text) or float(text) >= 1e9:
+        raise InvalidRequest(f"{name} is {text!r}; it is a number of seconds, 0 or more", path=f"/{name}")
+    return float(text)
+
+
+def flag(request: Request, name: str) -> bool:
+    text = request.query_params.get(name, "false").lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off"):
+        return False
+    raise InvalidRequest(f"{name} is {text!r}; it is true or false", path=f"/{name}")
+
+
+async def disconnected(request: Request) -> None:
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            return

@@ -1,0 +1,101 @@
+"""The output and activities of a remote run, as they are shown here: each once, over any number of connections.
+
+Two values are kept, the output as the remote run has it and the output as it stands in our log. Fragments are passed on
+while both are the same; else what leads from one to the other is worked out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import msgspec
+
+from ....engine.handler.mounted_run import MountedRun, step_place
+from ....model.delta import ABSENT, DeltaError, Joiner, diff
+from ....model.events import ArtifactAdded, MessageSent, OutputDelta, Plan, Thought, ToolCall, Warned
+
+_ACTIVITY = MessageSent | Thought | Plan | ToolCall | ArtifactAdded | Warned
+
+
+class Mirror:
+    def __init__(self, mounted: MountedRun) -> None:
+        self._mounted = mounted
+        self._place: str | None = None  # what is shown belongs to this step, and is not shown again once it is recorded
+        self._there = Joiner()  # the output as the remote run has it
+        self._here = Joiner()  # the output as it stands in our log
+        self._level = True  # both are the same
+        self._known = 0  # activities that the stream will tell again
+        self.last: Any = ABSENT  # the newest whole value
+
+    @property
+    def shown(self) -> Any:
+        """The output as it stands in our log; None where nothing does."""
+        return None if self._here.value is ABSENT else self._here.value
+
+    def go_on_from(self, shown: Any, *, fresh: bool) -> None:
+        """After a stretch that ended with this output. `fresh`: it was read here and now, not out of the log."""
+        self._here = Joiner(shown)
+        if not fresh:
+            # Fragments go on from what was shown; a value that was not shown is told whole by the end.
+            self._there = Joiner(shown)
+
+    async def begin(self, step: str) -> None:
+        """Show what belongs to this step. After a crash in it, what the log holds stands, and the stream goes on
+        behind it."""
+        self._place = step_place(step)
+        self._known = 0
+        for body in self._mounted.shown(step):
+            if isinstance(body, OutputDelta):
+                self._here.add(body.delta)
+                self._level = False  # the stream begins before it
+            else:
+                self._known += 1
+            await self._mounted.show(body)
+
+    async def value(self, value: dict[str, Any]) -> None:
+        """The whole output as it is now."""
+        self.last = value
+        await self._set(value)
+
+    async def custom(self, update: dict[str, Any]) -> None:
+        """An update of a server of ours: a fragment, a fresh start, or an activity."""
+        kind, delta = update.get("kind"), update.get("delta")
+        if kind == "reset" and isinstance(delta, dict):
+            await self._set(delta)
+        elif kind == "delta" and isinstance(delta, dict):
+            await self._add(delta)
+        else:
+            with contextlib.suppress(msgspec.ValidationError):
+                body = msgspec.convert({**update, "step": self._place}, _ACTIVITY)
+                if self._known:
+                    self._known -= 1
+                else:
+                    await self._mounted.show(body)
+
+    async def _set(self, value: dict[str, Any]) -> None:
+        self._there, self._level = Joiner(value), False
+        await self._catch_up()
+
+    async def _add(self, delta: dict[str, Any]) -> None:
+        try:
+            self._there.add(delta)
+        except DeltaError:  # begun in the middle; the result will tell
+            self._level = False
+            return
+        if self._level:
+            self._here.add(delta)
+            await self._mounted.show(OutputDelta(delta, self._place))
+        else:
+            await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        """Show what leads from what we showed to what there is; where no delta does, the result will tell."""
+        try:
+            delta: Any = diff(self._here.value, self._there.value)
+        except DeltaError:
+            return
+        self._level = True
+        if delta is not ABSENT and delta:
+            self._here.add(delta)
+            await self._mounted.show(OutputDelta(delta, self._place))

@@ -1,0 +1,291 @@
+"""A run's log as a stream of the protocol: `values` conflated to the newest, `custom` per fragment.
+
+The id of an update is the log's own seq, so that a stream can be taken up anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...engine.engine import Engine
+from ...model.card import AgentCard
+from ...model.delta import ABSENT, Joiner
+from ...model.errors import NotFound, RunCancelled, RunNotFound
+from ...model.events import (
+    EMISSIONS,
+    Event,
+    OutputDelta,
+    QuestionAnswered,
+    QuestionAsked,
+    QuestionWithdrawn,
+    RunBlocked,
+    RunFinished,
+    RunRestarted,
+    Said,
+    blocked_warning,
+    emission_json,
+    thought_from_message,
+)
+from ...model.prompt_input import ContentCollector
+from ...model.status import Status
+from ...transports.http.event_stream import in_pieces
+from ...transports.http.sse import encode
+from . import translate
+
+if TYPE_CHECKING:
+    from .door.operation import ConnectSettings
+
+
+_PAGE_BYTES = 256 * 1024  # of the log, read at once
+_SLOW = 1.0  # seconds after which a reader that has not taken a piece keeps nothing of the output beside it
+
+# Where an update stands: the seq of its event, and 0 for the fragment, 1 for the value that comes after it. Both modes
+# at once send two updates of one event, and a stream can be taken up between them.
+Place = tuple[int, int]
+Update = tuple[Place, dict[str, Any]]
+
+
+def place_of(last_event_id: str) -> Place | None:
+    """Read back an id; None for what is none of ours."""
+    seq, dot, part = last_event_id.partition(".")
+    if not seq.isdecimal() or len(seq) > 15 or (dot and part != "0"):
+        return None
+    return int(seq), 0 if dot else 1
+
+
+def id_of(place: Place) -> str:
+    return str(place[0]) if place[1] else f"{place[0]}.0"
+
+
+class Projection:
+    """Events in, updates of the protocol out. Pure."""
+
+    def __init__(self, run: str, modes: list[str], card: AgentCard | None, reader: str = "") -> None:
+        self._run = run
+        self._reader = reader  # the caller who is told
+        self._values = "values" in modes
+        self._custom = "custom" in modes
+        self._card = card
+        self.pending_id: int | None = None  # a value that is newer than what was told
+        self.forget()
+
+    def forget(self) -> None:
+        """Frees the output so far. Before the projection is used again, it is fed from the beginning of the log."""
+        self._joiner = Joiner()
+        self._open: dict[str, Any] = {}
+        self._given = ContentCollector()
+        self.forgotten = True
+
+    def feed(self, event: Event, output: Any = ABSENT) -> list[Update]:
+        """`output` is what is left of the output where the run was restarted. What was told is not kept: there may be
+        many readers."""
+        body = event.body
+        self.forgotten = False
+        if isinstance(body, OutputDelta):
+            if self._values:
+                self._joiner.add(body.delta)
+                self.pending_id = event.seq
+            return self._custom_update(event.seq, {"kind": "delta", "delta": body.delta})
+        if isinstance(body, RunRestarted):
+            self._given.feed(event)
+            if self._values:
+                self._joiner = Joiner()
+                if output is not ABSENT:
+                    self._joiner.add(output)
+                self.pending_id = event.seq
+            return self._custom_update(event.seq, {"kind": "reset", "delta": {} if output is ABSENT else output})
+        if isinstance(body, QuestionAsked):
+            self._open[body.question.id] = body.question
+            return []
+        if isinstance(body, QuestionAnswered | QuestionWithdrawn):
+            self._open.pop(body.question, None)
+            return []
+        if isinstance(body, RunFinished):
+            return [((event.seq, 1), self._end(body))]
+        if isinstance(body, RunBlocked):
+            return self._custom_update(event.seq, msgspec.to_builtins(blocked_warning(body)))
+        if isinstance(body, Said):
+            thought = thought_from_message(body)
+            return [] if thought is None else self._custom_update(event.seq, msgspec.to_builtins(thought))
+        if isinstance(body, EMISSIONS):
+            self._given.feed(event)
+            return self._custom_update(event.seq, emission_json(body))
+        return []
+
+    def _custom_update(self, seq: int, update: dict[str, Any]) -> list[Update]:
+        if not self._custom:
+            return []
+        return [((seq, 0), {"type": "custom", "run_id": self._run, "status": "pending", "update": update})]
+
+    def newest(self) -> list[Update]:
+        """The value as it is now, where that has not been told yet."""
+        if self.pending_id is None:
+            return []
+        seq, self.pending_id = self.pending_id, None
+        value = self._joiner.value
+        value = {} if value is ABSENT else value
+        told = {"type": "values", "run_id": self._run, "status": "pending", "values": value, "result": value}
+        return [((seq, 1), told)]
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._open)
+
+    def interrupt(self, seq: int) -> list[Update]:
+        if not self._open:
+            return []
+        question = next(iter(self._open.values()))
+        return [
+            ((seq, 1), {**translate.interrupt(question, self._reader), "run_id": self._run, "status": "interrupted"})
+        ]
+
+    def gone(self, seq: int) -> list[Update]:
+        """The end of a run that is not there any more to say how it ended."""
+        return [((seq, 1), self._end(RunFinished(Status.CANCELLED, error=RunCancelled(translate.GONE).info())))]
+
+    def _end(self, body: RunFinished) -> dict[str, Any]:
+        self.pending_id = None
+        messages = self._given.messages()
+        self.forget()
+        if body.status is Status.SUCCEEDED:
+            return {
+                "type": "values",
+                "run_id": self._run,
+                "status": "success",
+                "values": body.output,
+                "result": body.output,
+                **translate.returned(messages),
+            }
+        error = translate.error(self._run, body.error, body.status, self._card)
+        return {**error, "status": translate.STATUS[body.status]}
+
+
+async def follow(
+    engine: Engine, run: str, after: Place | None, modes: list[str], settings: ConnectSettings, keep_alive: bytes,
+    caller: str,
+) -> AsyncIterator[bytes]:  # fmt: skip
+    """The stream of a run, for a caller. `after` is the last update that the reader has; None means from now on.
+
+    The stream ends with the run, or where it waits for an answer.
+    """
+    try:
+        # Of a run that has ended, its output is not held by everybody who reads how it ended.
+        view = msgspec.structs.replace(await engine.runs.get(run), output=None)
+    except RunNotFound:
+        yield _encoded(Projection(run, modes, None, caller).gone(1), (0, 0))
+        return
+    agent = engine.agents.find(view.agent, view.version)
+    projection = Projection(run, modes, agent.card if agent is not None else None, caller)
+    seen = (view.seq, 1) if after is None else after
+    if after is None and view.status.final:
+        seen = (view.seq - 1, 1)  # nothing will come any more: tell at least how it ended
+    interval = 1.0 / settings.values_per_second
+    loop = asyncio.get_running_loop()
+    told_at = 0.0
+    await _put_together(engine, run, projection, seen[0])
+    if seen[1]:
+        projection.pending_id = None
+    if projection.waiting and seen[0] >= view.seq and view.status is Status.WAITING and view.questions:
+        updates = projection.newest() + projection.interrupt(seen[0])
+        projection.forget()
+        yield _given_away(updates, (seen[0] - 1, 1))
+        return
+    reader = engine.runs.reader(run, after=seen[0])
+    finished = view.status.final and seen[0] >= view.seq  # and the reader knows
+    try:
+        while not reader.over:
+            idle = settings.keep_alive
+            if projection.pending_id is not None:
+                idle = max(0.0, told_at + interval - loop.time())
+            batch = await reader.read(idle)
+            if not batch:
+                if not reader.over:
+                    told_at = loop.time()
+                    with _forgotten_if_slow(projection):
+                        yield _encoded(projection.newest(), seen) or keep_alive
+                    await _remembered(engine, run, projection, reader.cursor)
+                continue
+            out = [update for event in batch for update in await _fed(engine, projection, event)]
+            last, finished = batch[-1], isinstance(batch[-1].body, RunFinished)
+            if not finished and projection.pending_id is not None and loop.time() - told_at >= interval:
+                told_at = loop.time()
+                out += projection.newest()
+            if finished and view.thread is not None and out and out[-1][1].get("status") == "success":
+                with contextlib.suppress(NotFound):  # what the run left there, for those who keep a copy
+                    out[-1][1]["thread_values"] = (await engine.threads.get(view.thread)).values
+            told, last_seq = [update for update in out if update[0] > seen], last.seq
+            del batch, last, out  # a reader that is slow holds nothing but what it is given
+            with _forgotten_if_slow(projection):
+                for piece in in_pieces(told, _encode):
+                    yield piece.pop()
+            if not finished:
+                await _remembered(engine, run, projection, last_seq)
+            if projection.waiting and last_seq >= view.seq and not finished:
+                now = await engine.runs.get(run)
+                if now.status is Status.WAITING and now.questions:
+                    # Where a stream is taken up at a question, the question is what there is to say.
+                    reached = seen if last_seq > seen[0] else (last_seq - 1, 1)
+                    updates = projection.newest() + projection.interrupt(last_seq)
+                    projection.forget()
+                    yield _given_away(updates, reached)
+                    return
+        if not finished:
+            raise RunNotFound(f"there is no run {run}")
+    except RunNotFound:
+        yield _encoded(projection.gone(reader.cursor + 1), seen)
+    finally:
+        reader.close()
+
+
+async def _put_together(engine: Engine, run: str, projection: Projection, seq: int) -> None:
+    """Feeds an empty projection with the log up to `seq`, uncomposed: a composed event could begin before a place."""
+    cursor = 0
+    while cursor < seq and (batch := await engine.runs.page(run, cursor, seq - cursor, _PAGE_BYTES)):
+        for event in batch:
+            if event.seq <= seq:
+                await _fed(engine, projection, event)
+        cursor = batch[-1].seq
+
+
+@contextlib.contextmanager
+def _forgotten_if_slow(projection: Projection) -> Iterator[None]:
+    """Frees the output so far while a slow reader takes a piece: it may be large, and such readers many."""
+    timer = asyncio.get_running_loop().call_later(_SLOW, projection.forget)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+async def _remembered(engine: Engine, run: str, projection: Projection, seq: int) -> None:
+    """Reads what was forgotten while the reader was slow."""
+    if projection.forgotten:
+        pending = projection.pending_id
+        await _put_together(engine, run, projection, seq)
+        projection.pending_id = pending
+
+
+async def _fed(engine: Engine, projection: Projection, event: Event) -> list[Update]:
+    output = await engine.runs.kept_output(event) if isinstance(event.body, RunRestarted) else ABSENT
+    return projection.feed(event, output)
+
+
+def _encoded(updates: list[Update], seen: Place) -> bytes:
+    return b"".join(_encode(update) for update in updates if update[0] > seen)
+
+
+def _given_away(updates: list[Update], seen: Place) -> bytes:
+    """Encodes updates and empties their list, so that whoever waits for a slow reader holds the piece alone."""
+    piece = _encoded(updates, seen)
+    updates.clear()
+    return piece
+
+
+def _encode(update: Update) -> bytes:
+    place, data = update
+    return encode(data, id=id_of(place), event="agent_event")

@@ -1,0 +1,216 @@
+"""What one client is sent over HTTP: a message goes to the stream of its session, or to that of the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+
+from ....transports.http.body import HttpLimits
+from ....transports.http.event_outbox import Held, Outbox
+from ....transports.jsonrpc.core import INVALID_REQUEST, Id, RpcError
+
+_OPENING = ("session/load", "session/resume")
+_ENDING = ("session/close", "session/delete")
+
+
+class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
+    http: HttpLimits = HttpLimits(max_body_bytes=32 * 1024 * 1024)
+    keep_alive: float = 15.0
+    """Seconds after which a silent stream gets a comment."""
+    stall: float = 60.0
+    """Seconds after which a stream is given up whose reader takes nothing, and a request whose answers nobody reads."""
+    idle: float = 300.0
+    """Seconds after which a connection is forgotten that has no stream and sends nothing."""
+    max_connections: int = 1000
+    max_streams: int = 1000
+    """Sessions of one connection that may have a stream."""
+    max_buffered_bytes: int = 64 * 1024 * 1024
+    """Of messages that wait for the readers of one connection."""
+    keep_bytes: int = 1024 * 1024
+    """Of messages of one stream that were sent, kept for a reader that comes back with Last-Event-ID."""
+
+
+class Refused(Exception):
+    """An answer that is no success."""
+
+    def __init__(self, status: int, message: str, code: int = INVALID_REQUEST, id_: Any = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = RpcError(code, message)
+        self.id = id_
+
+
+class _Named(msgspec.Struct):
+    session: Any = msgspec.field(name="sessionId", default=None)
+    request: Any = msgspec.field(name="requestId", default=None)
+
+
+class _Sent(msgspec.Struct):
+    """The little of a message of ours that tells where it goes."""
+
+    id: Any = None
+    method: str | None = None
+    params: _Named | None = None
+    result: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+
+
+sent = msgspec.json.Decoder(_Sent).decode
+_named = msgspec.json.Decoder(_Named).decode
+
+
+class StreamsChannel:
+    """A channel that writes into outboxes. Answers go to the stream of the session that was asked about."""
+
+    def __init__(self, settings: WebSettings, times: int = 0) -> None:
+        """`times`: how many processes had the connection before this one. Ids of messages tell theirs from ours."""
+        self.settings = settings
+        self._held = Held()
+        self._before = f"{times}~" if times else ""
+        self.whole = self._outbox()  # the connection's own
+        self.sessions: dict[str, Outbox] = {}
+        # Sessions that were opened by a client that has no stream for them, and does not know yet that it should: they
+        # use the connection's, until a new request shows that the client has read all of it and has opened their own.
+        self._stray: set[str] = set()
+        self._over: set[str] = set()  # sessions that were closed: their streams go when their readers do
+        self._asked: dict[Id, tuple[str, str | None]] = {}  # the client's open requests: method and session
+        self._ours: dict[Id, str | None] = {}  # requests of ours: session
+        self._first: asyncio.Future[bytes] | None = None  # the answer to initialize goes into the answer to its POST
+        self._first_id: Id | None = None
+        self.too_much = asyncio.Event()
+        self._marks: dict[str, str] = {}  # by session: the run and the event that it was told last
+
+    def _outbox(self) -> Outbox:
+        return Outbox(self.settings.keep_bytes, self._held, ids=self._before)
+
+    # -- the channel --------------------------------------------------------------------------------------
+
+    async def receive(self) -> list[bytes]:
+        return []  # POSTs go to the connection one by one
+
+    def send(self, frame: bytes) -> None:
+        told = sent(frame)
+        if told.method is None:
+            self._answer(told, frame)
+            return
+        named = told.params or _Named()
+        session = named.session if isinstance(named.session, str) else None
+        if told.id is not None:
+            self._ours[told.id] = session
+        elif named.request is not None:  # a request is taken back where it was made, or it could come later than this
+            session = self._ours.get(named.request)
+        self._put(self.of(session), frame, self._marks.get(session, "") if session is not None else "")
+
+    def mark(self, session: str, run: str, seq: int) -> None:
+        """What is sent in a session from now on tells of this event of a run, or of later ones."""
+        self._marks[session] = f"{run}.{seq}"
+
+    def _answer(self, told: _Sent, frame: bytes) -> None:
+        if self._first is not None and not self._first.done() and told.id == self._first_id:
+            self._first.set_result(frame)
+            return
+        method, session = self._asked.pop(told.id, ("", None)) if type(told.id) in (int, str) else ("", None)
+        failed = bool(bytes(told.error))
+        if method == "session/new" and not failed:
+            with contextlib.suppress(Refused):  # beyond the limit, a session uses the connection's stream
+                self.add(_named(told.result).session)
+            self._put(self.whole, frame)
+        elif method == "session/load":
+            # The rules put this answer on the connection's stream, and its place is after the replay. Two streams have
+            # no order: in the TypeScript SDK 2.4.0 the answer overtook the replay. So it follows the replay where the
+            # client reads that already, and is on the connection's stream for those who open the session's later.
+            own = self.of(session)
+            self._put(own if own.reader is not None else self.whole, frame)
+        else:
+            mark = self._marks.get(session, "") if session is not None else ""
+            if mark and method == "session/prompt":
+                assert session is not None
+                mark = self._marks[session] = f"{mark.removesuffix('.end')}.end"
+            self._put(self.of(session), frame, mark)
+            if method in _ENDING and session in self.sessions and not failed:
+                self._over.add(session)
+        if failed and method in _OPENING and session is not None:
+            self._stray.discard(session)
+
+    def _put(self, outbox: Outbox, frame: bytes, mark: str = "") -> None:
+        outbox.put(frame, mark=mark)
+        if self._held.bytes > self.settings.max_buffered_bytes:
+            self.too_much.set()
+
+    async def drain(self) -> None:
+        await self.whole.drain()
+
+    async def drain_topic(self, topic: str) -> None:
+        """A session whose stream is not read waits; the others go on."""
+        await self.of(topic).drain()
+
+    async def close(self) -> None:
+        for outbox in [self.whole, *self.sessions.values()]:
+            outbox.finish()
+
+    # -- streams ------------------------------------------------------------------------------------------
+
+    def of(self, session: str | None) -> Outbox:
+        """Where messages of a session go. Those of one that nobody opened go to the connection: somebody reads that."""
+        if session is None or session in self._stray:
+            return self.whole
+        return self.sessions.get(session, self.whole)
+
+    def add(self, session: str) -> Outbox:
+        found = self.sessions.get(session)
+        if found is None:
+            if len(self.sessions) >= self.settings.max_streams:
+                raise Refused(429, f"a connection has streams for at most {self.settings.max_streams} sessions")
+            found = self.sessions[session] = self._outbox()
+        return found
+
+    def place(self, event: str | None) -> tuple[str | None, str]:
+        """Where a reader goes on that has seen an event: its number, where it is one of ours, and its mark."""
+        if event is None:
+            return None, ""
+        before, mark, rest = event.rpartition("~")
+        own = before + mark == self._before
+        return rest if own else None, rest.partition(".")[2]
+
+    def left(self, session: str | None) -> None:
+        """A stream lost its reader. It stays for the next one, unless its session is over.
+
+        (It does not end with its session: the TypeScript SDK 2.4.0 would fail a session/load that comes meanwhile.)
+        """
+        if session in self._over and self.sessions[session].reader is None:
+            self._over.discard(session)
+            self.sessions.pop(session).discard()
+
+    # -- what the client sends ----------------------------------------------------------------------------
+
+    def expect(self, id_: Id) -> asyncio.Future[bytes]:
+        self._first, self._first_id = asyncio.get_running_loop().create_future(), id_
+        return self._first
+
+    def asked(self, id_: Id, method: str, session: str | None, header: bool) -> None:
+        """A request comes: its answer goes to its session's stream."""
+        if session is not None:
+            own = self.sessions.get(session)
+            if method in _OPENING:
+                self._over.discard(session)
+                if header:
+                    own = self.add(session)
+                if own is not None and (header or own.used):
+                    self._stray.discard(session)
+                else:
+                    self._stray.add(session)
+            elif (
+                session in self._stray
+                and own is not None
+                and own.reader is not None
+                and all(other != session for _, other in self._asked.values())
+            ):
+                self._stray.discard(session)
+        self._asked[id_] = (method, session)
+
+    def settled(self, id_: Any) -> None:
+        if type(id_) in (int, str):
+            self._ours.pop(id_, None)

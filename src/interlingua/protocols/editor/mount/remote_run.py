@@ -1,0 +1,483 @@
+"""One run of a mounted agent: a prompt to one of its sessions, and all that comes of it.
+
+The session is recorded before the prompt is sent, so the prompt is sent at most once. A run that is entered again, or
+whose agent died, does not prompt again: it takes up the session, and where the agent asks again what was open, it goes
+on from there. Otherwise it fails as transient, because nobody can tell how far the agent came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+
+from ....engine.handler.context import Context
+from ....engine.handler.mounted_run import MountedRun, RemoteError, no_such_run, our_failure, step_place
+from ....engine.handler.workspace import Editor
+from ....model.errors import (
+    AgentNotFound,
+    InterlinguaError,
+    InvalidConfig,
+    NotFound,
+    RunCancelled,
+    RunLost,
+    StepFailed,
+    Unavailable,
+)
+from ....model.events import ToolCall, Warned
+from ....model.run import Option
+from ....model.trace_context import Carrier
+from ....transports.jsonrpc.connection import ConnectionLost, RpcError
+from ....transports.jsonrpc.core import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, Call
+from .. import wire
+from ..translate import AUTH_REQUIRED, NOT_FOUND
+from .agent_card import prompt_of
+from .questions import Asking
+from .rpc_client import Peer, Place, Session
+from .sessions import Host
+from .updates_in import Incoming, as_update, counts_of
+
+_STEP = "turn"  # what all that is shown belongs to; it is never recorded, so that it can always be shown again
+_SILENCES = 10  # times the silence that a turn has to end with: an agent that never stops talking ends no turn
+_OURS = "interlingua"  # in the `_meta` of an answer: what no other agent says
+_STILL_BUSY = 30.0  # seconds for the turn before, which was cancelled and has not ended yet
+
+_STOPPED = {
+    "refusal": "the agent refused to go on",
+    "max_tokens": "the agent stopped at its limit of tokens",
+    "max_turn_requests": "the agent stopped at its limit of requests",
+}
+
+
+class Handle(msgspec.Struct):
+    """Where the turn is. What is recorded before it begins."""
+
+    session: str
+    asks_again: bool = False
+    """The agent is at a server of ours: that knows what was open, and asks it again after a restart."""
+
+
+class Turn:
+    def __init__(
+        self, host: Host, ctx: Context[Any, Any], agent: str | None = None, existing: str | None = None
+    ) -> None:
+        """`existing`: a session at a server of ours, whose newest turn to go on with instead of prompting."""
+        self._existing = existing
+        self._before: list[dict[str, Any]] | None = None  # what is told again of the newest turn, while that comes
+        self._host = host
+        self._agent = agent  # what the option of that name is set to, where the other side has several
+        self._ctx = ctx
+        self._mounted = MountedRun(ctx)
+        self._place = place_of(host, ctx)
+        self._asking = Asking(ctx, self._mounted, host.settings.answer_within)
+        self._incoming = Incoming(1, step_place(_STEP))
+        self._session: Session | None = None
+        self._trace: Carrier = {}
+        self._prompting: asyncio.Future[dict[str, Any]] | None = None
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._calls: dict[str, dict[str, Any]] = {}  # what is known of tool calls, for permissions that only name one
+        self._notes: list[str] = []
+        self._over = False
+        self._ended_there = False
+        self._spoke_at = 0.0  # by the loop's clock
+
+    async def run(self, text: str) -> dict[str, Any]:
+        with self._host.using():
+            try:
+                async with self._mounted.telling_unused():
+                    return await self._run(text)
+            except StepFailed as failure:
+                error = failure.error
+                raise RemoteError(
+                    error.message, code=error.code, transient=error.transient, details=error.details
+                ) from failure
+            except asyncio.CancelledError:
+                if self._mounted.leaving_for_good:
+                    await self._cancel()
+                else:
+                    self._asking.silent = True  # the run goes on later: no answer is better than a wrong one
+                raise
+            finally:
+                await self._leave()
+
+    async def _run(self, text: str) -> dict[str, Any]:
+        ctx = self._ctx
+        if self._existing is not None:
+            return await self._finish(await self._go_on(self._existing))
+        session = None if self._mounted.recorded("session") or ctx.config else await self._at_hand()
+        if session is not None:
+            self._trace = self._mounted.onward()
+            self._adopt(session)
+            self._mounted.record("session", handle := _handle(session))
+        else:
+            handle = await ctx.step("session", self._open, key="session")
+        if self._session is None:
+            for body in (shown := self._mounted.shown(_STEP)):
+                await self._mounted.show(body)
+                if isinstance(body, ToolCall):
+                    self._calls.setdefault(body.id, {}).update(as_update(body))
+            self._incoming.go_on_from(shown)
+            return await self._finish(await self._take_up(handle, "this process ended while the agent worked"))
+        able = self._session.peer.able
+        blocks, lost = prompt_of(text, ctx.messages, image=able.image, audio=able.audio, embedded=able.embedded)
+        for note in (*self._notes, *lost):
+            await self._warn(note)
+        if (late := self._session.take_late()) is not None:
+            run, said = late
+            await self._warn(f"the agent said more after run {run} was over", {"run": run, "text": said})
+        await self._mounted.committed()
+        self._found(self._session)
+        self._send(blocks)
+        assert self._prompting is not None
+        try:
+            ended = await self._until_done(self._prompting)
+        except ConnectionLost:
+            ended_how = "the agent died" if self._host.source.command else "the agent was lost"
+            ended = await self._take_up(handle, f"{ended_how}: {await self._host.why()}")
+        return await self._finish(ended)
+
+    async def _go_on(self, id_: str) -> dict[str, Any]:
+        """Show what was said in the newest turn of a session, and wait for the end of that turn."""
+        await self._ctx.step("session", self._named, id_, key="session")
+        peer = await self._host.peer()
+        self._incoming.speaks(peer.version)
+        self._before = []
+        try:
+            session = await peer.take_up(id_, self._place, self, replay=True)
+            self._adopt(session)
+            self._found(session)
+            before, self._before = self._before, None
+            for update in before:
+                await self.told(update)
+            self._send([], **{wire.META_END_OF_LAST: True})
+            assert self._prompting is not None
+            return await self._until_done(self._prompting)
+        except ConnectionLost as error:
+            raise RunLost(f"{self._host.source.name} is gone: {await self._host.why()}") from error
+        except RpcError as error:
+            if error.code == NOT_FOUND:
+                raise no_such_run(id_, self._host.source.name) from error
+            raise self._failure(error) from error
+
+    @staticmethod
+    async def _named(id_: str) -> Handle:
+        return Handle(id_)
+
+    def _found(self, session: Session) -> None:
+        if session.peer.is_ours:
+            self._mounted.found_at_server(session.id)
+
+    async def _until_done(self, ending: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
+        either: set[asyncio.Future[Any]] = {ending, self._broken}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if self._broken.done():
+            if self._session is not None and not ending.done():
+                self._session.cancel()
+            self._broken.result()
+        try:
+            return ending.result()
+        except RpcError as error:
+            if error.code == CANCELLED:
+                return {"stopReason": "cancelled"}
+            raise self._failure(error) from error
+
+    # -- sessions -----------------------------------------------------------------------------------------
+
+    async def _open(self) -> Handle:
+        self._trace = self._mounted.onward()
+        peer = await self._host.peer()
+        try:
+            session = await self._session_on(peer)
+            await self._configure(session)
+        except ConnectionLost as error:
+            raise Unavailable(f"{self._host.source.name} is gone: {await self._host.why()}") from error
+        if session.prompting is not None and not session.prompting.done():
+            done, _ = await asyncio.wait({session.prompting}, timeout=_STILL_BUSY)
+            if not done:
+                raise Unavailable("the agent is still busy with a turn that was cancelled")
+        self._adopt(session)
+        return _handle(session)
+
+    async def _at_hand(self) -> Session | None:
+        """A session that can be prompted at once, where nothing has to be asked for it."""
+        thread = self._ctx.thread_id
+        if thread is None:
+            return await self._host.ready(self._place, self._agent)
+        known = self._host.session_of(self._kind, thread)  # what a store would tell is known, as long as it is open
+        if known is None:
+            known = await self._mounted.engine.links.find(self._kind, thread)
+        return self._host.open_session(known, self._place, self._agent) if known is not None else None
+
+    @property
+    def _kind(self) -> str:
+        return f"editor:{self._mounted.agent}"  # by its name: its command may change, and its sessions stay
+
+    async def _session_on(self, peer: Peer) -> Session:
+        """The session of this run's thread, or one of its own."""
+        thread, links, kind = self._ctx.thread_id, self._mounted.engine.links, self._kind
+        if thread is None:
+            return await self._host.new_session(peer, self._place, self._agent)
+        known = await links.find(kind, thread)
+        if known is not None:
+            try:
+                session = await peer.take_up(known, self._place)
+            except (RpcError, Unavailable) as error:
+                self._notes.append(f"the agent does not remember this thread, and starts anew: {error}")
+                peer.of_threads.pop((kind, thread), None)
+                await links.remove(kind, thread)
+            else:
+                peer.of_threads[kind, thread] = known
+                return session
+        session = await self._host.new_session(peer, self._place, self._agent)
+        await links.add(kind, thread, session.id)
+        peer.of_threads[kind, thread] = session.id
+        return session
+
+    async def _configure(self, session: Session) -> None:
+        fixed = {"agent": self._agent} if self._agent is not None else {}
+        for name, value in {**fixed, **(self._ctx.config or {})}.items():
+            try:
+                await session.set_option(name, value)
+            except RpcError as error:
+                if error.code == INVALID_PARAMS and name == "agent" and value == self._agent:
+                    raise self._no_agent() from error
+                raise InvalidConfig(f"the agent did not take {name} = {value!r}: {error}") from error
+        if not session.is_set_to(self._agent):
+            raise self._no_agent()
+
+    def _no_agent(self) -> RemoteError:
+        said = f"{self._host.source.name} no longer has an agent {self._agent}"
+        return RemoteError(said, code=AgentNotFound.code)
+
+    def _adopt(self, session: Session) -> None:
+        self._session = session
+        session.listener = self
+        session.servant.asker = self  # type: ignore[attr-defined]
+        self._asking.agent_is_gone = lambda: session.peer.rpc.lost
+        self._incoming.speaks(session.peer.version)
+
+    def _send(self, blocks: list[dict[str, Any]], **meta: Any) -> None:
+        assert self._session is not None
+        if self._ctx.metadata:
+            meta = {**meta, wire.META_METADATA: self._ctx.metadata}
+        prompt = self._session.prompt(blocks, {**meta, **self._trace})
+        self._prompting = self._session.prompting = asyncio.ensure_future(prompt)
+        self._session.run = self._ctx.run_id
+        self._prompting.add_done_callback(_noticed)
+
+    # -- after a death ------------------------------------------------------------------------------------
+
+    async def _take_up(self, handle: Handle, why: str) -> dict[str, Any]:
+        """Go on with a turn that was cut off, if the agent does."""
+        if not handle.asks_again:
+            self._asking.withdraw(why)
+        if not self._asking.unheard:
+            raise RunLost(f"{why}, in the middle of a turn")
+        settings = self._host.settings
+        try:
+            peer = await self._host.peer()
+            session = await peer.take_up(handle.session, self._place, self)
+        except (ConnectionLost, RpcError, InterlinguaError) as error:
+            raise RunLost(f"{why}, and its session cannot be taken up again: {error}") from error
+        self._adopt(session)
+        try:
+            async with asyncio.timeout(settings.ask_again_within):
+                await self._asking.asked_again.wait()
+        except TimeoutError as error:
+            session.cancel()
+            raise RunLost(f"{why}, and the agent does not ask again what it had asked") from error
+        ending = asyncio.ensure_future(self._end_of(session))
+        try:
+            return await self._until_done(ending)
+        except ConnectionLost as error:
+            raise RunLost("the agent died again, in the middle of a turn") from error
+        finally:
+            ending.cancel()
+
+    async def _end_of(self, session: Session) -> dict[str, Any]:
+        """The end of a turn for which no prompt of ours is open."""
+        if session.peer.version == 2:
+            return await session.idle()
+        quiet, seen = 0.0, -1
+        pause = self._host.settings.quiet_after / 10
+        while quiet < self._host.settings.quiet_after:
+            await asyncio.sleep(pause)
+            if session.peer.rpc.lost:
+                raise ConnectionLost("the agent is gone")
+            busy = self._asking.busy or session.news != seen
+            quiet, seen = 0.0 if busy else quiet + pause, session.news
+        await self._warn("the agent was started again in the middle of this turn; its end was told by its silence")
+        return {"stopReason": "end_turn"}
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    async def _finish(self, ended: dict[str, Any]) -> dict[str, Any]:
+        session, ctx = self._session, self._ctx
+        assert session is not None
+        if _OURS in (ended.get("_meta") or {}):
+            session.peer.ours = True  # it says everything before the answer
+        else:
+            await self._hear_the_rest()
+        self._ended_there = True
+        await self._tell_noise()
+        for late in self._mounted.unused(_STEP):
+            await self._mounted.show(late)
+        counts = {**self._incoming.usage, **counts_of(ended)}
+        if counts:
+            ctx.usage(**counts)
+        if session.title and session.title != session.named_after:
+            await self._name_thread(session.title)
+            session.named_after = session.title
+        reason = ended.get("stopReason") or "end_turn"
+        if reason == "cancelled":
+            raise RunCancelled("the agent says that the turn was cancelled")
+        if reason == "error":
+            raise _reported(ended)
+        if reason != "end_turn":
+            await self._warn(_STOPPED.get(str(reason), f"the agent stopped: {reason}"), {"stop_reason": reason})
+        return {"text": self._incoming.text}
+
+    async def _hear_the_rest(self, within: float | None = None) -> None:
+        """Wait until the agent has said nothing for a moment: many send text after the answer to a prompt."""
+        loop, silence = asyncio.get_running_loop(), self._host.settings.silence_after_answer
+        answered_at = loop.time()
+        latest = answered_at + (_SILENCES * silence if within is None else within)
+        while True:
+            end = min(latest, max(answered_at, self._spoke_at) + silence)
+            if end <= loop.time():
+                return
+            await asyncio.sleep(end - loop.time())
+
+    async def _name_thread(self, title: str) -> None:
+        thread, engine = self._ctx.thread_id, self._mounted.engine
+        if thread is not None:
+            with contextlib.suppress(NotFound):
+                if not (await engine.threads.get(thread)).metadata.get("title"):
+                    await engine.threads.patch(thread, metadata={"title": title})
+
+    async def _tell_noise(self) -> None:
+        noise = self._host.noise()
+        if noise is not None:
+            count, first = noise
+            lines = "1 line that is no message" if count == 1 else f"{count} lines that are no messages"
+            await self._warn(f"the agent wrote {lines} to its output", {"lines": count, "first": first})
+
+    async def _warn(self, message: str, details: Any = None) -> None:
+        await self._mounted.show(Warned(message, details, step_place(_STEP)))
+
+    def _failure(self, error: RpcError) -> InterlinguaError:
+        told = error.data if isinstance(error.data, dict) else {}
+        if error.code == AUTH_REQUIRED and self._session is not None and "run" not in told:  # else its run says so
+            return self._host.refusal(error, self._session.peer, "session/prompt")  # type: ignore[return-value]
+        if (ours := our_failure(error.message, told)) is not None:
+            return ours
+        code, transient = told.get("code"), told.get("transient")
+        return RemoteError(
+            error.full_message,
+            code=code if isinstance(code, str) else "invalid_input" if error.code == INVALID_PARAMS else None,
+            transient=transient is True,
+            details={"code": error.code, **({} if error.data is None else {"data": error.data})},
+        )
+
+    async def _cancel(self) -> None:
+        """Stop the turn there too, and hear its last words."""
+        session, prompting = self._session, self._prompting
+        if session is None or session.peer.rpc.lost or self._ended_there:
+            await self._asking.settle()
+            return
+        if prompting is not None and not prompting.done():
+            session.cancel()
+        await self._asking.settle()
+        if prompting is not None:
+            grace = self._mounted.engine.settings.cancel_grace
+            await asyncio.wait({prompting}, timeout=0.8 * grace)
+            await self._hear_the_rest(within=0.1 * grace)
+
+    async def _leave(self) -> None:
+        self._over = True
+        await self._asking.settle()
+        session = self._session
+        if session is None:
+            return
+        if session.listener is self:
+            session.listener = None
+            session.servant.asker = None  # type: ignore[attr-defined]
+        done = self._prompting is None or self._prompting.done()
+        if self._ctx.thread_id is None and done and self._mounted.leaving != "hand_back":
+            self._host.spawn(session.close())  # nobody will come back to it
+            self._host.prepare(session.peer, self._place, self._agent)
+
+    # -- what the session says ----------------------------------------------------------------------------
+
+    @property
+    def editor(self) -> Editor | None:
+        return self._ctx.editor
+
+    async def choose(self, kind: str, prompt: str, payload: dict[str, Any], options: list[Option]) -> str | None:
+        return await self._asking.choose(kind, prompt, payload, options)
+
+    async def told(self, update: dict[str, Any]) -> None:
+        if self._before is not None:
+            if str(update.get("sessionUpdate")).startswith("user_message"):
+                self._before.clear()  # another turn begins
+            self._before.append(update)
+            return
+        id_ = update.get("toolCallId")
+        if isinstance(id_, str) and update.get("sessionUpdate") in ("tool_call", "tool_call_update"):
+            given = {name: value for name, value in update.items() if value is not None}
+            self._calls.setdefault(id_, {}).update(given)
+        try:
+            for body in self._incoming.take(update):
+                self._spoke_at = asyncio.get_running_loop().time()
+                if not self._over:
+                    await self._mounted.show(body)
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            # The run is being left, and takes no more; the connection goes on.
+        except InterlinguaError as error:
+            if not self._broken.done():
+                self._broken.set_exception(error)
+
+    async def asked(self, call: Call) -> Any:
+        params = call.params if isinstance(call.params, dict) else {}
+        subject = params.get("subject")
+        about = params.get("toolCall") or (subject.get("toolCall") if isinstance(subject, dict) else None)
+        known: dict[str, Any] = {}
+        if isinstance(about, dict):
+            before = self._calls.get(str(about.get("toolCallId")), {})
+            if any(before.get(name) != value for name, value in about.items()):  # it tells more than was told before
+                await self.told({"status": "pending", **about, "sessionUpdate": "tool_call_update"})
+            known = self._calls.get(str(about.get("toolCallId")), about)
+        return await self._asking.answer(call, known, self._incoming)
+
+
+def _handle(session: Session) -> Handle:
+    return Handle(session.id, bool(session.peer.agents))
+
+
+def place_of(host: Host, ctx: Context[Any, Any] | None) -> Place:
+    """Where a run works: where its editor is, or where the mount is told to."""
+    editor = ctx.editor if ctx is not None else None
+    if editor is None:
+        return host.place
+    return Place(editor.cwd, tuple(editor.directories), tuple(editor.mcp_servers))
+
+
+def _reported(ended: dict[str, Any]) -> RemoteError:
+    error = ended.get("error")
+    told = error if isinstance(error, dict) else {}
+    message = told.get("message")
+    message = message if isinstance(message, str) else "the agent stopped because of an error"
+    return our_failure(message, told.get("data")) or RemoteError(
+        RpcError(INTERNAL_ERROR, message, told.get("data")).full_message,
+        details={"code": told.get("code"), "data": told.get("data")} if told else None,
+    )
+
+
+def _noticed(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()  # the run may be over by then

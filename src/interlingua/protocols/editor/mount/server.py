@@ -1,0 +1,173 @@
+"""The mount: coding agents of any kind as local agents, started as a process or reached at an address.
+
+This starts one, asks what it is, and makes an agent of it. What keeps it there is in `host`, the connection and its
+sessions in `peer`, what a run of it does in `turn`, and what it may do on this machine in `served`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ....engine.agents import mount_path
+from ....engine.agents.agent import Agent
+from ....engine.handler.context import Context
+from ....engine.handler.mounted_run import LeftRun, attached
+from ....model.card import AgentCard
+from ....model.errors import InterlinguaError, Unavailable
+from ....mounts.links import Source
+from ....mounts.settings import Access
+from ....security.redaction import redact_text
+from ....transports.jsonrpc.connection import ConnectionLost, RpcError
+from .agent_card import Choice, agents_of, card_of, questions_of
+from .remote_run import Turn, place_of
+from .rpc_client import Session
+from .sessions import AddressSource, Host, MountSettings, ProcessSource
+
+__all__ = ["Mount", "MountSettings", "load"]
+
+_COMMANDS_WITHIN = 0.25  # seconds; agents tell their commands right after the first session
+_CANCEL_WITHIN = 5.0
+
+
+class Target(Protocol):
+    """What the loader needs to know of a target of the command line."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def rest(self) -> str: ...
+    @property
+    def agent(self) -> str | None: ...
+    @property
+    def access(self) -> Access: ...
+
+
+async def load(target: Target) -> list[Agent[..., Any]]:
+    """The agents of editor:COMMAND, editor+http(s)://… or editor+ws(s)://…: all, or the one that #AGENT means."""
+    settings = MountSettings.from_environment(target.access)
+    source: Source
+    if target.kind == "editor":
+        source = ProcessSource(target.rest, settings, target.access.env)
+    else:
+        source = AddressSource(target.rest.removeprefix("editor+"), settings, target.access.headers)
+    return await Mount(source, settings).agents(target.agent)
+
+
+class Mount:
+    """One agent, or several between which a session chooses."""
+
+    def __init__(self, source: Source, settings: MountSettings | None = None) -> None:
+        self.source = source
+        self.settings = settings or MountSettings()
+        self._host: tuple[asyncio.AbstractEventLoop, Host] | None = None
+
+    @property
+    def host(self) -> Host:
+        """One per event loop: an agent that was started in a loop which has ended is gone with it."""
+        loop = asyncio.get_running_loop()
+        if self._host is None or self._host[0] is not loop:
+            self._host = (loop, Host(self.source, self.settings))
+        return self._host[1]
+
+    def watch(self, tell: Callable[[], None]) -> None:
+        """Be told when it is gone without having been let go."""
+        self.host.lost = tell
+
+    async def close(self) -> None:
+        """End the agent. The event loop's end does it too."""
+        await self.host.close()
+
+    async def agent(self, wanted: str | None = None) -> Agent[..., Any]:
+        """The one that is wanted, or the only one."""
+        return (await self.agents(wanted))[0]
+
+    async def agents(self, wanted: str | None = None) -> list[Agent[..., Any]]:
+        """Where the other side has several and lets us choose (ours does): the one that is wanted, or all of them."""
+        host = self.host
+        try:
+            session = await host.first_session(place_of(host, None))
+            await _commands(session)
+            choices: list[Choice | None] = [*agents_of(session.options, session.peer.agents, wanted)] or [None]
+            made = [await self._learn(session, choice) for choice in choices]
+        except BaseException:
+            await host.close()
+            raise
+        host.spare(session, choices[-1].value if choices[-1] is not None else None)
+        return made
+
+    async def _learn(self, session: Session, choice: Choice | None) -> Agent[..., Any]:
+        """What a session tells of the agent that it is set to."""
+        if choice is not None and session.chosen("agent") != choice.value:
+            session.commands_known.clear()
+            try:
+                await session.set_option("agent", choice.value)
+            except RpcError as error:
+                raise self.host.refusal(error, session.peer, "session/set_config_option") from error
+            await _commands(session)
+        peer = session.peer
+        options = [option for option in session.options if choice is None or option.id != "agent"]
+        fallback = self.source.command[0].rpartition("/")[2] if self.source.command else "agent"
+        named = peer.agents.get(choice.value) if choice is not None else next(iter(peer.agents.values()), None)
+        asks = not peer.agents or (named is not None and named.asks)  # others do not say, and may ask at any time
+        card = card_of(
+            redact_text(f"editor:{self.source.name}" if self.source.command else f"editor+{self.source.name}"),
+            peer.info, peer.version, peer.capabilities, peer.auth_methods, options, session.commands, fallback,
+            questions_of(self.host.policies, ours=bool(peer.agents)) if asks else [],
+        )  # fmt: skip
+        if choice is not None:
+            card = choice.of(card)
+        elif card.key in peer.agents:
+            card.metadata |= mount_path.metadata(peer.agents[card.key].via)
+        value = choice.value if choice is not None else None
+        agent = self._agent(card, value)
+        if peer.is_ours:
+            agent.attach = lambda session: self._agent(card, value, session)
+        else:
+            agent.no_attach = (
+                "the Agent Client Protocol opens a session again, and has no way to follow a turn that goes on in it"
+            )
+        return agent
+
+    def _agent(self, card: AgentCard, choice: str | None, existing: str | None = None) -> Agent[..., Any]:
+        async def handler(ctx: Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
+            return await Turn(self.host, ctx, choice, existing).run(input["text"] if existing is None else "")
+
+        async def on_cancel(left: LeftRun) -> None:
+            await self._cancel(left)
+
+        handler.__name__ = card.name
+        handler.__doc__ = card.description
+        made: Agent[..., Any] = Agent(
+            card if existing is None else attached(card), handler, shape="async", ctx_param="ctx", retries=3,
+            parkable=False, on_cancel=on_cancel,
+        )  # fmt: skip
+        made.reads_history = False  # the session has it
+        made.let_go, made.watch = self.close, self.watch
+        if isinstance(self.source, AddressSource):
+            made.reach = self.source.reach
+        return made
+
+    async def _cancel(self, left: LeftRun) -> None:
+        """A run was cancelled while its handler was not here. A process of ours ended with its turn, so there is
+        nothing to stop, and none is started for that; an agent at an address may still be at work."""
+        handle = left.recorded("session")
+        if self.source.command or not isinstance(handle, dict):
+            return
+        host = self.host
+        try:
+            async with asyncio.timeout(_CANCEL_WITHIN):
+                with host.using():
+                    session = await (await host.peer()).take_up(handle["session"], place_of(host, None))
+                    session.cancel()
+                    await session.peer.rpc.drain()
+        except (ConnectionLost, RpcError, InterlinguaError) as error:
+            raise Unavailable(f"{self.source.name} could not be told: {error}") from error
+
+
+async def _commands(session: Session) -> None:
+    """Wait until the agent has told its commands. One that has none may tell nothing."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(session.commands_known.wait(), _COMMANDS_WITHIN)

@@ -1,0 +1,63 @@
+"""The protocols that are installed, ours and others': everything under the entry point `interlingua.protocols`.
+
+Reads the files in which packages tell of their entry points. The standard library can do that too, and is asked where
+packages are not in folders; but it brings along what reads mail and archives, which every command would pay for.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .base import Protocol
+
+GROUP = "interlingua.protocols"
+
+_ENTRY = re.compile(r"(?P<name>[^=#;\[\s][^=]*?)\s*=\s*(?P<object>[\w.]+(?:\s*:\s*[\w.]+)?)")
+
+
+@cache
+def protocols() -> tuple[Protocol, ...]:
+    """By name. Looked for once: to look means to open a file of every package that is installed."""
+    return tuple(resolve_name(target) for _, target in sorted(entries(GROUP).items()))
+
+
+def entries(group: str) -> dict[str, str]:
+    """What each name of a group stands for, as `module:object`."""
+    if any(Path(path).is_file() for path in sys.path):  # an archive
+        import importlib.metadata
+
+        return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
+    found: dict[str, str] = {}
+    for text in _files():
+        if f"[{group}]" in text:
+            section = text.partition(f"[{group}]")[2].partition("\n[")[0]
+            for line in section.splitlines():
+                if entry := _ENTRY.match(line.strip()):
+                    found.setdefault(entry["name"], entry["object"].replace(" ", ""))
+    return found
+
+
+def _files() -> Iterator[str]:
+    """Of every package the one file; where it is there twice, that of the folder which Python looks in first."""
+    seen: set[str] = set()
+    for folder in sys.path:
+        try:
+            found = sorted(Path(folder).iterdir())
+        except OSError:
+            continue  # Python has folders in its path that are not there
+        for info in found:
+            package = re.sub(r"[-_.]+", "_", info.stem.partition("-")[0]).lower()
+            if info.suffix not in (".dist-info", ".egg-info") or package in seen:
+                continue
+            seen.add(package)
+            try:
+                yield (info / "entry_points.txt").read_text(encoding="utf-8")
+            except OSError:
+                continue  # most have none

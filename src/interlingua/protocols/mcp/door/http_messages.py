@@ -1,0 +1,153 @@
+"""What a POST brings, before anything is done with it: its messages, and the headers that must agree with them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from ....model.errors import InterlinguaError
+from ....transports import json_text
+from ....transports.jsonrpc.core import INVALID_PARAMS, PARSE_ERROR, Id, problem
+from ....transports.jsonrpc.http_errors import id_of
+from .. import wire
+from .http_streams import Refused
+
+SESSION, VERSION, METHOD, NAME = "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name"
+_TELLING = frozenset(name.encode() for name in (VERSION, METHOD, NAME))
+
+
+class Asked(msgspec.Struct):
+    messages: list[dict[str, Any]]
+    batch: bool
+
+    @property
+    def ids(self) -> list[Id]:
+        """Of the requests."""
+        return [message["id"] for message in self.messages if "method" in message and "id" in message]
+
+    @property
+    def initializes(self) -> bool:
+        return not self.batch and self.messages[0].get("method") == "initialize" and "id" in self.messages[0]
+
+
+def by_name(raw: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers as the server has them, read once: starlette's mapping goes through all of them for each one that is
+    asked for. The first of several counts, as there. Blanks around a value are no part of it, and not every server
+    removes them."""
+    return {name.decode("latin-1"): value.decode("latin-1").strip(" \t") for name, value in reversed(raw)}
+
+
+@contextlib.contextmanager
+def about(body: bytes) -> Iterator[None]:
+    """Gives every refusal inside the id of the request in this body."""
+    try:
+        yield
+    except Refused as error:
+        error.id = id_of(body) if error.id is None else error.id
+        raise
+    except InterlinguaError as error:
+        error.refused_message = error.refused_message or body
+        raise
+
+
+def read(body: bytes, max_batch: int) -> Asked:
+    try:
+        told = json_text.decode(body, numbers="refuse")
+    except json_text.Unreadable as error:
+        raise Refused(400, str(error), PARSE_ERROR) from None
+    batch = isinstance(told, list)
+    messages = told if batch else [told]
+    if not messages:
+        raise Refused(400, "an empty batch; leave it out")
+    if len(messages) > max_batch:
+        raise Refused(400, f"a batch has at most {max_batch} entries")
+    for message in messages:
+        wrong = problem(message)
+        if wrong is not None:
+            raise Refused(400, wrong)
+    if batch and 0 < sum("method" in message for message in messages) < len(messages):
+        raise Refused(400, "a batch has requests and notifications, or answers; not both")
+    return Asked(messages, batch)
+
+
+def accepts(headers: Mapping[str, str], *kinds: str) -> bool:
+    """Whether all of these may be sent. Who says nothing takes everything."""
+    told = headers.get("accept")
+    return told is None or _accepts(told, kinds)
+
+
+@lru_cache(maxsize=100)  # clients send the same again and again
+def _accepts(told: str, kinds: tuple[str, ...]) -> bool:
+    wanted = [part.partition(";")[0].strip().lower() for part in told.split(",")]
+    return all("*/*" in wanted or kind in wanted or kind.partition("/")[0] + "/*" in wanted for kind in kinds)
+
+
+def is_modern(headers: Mapping[str, str], asked: Asked) -> bool:
+    """Whether a POST is of the revision without sessions. What names a revision that nobody knows is told so there."""
+    version = headers.get(VERSION)
+    if version is not None:
+        return version not in wire.LEGACY
+    return SESSION not in headers and not asked.initializes and wire.META_VERSION in _meta(asked.messages[0])
+
+
+def _meta(message: dict[str, Any]) -> dict[str, Any]:
+    params = message.get("params")
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    return meta if isinstance(meta, dict) else {}
+
+
+def check_modern(raw: Sequence[tuple[bytes, bytes]], headers: Mapping[str, str], asked: Asked) -> None:
+    """The headers are for those on the way, who do not read bodies: they say what the body says."""
+    if asked.batch:
+        raise Refused(400, f"{wire.MODERN} has no batches; send one message at a time")
+    message = asked.messages[0]
+    if "method" not in message:
+        raise Refused(400, f"{wire.MODERN} has no requests that could be answered")
+    if len(headers) < len(raw):  # some are there more than once
+        names = [name for name, _ in raw if name in _TELLING]
+        twice = next((name.decode() for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise Refused(400, f"the header {twice} is there more than once", wire.HEADER_MISMATCH)
+    version = headers.get(VERSION)
+    if "id" not in message:
+        _known(version)
+        return
+    meta = _meta(message)
+    missing = [key for key in (wire.META_VERSION, wire.META_CAPABILITIES) if key not in meta]
+    if missing:
+        raise Refused(400, f"params._meta lacks {' and '.join(missing)}", INVALID_PARAMS)
+    _same(VERSION, version, meta[wire.META_VERSION])
+    _same(METHOD, headers.get(METHOD), message["method"])
+    if message["method"] == "tools/call" or (message["method"] == "agents/run" and NAME in headers):
+        told = message["params"].get("name")
+        if told is not None:
+            _same(NAME, _plain(headers.get(NAME)), told)
+    _known(version)
+
+
+def _same(name: str, header: str | None, body: Any) -> None:
+    if header is None or header != body:
+        said = "is missing" if header is None else f"says {header!r}"
+        raise Refused(400, f"the header {name} {said}; the message says {body!r}", wire.HEADER_MISMATCH)
+
+
+def _known(version: str | None) -> None:
+    if version != wire.MODERN:
+        data = {"requested": version, "supported": [wire.MODERN]}
+        raise Refused(400, f"revision {version!r} is not spoken here", wire.UNSUPPORTED_VERSION, data)
+
+
+def _plain(value: str | None) -> str | None:
+    """A header's value, which is in base64 where a header could not hold it."""
+    if value is None or not (value.startswith("=?base64?") and value.endswith("?=")):
+        return value
+    try:
+        return base64.b64decode(value[9:-2], validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None

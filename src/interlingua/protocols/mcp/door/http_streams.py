@@ -1,0 +1,367 @@
+"""What one client is sent over HTTP: a message goes into the answer to the POST that it belongs to, or to the stream
+that a GET has opened.
+
+The answer to a POST is plain JSON where it comes soon and nothing comes before it, and an event stream otherwise. Each
+stream has an outbox of its own: one that is not read holds up only what it carries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ....transports.http.body import HttpLimits
+from ....transports.http.event_outbox import Held, Outbox
+from ....transports.jsonrpc.core import INVALID_REQUEST, Id, RpcError
+
+
+class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
+    http: HttpLimits = HttpLimits(max_body_bytes=32 * 1024 * 1024)
+    patience: float = 0.2
+    """Seconds after which the answer to a POST becomes an event stream: only that can be taken up again, and only then
+    is it noticed when its reader leaves."""
+    keep_alive: float = 15.0
+    """Seconds after which a silent stream gets a comment."""
+    stall: float = 60.0
+    """Seconds after which a stream is given up whose reader takes nothing."""
+    idle: float = 1800.0
+    """Seconds after which a session is forgotten that has no stream and sends nothing. Its runs go on."""
+    max_sessions: int = 1000
+    max_requests: int = 10_000
+    """Requests without a session that may be open."""
+    max_buffered_bytes: int = 64 * 1024 * 1024
+    """Of messages that wait for the readers of one session."""
+    keep_bytes: int = 16 * 1024 * 1024
+    """Of messages of one stream that were sent, kept for a reader that comes back with Last-Event-ID; and of all
+    streams of a session that have ended. More than the buffers of a connection hold: what was sent into those may be
+    just what the reader has missed."""
+    keep_streams: int = 8
+    """Of a session's streams that have ended: the newest of them can be read again."""
+
+
+class Refused(Exception):
+    """An answer that is no success."""
+
+    def __init__(
+        self, status: int, message: str, code: int = INVALID_REQUEST, data: Any = None, id_: Any = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = RpcError(code, message, data)
+        self.id = id_
+
+
+class _Named(msgspec.Struct):
+    request: Any = msgspec.field(name="requestId", default=None)
+
+
+class _Sent(msgspec.Struct):
+    """The little of a message of ours that tells where it goes."""
+
+    id: Any = None
+    method: str | None = None
+    params: _Named | None = None
+
+
+_sent = msgspec.json.Decoder(_Sent | list[_Sent]).decode
+
+_CHANGED = (
+    b'{"jsonrpc":"2.0","method":"notifications/agents/list_changed"}',
+    b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}',
+)
+"""Whoever has not read one yet learns nothing from a second, and many clients never read any."""
+
+_LONG = 256 * 1024
+"""Bytes of a stream that has ended and that nobody reads, beyond which it is not held: where its messages come from the
+log of a run, they are made again for a client that comes back to it."""
+
+_REQUEST = b'{"jsonrpc":"2.0","id":'  # how a request of ours begins; a notification has no id
+
+
+class Exchange:
+    """One POST with requests in it, and what is sent because of them."""
+
+    def __init__(self, name: str, ids: list[Id], make: Callable[[str], Outbox]) -> None:
+        self.name = name
+        self.ids = ids
+        self.answer: bytes | None = None  # where it is all that was sent
+        self.streams = False
+        self.over = False
+        self.ours: set[Id] = set()  # requests of ours that were sent here
+        self.asked: list[dict[str, Any]] = []  # the requests, where it is a stream
+        self.mark = ""  # how far the run's log was told here
+        self.noted = False  # in the store, for the day when this process is dead
+        self.emptied = False  # its messages are made again for who comes back
+        self._make = make
+        self._outbox: Outbox | None = None  # most answers come alone, and need none
+        self._news = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    @property
+    def outbox(self) -> Outbox:
+        if self._outbox is None:
+            self._outbox = self._make(self.name)
+            if self.over:
+                self._outbox.finish()
+        return self._outbox
+
+    async def alone(self, patience: float | None) -> bytes | None:
+        """The answer, where it comes soon and nothing comes before it. Otherwise None: this is a stream now."""
+        if not self._news:
+            loop = asyncio.get_running_loop()
+            self._waiting = loop.create_future()
+            timer = None if patience is None else loop.call_later(patience, self._wake)
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+                if timer is not None:
+                    timer.cancel()
+        if self.answer is None:
+            self.streams = True
+        return self.answer
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def _tell(self) -> None:
+        self._news = True
+        self._wake()
+
+    def put(self, frame: bytes) -> None:
+        self.streams = True
+        self.outbox.put(frame, mark=self.mark)
+        self._tell()
+
+    def end(self, answer: bytes | None) -> None:
+        """The answer is the last message. None: there will be no answer."""
+        if answer is not None:
+            if self.streams:
+                self.outbox.put(answer, mark=self.mark)
+            else:
+                self.answer = answer
+        self.over = True
+        if self._outbox is not None:
+            self._outbox.finish()
+        self._tell()
+
+    async def drain(self) -> None:
+        if self._outbox is not None:
+            await self._outbox.drain()
+
+    @property
+    def kept(self) -> int:
+        return 0 if self._outbox is None else self._outbox.kept
+
+    @property
+    def is_read(self) -> bool:
+        return self._outbox is not None and self._outbox.reader is not None
+
+    @property
+    def is_long(self) -> bool:
+        return self._outbox is not None and self._outbox.holds > _LONG
+
+    def discard(self) -> None:
+        self.emptied = True
+        if self._outbox is not None:
+            self._outbox.discard()
+
+
+class PostsChannel:
+    """The channel of a client that sends POSTs."""
+
+    def __init__(self, settings: WebSettings, *, resumable: bool = True, times: int = 0) -> None:
+        """`times`: how many processes had the session before this one. Names of streams tell theirs from ours."""
+        self.settings = settings
+        self.let_go: Callable[[Exchange], None] = lambda exchange: None  # told of what is no longer kept
+        self.too_much = asyncio.Event()
+        self.closed = False
+        self._held = Held()
+        self._resumable = resumable
+        self._asked: dict[Id, Exchange] = {}  # by the requests that have no answer
+        self._kept: dict[str, Exchange] = {}  # streams that can be taken up again, oldest first
+        self._number = 0
+        self._before = f"{times}." if times else ""
+        self._whole: Outbox | None = None
+
+    @property
+    def whole(self) -> Outbox:
+        """What belongs to no request. Most clients that send a single one never get any."""
+        if self._whole is None:
+            self._whole = self._outbox(f"{self._before}0")
+            if self.closed:
+                self._whole.finish()
+        return self._whole
+
+    def _outbox(self, name: str, after: int = 0) -> Outbox:
+        ids = f"{name}-" if self._resumable else None
+        return Outbox(self.settings.keep_bytes, self._held, ids=ids, after=after)
+
+    # -- the channel --------------------------------------------------------------------------------------
+
+    async def receive(self) -> list[bytes]:
+        return []  # POSTs go to the connection one by one
+
+    def send(self, frame: bytes) -> None:
+        told = _sent(frame)
+        if isinstance(told, list):  # the answers to one POST
+            self._answer(self._asked.get(told[0].id), frame)
+        elif told.method is None:
+            self._answer(self._asked.get(told.id), frame)
+        else:
+            self._put(self._asking(told.params.request if told.params is not None else None), frame)
+
+    def send_about(self, frame: bytes, about: Id) -> None:
+        exchange = self._asked.get(about)
+        if exchange is not None and frame.startswith(_REQUEST):
+            told = _sent(frame)
+            assert isinstance(told, _Sent)
+            exchange.ours.add(told.id)
+        self._put(exchange, frame)
+
+    def mark(self, about: Id, seq: int) -> None:
+        """What is sent about a request from now on tells of this event of its run, or of later ones."""
+        exchange = self._asked.get(about)
+        if exchange is not None and len(exchange.ids) == 1:  # of several runs, one number says nothing
+            exchange.mark = str(seq)
+
+    def _asking(self, request: Any) -> Exchange | None:
+        """Where a request of ours was sent that is taken back: elsewhere, that could come first."""
+        if request is None:
+            return None
+        return next((exchange for exchange in self._asked.values() if request in exchange.ours), None)
+
+    def _put(self, exchange: Exchange | None, frame: bytes) -> None:
+        if exchange is None:
+            self.whole.put(frame, once=frame in _CHANGED)
+        else:
+            exchange.put(frame)
+        if self._held.bytes > self.settings.max_buffered_bytes:
+            self.too_much.set()
+
+    def _answer(self, exchange: Exchange | None, frame: bytes) -> None:
+        if exchange is None:
+            return
+        for id_ in exchange.ids:
+            self._asked.pop(id_, None)
+        exchange.end(frame)
+        self._let_go()
+
+    def let_go_of_long(self) -> None:
+        """Drops the messages of long streams that have ended and that nobody reads. The streams stay."""
+        for exchange in self._kept.values():
+            if exchange.over and exchange.noted and exchange.is_long and not exchange.is_read:
+                exchange.discard()
+
+    def _let_go(self) -> None:
+        self.let_go_of_long()
+        if len(self._kept) <= self.settings.keep_streams:
+            return
+        ended = [exchange for exchange in self._kept.values() if exchange.over and not exchange.is_read]
+        size = sum([exchange.kept for exchange in ended])
+        for place, exchange in enumerate(ended):
+            if len(ended) - place <= self.settings.keep_streams and size <= self.settings.keep_bytes:
+                break
+            size -= exchange.kept
+            del self._kept[exchange.name]
+            exchange.discard()
+            self.let_go(exchange)
+
+    async def drain(self) -> None:
+        """Answers wait each in its own stream: they are no reason to stop listening."""
+
+    async def drain_topic(self, topic: Id) -> None:
+        exchange = self._asked.get(topic)
+        if exchange is not None:
+            await exchange.drain()
+
+    async def close(self) -> None:
+        self.closed = True
+        if self._whole is not None:
+            self._whole.finish()
+        for exchange in set(self._asked.values()):
+            exchange.end(None)
+        self._asked.clear()
+
+    # -- POSTs and streams --------------------------------------------------------------------------------
+
+    def begin(self, ids: list[Id]) -> Exchange:
+        """A POST with these requests has come."""
+        self._number += 1
+        return self._begin(f"{self._before}{self._number}", ids, self._outbox)
+
+    def _begin(self, name: str, ids: list[Id], make: Callable[[str], Outbox]) -> Exchange:
+        if len(set(ids)) < len(ids) or any(id_ in self._asked for id_ in ids):
+            raise Refused(400, "a request with this id is open already; every request has an id of its own")
+        exchange = Exchange(name, ids, make)
+        self._asked.update(dict.fromkeys(ids, exchange))
+        return exchange
+
+    def begin_again(self, name: str, ids: list[Id], after: int) -> Exchange:
+        """A stream whose messages are not here, after the last of them that arrived."""
+        exchange = self._begin(name, ids, lambda name: self._outbox(name, after))
+        exchange.streams = exchange.noted = True
+        self.keep(exchange)
+        return exchange
+
+    def asking(self, id_: Any) -> Exchange | None:
+        """The exchange of a request that has no answer."""
+        return self._asked.get(id_) if type(id_) in (int, str) else None
+
+    def keep(self, exchange: Exchange) -> None:
+        """It is a stream now, and may be taken up again."""
+        self._kept.pop(exchange.name, None)
+        self._kept[exchange.name] = exchange
+        self._let_go()
+
+    def find(self, event: str) -> tuple[Outbox, str]:
+        """The stream that an event was in, and the event's number there."""
+        name, _, number = event.partition("-")
+        if name == f"{self._before}0":
+            return self.whole, number
+        exchange = self._kept.get(name)
+        if exchange is None:
+            raise Refused(400, f"Last-Event-ID {event!r}: that stream is no longer here")
+        return exchange.outbox, number
+
+    def holds(self, name: str) -> bool:
+        """Tells if the messages of a stream are here."""
+        exchange = self._kept.get(name)
+        return exchange is not None and not exchange.emptied
+
+    def knows(self, name: str) -> bool:
+        """Whether a stream is one of ours."""
+        return name in self._kept or name.rpartition(".")[0] == self._before.removesuffix(".")
+
+    def catch_up(self) -> None:
+        """Whoever read what belongs to no request elsewhere may have missed that lists changed."""
+        for frame in _CHANGED:
+            self.whole.put(frame, once=True)
+
+
+class OneStream:
+    """The channel of a client that reads everything from one stream."""
+
+    def __init__(self, settings: WebSettings) -> None:
+        self._max = settings.max_buffered_bytes
+        self._held = Held()
+        self.too_much = asyncio.Event()
+        self.outbox = Outbox(0, self._held, ids=None, kind="message")
+
+    async def receive(self) -> list[bytes]:
+        return []
+
+    def send(self, frame: bytes) -> None:
+        self.outbox.put(frame, once=frame in _CHANGED)
+        if self._held.bytes > self._max:
+            self.too_much.set()
+
+    async def drain(self) -> None:
+        await self.outbox.drain()
+
+    async def close(self) -> None:
+        self.outbox.finish()

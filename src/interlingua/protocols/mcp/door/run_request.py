@@ -1,0 +1,424 @@
+"""One request that runs an agent, from its submission to its answer: deltas or progress, questions, cancelling."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ....engine.ports import LogReader, RunHandle, weight
+from ....model import trace_context
+from ....model.card import AgentCard
+from ....model.delta import ABSENT, DeltaError, Joiner, diff
+from ....model.errors import Conflict, ErrorInfo, InvalidAnswer, NotFound, RunNotFound, ThreadNotFound
+from ....model.events import (
+    Event,
+    OutputDelta,
+    QuestionAnswered,
+    QuestionAsked,
+    QuestionWithdrawn,
+    RunBlocked,
+    RunFinished,
+    RunRestarted,
+    Warned,
+    blocked_warning,
+)
+from ....model.prompt_input import ContentCollector, add_data_parts
+from ....model.run import Caller, Question, RunRequest
+from ....model.status import Status
+from ....security import scopes
+from ....transports.jsonrpc.connection import ConnectionLost
+from ....transports.jsonrpc.core import INVALID_PARAMS, Call, RpcError
+from .. import translate, wire
+from .unasked_runs import mark_of
+
+if TYPE_CHECKING:
+    from .connection import McpConnection
+
+_SHOWN = 3  # times that a form is shown, while its answers do not fit
+_MOST_JOINED = 256 * 1024  # bytes of deltas that are kept joined while a run goes on
+_TEXT_EVERY = 0.05  # seconds between two tellings of a tool's text so far
+_TEXT_RATE = 2_000_000  # characters per second of it: the whole text per token would be quadratic
+
+
+class InputWanted(Exception):
+    """The run asks, and this revision is told by a result: the request comes again with the answer."""
+
+    def __init__(self, question: Question, run: str) -> None:
+        super().__init__(question.id)
+        self.question = question
+        self.run = run
+
+
+class Running:
+    """A run that a request waits for."""
+
+    def __init__(self, connection: McpConnection, call: Call, card: AgentCard, version: str, *, tool: bool) -> None:
+        self.connection = connection
+        self.engine = connection.door.engine
+        self.call = call
+        self.card = card
+        self.version = version
+        self.tool = tool
+        meta = connection.meta(call)
+        self.meta = meta
+        self.token = meta.get("progressToken")
+        self.wants = "progressToken" in meta and type(self.token) in (str, int)
+        self._joined: Joiner | None = None  # the deltas that were sent, where they are short
+        self._joined_bytes = 0  # about; beyond _MOST_JOINED they are read from the log once the run has ended
+        self._joins = True  # deltas still lead to the output
+        told, after = connection.again.pop(call, (0, 0))
+        if after is None:
+            self._joins = False  # which deltas arrived is not known: the result is what counts
+        self._after = after or 0  # the event up to which another process has told
+        self._told = told  # progress notifications of a tool
+        self._text: list[str] = []  # of a tool, so far
+        self._length = 0  # of it
+        self._text_at = 0.0  # when it may be told next
+        self._text_timer: asyncio.Handle | None = None
+        self._asks: dict[str, asyncio.Task[None]] = {}
+        self._withdrawn: list[asyncio.Task[None]] = []  # of questions that need no answer any more
+        self._mark: str | None = None  # of a request whose client cannot be asked: the next one like it joins its run
+        self._waited = False  # it has joined a run, which may have been left waiting
+        self.given = ContentCollector()  # beside its output
+        self.run = ""
+        self._takes_along = True  # a request that is taken back takes its run along
+
+    async def start(self, input_: dict[str, Any], config: Any) -> None:
+        """Submit, or join the run that the request names."""
+        joins = self._named(wire.META_RUN)
+        if joins is not None:
+            await self.join(joins)
+            self._waited = True
+            return
+        key = self._named(wire.META_KEY) or None
+        if key is None and not self._can_ask and await self._join_waiting(input_, config):
+            return
+        thread = self._named(wire.META_THREAD)
+        if thread is not None:
+            await self._check_thread(thread)
+        request = request_of(self.card, input_, config, self.connection.caller, self.meta)
+        if thread is not None:
+            request.thread, request.create_thread = thread, True
+        request.key = key
+        submitting = asyncio.ensure_future(self.engine.runs.submit(request, watch=True))
+        try:
+            self.run = (await asyncio.shield(submitting)).id
+        except asyncio.CancelledError:  # taken back while it is written down: it would run for nobody
+            submitting.add_done_callback(self._cancel_late)
+            raise
+
+    def _named(self, key: str) -> str | None:
+        """A member of `_meta` that is ours."""
+        value = self.meta.get(key)
+        if value is not None and not isinstance(value, str):
+            raise RpcError(INVALID_PARAMS, f"_meta {key!r} is {value!r}; it is a string")
+        return value
+
+    @property
+    def _can_ask(self) -> bool:
+        may = scopes.may(self.connection.caller, "answer", self.card.key)
+        return may.allowed and self.connection.asks(self.call)
+
+    async def _join_waiting(self, input_: dict[str, Any], config: Any) -> bool:
+        """Join the run that an earlier request like this one has left waiting."""
+        unasked, caller = self.connection.door.unasked, self.connection.caller
+        self._mark = mark_of(caller.id, self.card, input_, config, self.meta)
+        run = await unasked.find(self.card, self._mark)
+        if run is None:
+            return False
+        try:
+            await self.join(run)
+        except RunNotFound:
+            await unasked.forget(run)
+            return False
+        self._waited = True
+        return True
+
+    async def _check_thread(self, thread: str) -> None:
+        """A thread that is somebody else's is not there: its state would be told. One that holds the state of another
+        agent is not for this one: it would be overwritten."""
+        found = await self.engine.threads.find(thread)
+        if found is None:
+            return
+        if not scopes.sees(self.connection.caller, found.caller):
+            raise ThreadNotFound(f"there is no thread {thread}")
+        await self.engine.threads.check_state(found, self.card)
+
+    async def join(self, run: str) -> None:
+        """Follow a run that exists, if this client may know of it."""
+        view, caller = await self.engine.runs.get(run), self.connection.caller
+        if not scopes.sees(caller, view.caller) or view.agent != self.card.name:
+            raise RunNotFound(f"there is no run {run} of {self.card.name}")
+        if view.caller != caller.id:  # one's own comes with the right to run; another's is looked at, and left alone
+            scopes.require(caller, "read", self.card.key)
+            self._takes_along = scopes.may(caller, "cancel", self.card.key).allowed
+        self.run = run
+
+    async def end(self) -> RunFinished:
+        """Follow the run to its end. A client that takes its request back takes the run along; when it only goes, the
+        run goes on, and can be joined again."""
+        try:
+            finished = await self._follow()
+            if self._waited:
+                await self.connection.door.unasked.forget(self.run)
+            return finished
+        except asyncio.CancelledError:
+            await asyncio.shield(self._cancel())
+            raise
+        finally:
+            if self._text_timer is not None:
+                self._text_timer.cancel()
+            await self._stop_asking()
+
+    async def _stop_asking(self) -> None:
+        """What is asked is taken back before the answer is sent: behind it there may be no stream left for that."""
+        asking = [*self._asks.values(), *self._withdrawn]
+        for task in asking:
+            task.cancel()
+        if asking:
+            await asyncio.gather(*asking, return_exceptions=True)
+
+    async def _cancel(self) -> None:
+        if self.connection.rpc.lost and (self.connection.runs_go_on or self.connection.door.stopping):
+            return
+        if not self._takes_along:
+            return
+        with contextlib.suppress(Conflict, NotFound):
+            await self.engine.runs.cancel(self.run, by=self.connection.caller, reason="the request was cancelled")
+
+    def _cancel_late(self, submitted: asyncio.Future[RunHandle]) -> None:
+        if not submitted.cancelled() and submitted.exception() is None:
+            self.run = submitted.result().id
+            self.connection.door.spawn(self._cancel())
+
+    async def _follow(self) -> RunFinished:
+        mark = getattr(self.connection.rpc.channel, "mark", None)
+        reader = self.engine.runs.reader(self.run, await self._told_before() if self._after else 0)
+        try:
+            while not reader.over:
+                for event in await (self._read_beside(reader) if self._asks else reader.read()):
+                    if mark is not None:
+                        mark(self.call.id, event.seq)
+                    self.given.feed(event)
+                    self._take(event.body)
+                    if isinstance(event.body, RunFinished):
+                        await self._last_delta(event, event.body)
+                        return event.body
+                    del event  # while a slow reader takes it, it is not held here
+                await self.connection.rpc.drain(self.call.id)
+        finally:
+            reader.close()
+        raise RunNotFound(f"run {self.run} was deleted")
+
+    async def _told_before(self) -> int:
+        """What another process told is joined here, and not told again. Gives the last event of it. From the store,
+        where each event is by itself: a reader that is behind is given several as one."""
+        cursor = 0
+        while page := await self.engine.runs.page(self.run, cursor, 500):
+            for event in page:
+                body = event.body
+                if event.seq > self._after or isinstance(body, RunFinished):
+                    self._joins = self._joins and event.seq > self._after  # its last delta is told with the end
+                    return cursor
+                cursor = event.seq
+                self.given.feed(event)
+                if isinstance(body, OutputDelta):
+                    self._delta(body.delta, tell=False)
+                elif isinstance(body, RunRestarted):
+                    self._joins = False
+                elif isinstance(body, QuestionAsked):
+                    self._ask(body.question)
+        self._joins = self._joins and cursor >= self._after
+        return cursor
+
+    async def _read_beside(self, reader: LogReader) -> list[Event]:
+        """Read on while questions are open: one that cannot be asked ends the request."""
+        reading = asyncio.ensure_future(reader.read())
+        try:
+            while not reading.done():
+                done, _ = await asyncio.wait({reading, *self._asks.values()}, return_when=asyncio.FIRST_COMPLETED)
+                for task in done - {reading}:
+                    self._asks = {id_: other for id_, other in self._asks.items() if other is not task}
+                    task.result()
+            return reading.result()
+        finally:
+            reading.cancel()
+
+    def _take(self, body: Any) -> None:
+        if isinstance(body, RunBlocked):
+            body = blocked_warning(body)
+        if isinstance(body, OutputDelta):
+            self._delta(body.delta)
+        elif isinstance(body, RunRestarted):
+            self._joins = False  # what was sent cannot be taken back; the result is what counts
+        elif isinstance(body, QuestionAsked):
+            self._ask(body.question)
+        elif isinstance(body, QuestionAnswered | QuestionWithdrawn):
+            task = self._asks.pop(body.question, None)
+            if task is not None:
+                task.cancel()
+                self._withdrawn = [other for other in self._withdrawn if not other.done()] + [task]
+        else:
+            if isinstance(body, Warned):
+                self.connection.warn(self.card.name, body.message, about=self.call.id)
+                if not self.tool and self.wants and self._has_messages:  # deltas have no place for it
+                    self._progress(body.message)
+            if self.tool and self.wants and (line := translate.activity(body)) is not None:
+                self._tell_text()  # what came before it
+                self._progress(line)
+
+    # -- progress -----------------------------------------------------------------------------------------
+
+    def _delta(self, delta: Any, *, tell: bool = True) -> None:
+        if not self.wants or not self._joins:
+            return
+        if self.tool:
+            text = delta.get(self.card.output_text) if self.card.output_text and isinstance(delta, dict) else None
+            if isinstance(text, str) and tell:
+                self._more_text(text)
+            elif isinstance(text, str):
+                self._text.append(text)
+                self._length += len(text)
+            return
+        self._joined_bytes += weight(delta)
+        if self._joined_bytes > _MOST_JOINED:
+            self._joined = None
+        else:
+            if self._joined is None:
+                self._joined = Joiner()
+            try:
+                self._joined.add(delta)
+            except DeltaError:
+                self._joins = False
+                return
+        if tell:
+            self._send_delta(delta)
+
+    def _send_delta(self, delta: Any) -> None:
+        params = {"progressToken": self.token, "delta": delta}
+        self.connection.rpc.notify("notifications/agents/run/progress", params, about=self.call.id)
+
+    def _more_text(self, text: str) -> None:
+        self._text.append(text)
+        self._length += len(text)
+        if self._text_timer is None:
+            loop = asyncio.get_running_loop()
+            wait = self._text_at - loop.time()
+            self._text_timer = loop.call_later(wait, self._tell_text) if wait > 0 else loop.call_soon(self._tell_text)
+
+    def _tell_text(self) -> None:
+        """The text so far, if there is more than was told."""
+        if self._text_timer is None:
+            return
+        self._text_timer.cancel()
+        self._text_timer = None
+        self._text = ["".join(self._text)]
+        gap = max(_TEXT_EVERY, self._length / _TEXT_RATE)
+        self._text_at = asyncio.get_running_loop().time() + gap
+        self._progress(self._text[0])
+
+    def _progress(self, message: str) -> None:
+        self._told += 1
+        params: dict[str, Any] = {"progressToken": self.token, "progress": self._told}
+        if self._has_messages:
+            params["message"] = message
+        self.connection.rpc.notify("notifications/progress", params, about=self.call.id)
+
+    @property
+    def _has_messages(self) -> bool:
+        """True where progress has text in this revision."""
+        return self.version >= "2025-03-26"
+
+    async def _last_delta(self, event: Event, finished: RunFinished) -> None:
+        """Sends what leads from the deltas that were sent to the output, where a delta can."""
+        self._tell_text()
+        if self.tool or not self.wants or not self._joins or finished.status is not Status.SUCCEEDED:
+            return
+        sent: Any = ABSENT if self._joined is None else self._joined.value
+        if self._joined_bytes > _MOST_JOINED:
+            sent = await self.engine.runs.kept_output(event)
+            if sent is ABSENT:
+                return  # the run was deleted meanwhile
+        try:
+            delta = diff(sent, finished.output)
+        except DeltaError:
+            return
+        if delta is not ABSENT and delta:
+            self._send_delta(delta)
+
+    # -- questions ----------------------------------------------------------------------------------------
+
+    def _ask(self, question: Question) -> None:
+        if question.answerer not in (None, self.connection.caller.id):
+            return
+        task = self._asks[question.id] = asyncio.ensure_future(self._ask_client(question))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # several may fail, and one is told
+
+    async def _ask_client(self, question: Question) -> None:
+        if (await self.engine.questions.get(question.id)).state != "open":
+            return  # a run that is joined again tells what was asked before
+        if not self._can_ask:
+            if self._mark is not None:
+                await self.connection.door.unasked.note(self.card, self._mark, self.run)
+            lacks = self.version == wire.MODERN and not self.connection.asks(self.call)
+            raise translate.question_open(question, self.run, lacks=lacks)
+        if self.version == wire.MODERN:
+            raise InputWanted(question, self.run)
+        await self._elicit(question, translate.elicitation(question, self.version))
+
+    async def _elicit(self, question: Question, params: dict[str, Any]) -> None:
+        meta: dict[str, Any] = {wire.META_QUESTION: question.id, wire.META_RUN: self.run}
+        if self.wants:  # over one pipe nothing else tells which of several runs asks
+            meta[wire.META_TOKEN] = self.token
+        asked = {**params, "_meta": {**params.get("_meta", {}), **meta}}
+        for _ in range(_SHOWN):
+            try:
+                told = msgspec.convert(
+                    await self.connection.rpc.request("elicitation/create", asked, about=self.call.id),
+                    wire.ElicitResult,
+                )
+                if not await self.give(question, told):
+                    break
+            except ConnectionLost:
+                return
+            except (InvalidAnswer, msgspec.ValidationError) as error:
+                asked["message"] = f"{error}\n\n{params['message']}"
+                continue
+            except RpcError:
+                break
+            return
+        raise translate.question_open(question, self.run)
+
+    async def give(self, question: Question, told: wire.ElicitResult) -> bool:
+        """Whether the question is answered now."""
+        value = translate.answer(question, told)
+        if value is msgspec.UNSET:
+            return False
+        scopes.require(self.connection.caller, "answer", self.card.key)
+        try:
+            await self.engine.questions.answer(question.id, value, by=self.connection.caller, door="mcp")
+        except (Conflict, NotFound) as error:  # the first answer wins, and another was first
+            self.connection.warn(self.card.name, f"the answer was not taken: {error.message}", about=self.call.id)
+        return True
+
+
+def request_of(
+    card: AgentCard, input_: dict[str, Any], config: Any, caller: Caller, meta: dict[str, Any]
+) -> RunRequest:
+    if not meta:
+        return RunRequest(card.name, card.version, input_, config, caller=caller, when_busy="enqueue")
+    messages = translate.messages(meta, input_, card)
+    return RunRequest(
+        card.name, card.version,
+        add_data_parts(card, input_, messages[0].parts) if messages else input_, config, messages,
+        translate.metadata(meta), caller, when_busy="enqueue", trace=trace_context.read(meta),
+    )  # fmt: skip
+
+
+def failed(finished: RunFinished) -> ErrorInfo | None:
+    if finished.status is Status.SUCCEEDED:
+        return None
+    return finished.error or ErrorInfo("run_failed", f"the run {finished.status.value.replace('_', ' ')}")

@@ -1,0 +1,63 @@
+"""`subscriptions/listen` of the revision without sessions: a request that stays open, and tells that lists changed.
+
+There is nothing to catch up with: each notification says only "list again". So a client that reads slowly is told once
+of any number of changes, and one that comes back just listens anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from ....transports.jsonrpc import params as params_
+from ....transports.jsonrpc.core import Call
+from .. import wire
+
+if TYPE_CHECKING:
+    from ....transports.jsonrpc.connection import Connection
+    from .connection import McpDoor
+
+
+class Listening:
+    """The open subscriptions of one client."""
+
+    def __init__(self, door: McpDoor, rpc: Connection) -> None:
+        self._door = door
+        self._rpc = rpc
+        self._news: dict[asyncio.Event, asyncio.Task[Any]] = {}
+
+    def tell(self) -> list[asyncio.Task[Any]]:
+        """The lists have changed, or the door stops. Gives what tells it."""
+        for news in self._news:
+            news.set()
+        return list(self._news.values())
+
+    async def listen(self, call: Call) -> dict[str, Any]:
+        wanted = params_.read(call.params, wire.ListenRequest).notifications
+        methods = []
+        honoured = {}
+        if wanted.tools_list_changed:
+            honoured["toolsListChanged"] = True
+            methods.append("notifications/tools/list_changed")
+        if wanted.agents_list_changed:
+            honoured["agentsListChanged"] = True
+            methods.append("notifications/agents/list_changed")
+        meta = {wire.META_SUBSCRIPTION: call.id}
+        rpc = self._rpc
+        news, task = asyncio.Event(), asyncio.current_task()
+        assert task is not None
+        self._news[news] = task
+        try:
+            # What is listened for is said before anything else; kinds that never change here are left out.
+            acknowledged = {"notifications": honoured, "_meta": meta}
+            rpc.notify("notifications/subscriptions/acknowledged", acknowledged, about=call.id)
+            while not self._door.stopping:
+                await news.wait()
+                news.clear()
+                if not self._door.stopping:
+                    for method in methods:
+                        rpc.notify(method, {"_meta": meta}, about=call.id)
+                    await rpc.drain(call.id)
+        finally:
+            del self._news[news]
+        return {"_meta": meta}

@@ -1,0 +1,1 @@
+"""The mount: remote agents of this protocol as local ones."""

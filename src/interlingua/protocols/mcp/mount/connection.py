@@ -1,0 +1,205 @@
+"""Keeps a server reachable: starts or reaches it when needed, for any number of runs, and lets go when it is idle.
+
+Two ways lead to a server, a process of ours and an address; both give a link, and what is above cannot tell them apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ....model.errors import InvalidRequest, Unavailable
+from ....mounts.idle import Use
+from ....mounts.links import AddressLink, Link, ProcessLink, Source
+from ....mounts.settings import ORDINARY, Access
+from ....security.redaction import redact_text
+from ....transports.jsonrpc.connection import ConnectionLost
+from ....transports.process.child_process import Child, environment, words_of
+from .rpc_client import Peer
+
+log = logging.getLogger("interlingua.mcp")
+_said = logging.getLogger("interlingua.mcp.server")
+
+_PREFIX = "INTERLINGUA_MCP_"
+
+
+class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
+    """Each can be given in the environment, as INTERLINGUA_MCP_ and its name in capitals."""
+
+    key: str | None = None
+    """A bearer token for servers at an address."""
+    start_timeout: float = 60.0
+    """Seconds for a server to start and to agree on a revision. Package runners download first."""
+    idle_timeout: float = 300.0
+    """Seconds without a run after which a server is let go."""
+    answer_within: float = 3600.0
+    """Seconds for whoever shall answer what a server asks; then it is declined."""
+    patience: float = 60.0
+    """Seconds for which a server that a run can be found at again is tried before the run fails as transient."""
+
+    @classmethod
+    def from_environment(cls, access: Access = ORDINARY) -> MountSettings:
+        names = {name: _PREFIX + name.upper() for name in cls.__struct_fields__}
+        given = {name: os.environ[variable] for name, variable in names.items() if os.environ.get(variable)}
+        try:
+            return msgspec.convert({**given, **access.given(cls)}, cls, strict=False)
+        except msgspec.ValidationError as error:
+            said = f"a setting of the mount, or a variable {_PREFIX}…, is wrong: {error}"
+            raise InvalidRequest(said, path="/settings") from None
+
+
+class ProcessSource:
+    """mcp:COMMAND"""
+
+    def __init__(self, command: str, access: Access = ORDINARY) -> None:
+        self.name = redact_text(command)
+        self.command = words_of(command, "mcp")
+        self._access = access
+
+    async def open(self) -> Link:
+        folder, env = self._access.directory or str(Path.cwd()), {**environment(os.environ), **self._access.env}
+        child = await Child.start(self.command, folder, env, clean=redact_text, log=_said)
+        return ProcessLink(child)
+
+
+class AddressSource:
+    """mcp+http(s)://…"""
+
+    def __init__(self, address: str, settings: MountSettings, headers: Mapping[str, str] = {}) -> None:
+        self._headers = headers
+        self._address = address
+        self.name = redact_text(address)
+        self.command: list[str] = []
+        self._settings = settings
+
+    async def open(self) -> Link:
+        from .http_channel import HttpChannel
+
+        key = self._settings.key
+        headers = {**({"authorization": f"Bearer {key}"} if key else {}), **self._headers}
+        return AddressLink(HttpChannel(self._address, headers), self.name)
+
+
+class Host:
+    """One server. Belongs to an event loop: it ends with it."""
+
+    def __init__(self, source: Source, settings: MountSettings) -> None:
+        self.source = source
+        self.settings = settings
+        self._peer: Peer | None = None
+        self._link: Link | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
+        self._use = Use(settings.idle_timeout, self._too_idle)
+        self._noise_told = False
+        self.starts = 0
+        self.lost: Callable[[], None] = lambda: None  # called when it is gone, unless we let it go
+
+    async def peer(self) -> Peer:
+        """The connection with its agents known; made if there is none, and listed anew if they have changed."""
+        async with self._opening:
+            try:
+                return await self._listed()
+            except Unavailable:
+                if self._peer is None or not self._peer.forgotten:
+                    raise
+            return await self._listed()  # it has ended our session, and begins another
+
+    async def _listed(self) -> Peer:
+        if self._peer is None or self._peer.rpc.lost or self._peer.forgotten:
+            await self._start()
+        peer = self._peer
+        assert peer is not None
+        if peer.changed or peer.agents is None:
+            await self._asked(peer, peer.find_agents())
+        return peer
+
+    async def _start(self) -> None:
+        if self._keeper is not None:
+            await asyncio.wait([self._keeper])  # what is left of the one before is ended first
+        link = await self.source.open()
+        peer = Peer(link.channel, self.source.name)
+        self._link, self._noise_told = link, False
+        keeper = self._keeper = asyncio.get_running_loop().create_task(_keep(peer, link))
+        try:
+            await self._asked(peer, peer.open())
+        except BaseException:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+            raise
+        self._peer = peer
+        keeper.add_done_callback(self._ended)
+        self.starts += 1
+        self._use.rest()
+
+    async def _asked(self, peer: Peer, work: Any) -> None:
+        """Do something that the server must answer soon, and say plainly why it did not."""
+        name, within = self.source.name, self.settings.start_timeout
+        try:
+            async with asyncio.timeout(within):
+                await work
+        except ConnectionLost as error:
+            starts = peer.version == "" and bool(self.source.command)
+            said = f"{name} {'did not start' if starts else 'is gone'}: {await self.why()}"
+            if not self.source.command:
+                said = str(error) if name in str(error) else f"{name} is gone: {error}"
+            raise Unavailable(said, transient=not starts) from error
+        except TimeoutError as error:
+            raise Unavailable(f"{name} did not answer within {within:g} s") from error
+
+    async def why(self) -> str:
+        """Why the server is gone."""
+        return await self._link.why() if self._link is not None else "it was never there"
+
+    def notes(self) -> list[tuple[str, Any]]:
+        """What is odd about the server; told once for each connection."""
+        found: list[tuple[str, Any]] = []
+        if self._peer is not None and self._peer.note is not None:
+            found.append((self._peer.note, None))
+            self._peer.note = None
+        if self._link is not None and self._link.noise[0] and not self._noise_told:
+            self._noise_told = True
+            count, first = self._link.noise
+            lines = "1 line that is no message" if count == 1 else f"{count} lines that are no messages"
+            found.append((f"the server wrote {lines} to its output", {"lines": count, "first": first}))
+        return found
+
+    def _ended(self, keeper: asyncio.Task[None]) -> None:
+        if not keeper.cancelled():
+            self.lost()
+
+    def using(self) -> contextlib.AbstractContextManager[None]:
+        """As long as this lasts, the server is not idle."""
+        return self._use.counted()
+
+    def _too_idle(self) -> None:
+        if self._keeper is not None:
+            log.info("%s is let go: nobody has used it for %g s", self.source.name, self.settings.idle_timeout)
+            self._peer = None  # whoever comes now waits for its end, and starts it again
+            self._keeper.cancel()
+
+    async def close(self) -> None:
+        self._use.stop()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+
+
+async def _keep(peer: Peer, link: Link) -> None:
+    """Read what the server says until it is gone or not wanted any more; what was started for it ends here, always."""
+    try:
+        await peer.rpc.run()
+    except Exception:
+        log.exception("the connection to a server failed")
+    finally:
+        ending = asyncio.ensure_future(link.end())
+        while not ending.done():
+            with contextlib.suppress(asyncio.CancelledError):  # it takes a few seconds at most, and must be done
+                await asyncio.shield(ending)

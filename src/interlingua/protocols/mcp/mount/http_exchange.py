@@ -1,0 +1,107 @@
+"""What a channel to a server at an address looks at in messages and answers, and what it knows of a request on its way.
+
+Nothing here is sent or decided: that is in `remote`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx2
+import msgspec
+
+from ....transports import json_text
+from ....transports.http.sse import Reader
+from ....transports.jsonrpc.core import Id
+
+_MAX_EVENT = 64 * 1024 * 1024
+MESSAGE = ("message", "", None)  # events of other kinds are signs of life and the like
+
+
+class Exchange:
+    """A request, until it has been answered."""
+
+    def __init__(self, id_: Id | None = None, token: Any = None) -> None:
+        self.id = id_
+        self.token = token  # the progress token, by which its run is known
+        self.sent = asyncio.Event()  # the server has begun to answer
+        self.answered = False
+        self.last_id: str | None = None
+        self.retry = 0.0  # seconds that the server wants us to wait before we come back
+        self.events = 0
+        self.task: asyncio.Task[Any] | None = None
+
+
+class Message(msgspec.Struct):
+    """The little that tells where a message belongs."""
+
+    id: Any = None
+    method: str | None = None
+    params: Any = None
+
+    def member(self, *path: str) -> Any:
+        found: Any = self.params
+        for key in path:
+            found = found.get(key) if isinstance(found, dict) else None
+        return found
+
+
+class Seen(msgspec.Struct):
+    id: Any = None
+    method: str | msgspec.UnsetType | None = msgspec.UNSET
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+    def answers(self, id_: Id | None) -> bool:
+        """Exactly as the connection sees it: what that takes for no answer must not count as one here, or nobody would
+        ever tell that there is none. (1.0 is no 1.)"""
+        told = self.result is not msgspec.UNSET or self.error is not msgspec.UNSET
+        return told and self.method is msgspec.UNSET and type(self.id) is type(id_) and bool(self.id == id_)
+
+
+message_of = msgspec.json.Decoder(Message).decode
+_seen = msgspec.json.Decoder(Seen).decode
+_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def seen_in(frame: bytes) -> list[Seen]:
+    """The messages of a frame. Raises ValueError for what cannot be read."""
+    batch = frame.lstrip()[:1] == b"["
+    return (
+        [_seen(bytes(one)) for one in json_text.decode_as(frame, _raws)]
+        if batch
+        else [json_text.decode_as(frame, _seen)]
+    )
+
+
+def reader() -> Reader:
+    return Reader(_MAX_EVENT)
+
+
+async def whole_of(answer: httpx2.Response) -> bytes:
+    """The body, up to the size that a message may have."""
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in answer.aiter_bytes():
+        size += len(piece)
+        if size > _MAX_EVENT:
+            raise ValueError(f"an answer is longer than {_MAX_EVENT} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def error_in(body: bytes) -> dict[str, Any] | None:
+    try:
+        told = json_text.decode(body)
+    except json_text.Unreadable:
+        return None
+    error = told.get("error") if isinstance(told, dict) and "jsonrpc" in told else None
+    return error if isinstance(error, dict) else None
+
+
+def version_in(frame: bytes) -> str | None:
+    told = json_text.decode(frame)
+    result = told.get("result") if isinstance(told, dict) else None
+    version = result.get("protocolVersion") if isinstance(result, dict) else None
+    return version if isinstance(version, str) else None

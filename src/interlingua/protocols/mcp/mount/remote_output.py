@@ -1,0 +1,108 @@
+"""The deltas of a remote run as they are shown here, each once, and what they come to beside the result.
+
+Deltas are passed on in the order of the wire. A run that is met again tells them from the beginning: then what leads
+from what was shown to what there is now is worked out, until both are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ....engine.handler.mounted_run import MountedRun, step_place
+from ....model.content import Artifact, read_part
+from ....model.delta import ABSENT, DeltaError, Joiner, diff, require_object
+from ....model.events import ArtifactAdded, OutputDelta, Warned
+from .. import wire
+
+STEP = "run"
+"""What all that is shown belongs to; it is never recorded, so that it can always be shown again."""
+
+_PLACE = step_place(STEP)
+
+
+class Mirror:
+    def __init__(self, mounted: MountedRun) -> None:
+        self._mounted = mounted
+        self._there = Joiner()  # the output as the remote run has it
+        self._here: Joiner | None = None  # the output as it stands in our log, while that is not the same
+        self._deltas = 0
+        self._joins = True
+        self._warnings: set[str] = set()  # that were shown
+        self._gave = False  # what came beside the output was shown
+
+    async def begin_again(self) -> None:
+        """The handler was entered again: show what was shown before, as it was."""
+        here = Joiner()
+        for body in self._mounted.shown(STEP):
+            if isinstance(body, OutputDelta):
+                here.add(body.delta)
+            elif isinstance(body, Warned):
+                self._warnings.add(body.message)
+            elif isinstance(body, ArtifactAdded):
+                self._gave = True
+            await self._mounted.show(body)
+        self._here = here
+
+    def met_again(self) -> None:
+        """The remote run is met again in the middle, and tells its deltas from the beginning."""
+        self._here = self._here or self._there
+        self._there, self._joins, self._deltas = Joiner(), True, 0
+
+    async def take(self, delta: Any) -> None:
+        if not self._joins:
+            return
+        self._deltas += 1
+        try:
+            self._there.add(require_object(delta))
+        except DeltaError as error:
+            self._joins = False
+            await self.warned(f"a delta does not join what came before ({error}); the result is what counts")
+            return
+        if self._here is None:
+            await self._mounted.show(OutputDelta(delta, _PLACE))
+            return
+        try:
+            missing = diff(self._here.value, self._there.value)
+        except DeltaError:
+            return  # it has not come as far as we have
+        self._here = None
+        if missing is not ABSENT and missing:
+            await self._mounted.show(OutputDelta(missing, _PLACE))
+
+    async def compare(self, output: dict[str, Any]) -> None:
+        """With the result, which is what counts."""
+        if self._deltas and self._joins and not _same(self._there.value, output):
+            await self.warned("the deltas do not join to the result; the result is what counts")
+
+    async def given(self, result: dict[str, Any]) -> None:
+        """Show the files and data that came beside the output, once."""
+        meta = result.get("_meta")
+        told = meta.get(wire.META_PARTS) if isinstance(meta, dict) else None
+        parts = [read_part(one) for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+        if parts and not self._gave:
+            self._gave = True
+            await self._mounted.show(ArtifactAdded(Artifact("beside", parts), _PLACE))
+
+    async def warned(self, message: str) -> None:
+        """Show a warning that is told again whenever the run is met again."""
+        if message not in self._warnings:
+            self._warnings.add(message)
+            await self.warn(message)
+
+    async def warn(self, message: str, details: Any = None) -> None:
+        await self._mounted.show(Warned(message, details, _PLACE))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Members that are null and members that are not there are the same: acp-sdk 0.0.6 writes out every default, and
+    null in a delta adds nothing."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return all(_same(one.get(key), other.get(key)) for key in one.keys() | other.keys())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, float) and isinstance(other, int | float):
+        return math.isclose(one, other)
+    return bool(one == other)

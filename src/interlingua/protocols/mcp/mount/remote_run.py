@@ -1,0 +1,376 @@
+"""One run of a mounted agent: one `agents/run`, and all that comes of it.
+
+That it begins is recorded before the request is sent. Over pipes, and at servers that are not ours, the request is sent
+once: a run that is entered again, or whose server died, fails as transient, because nobody can tell how far the agent
+came. A server of ours behind an address keeps the run: the same request with the same key finds it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from ....engine.handler.context import Context
+from ....engine.handler.mounted_run import LeftRun, MountedRun, RemoteError, our_failure
+from ....model.errors import (
+    InterlinguaError,
+    Invalid,
+    InvalidOutput,
+    RunCancelled,
+    RunError,
+    RunLost,
+    RunTimedOut,
+    StepFailed,
+    Unavailable,
+)
+from ....model.schemas import Validator
+from ....model.trace_context import Carrier
+from ....transports.jsonrpc.connection import ConnectionLost, RpcError
+from .. import translate, wire
+from .connection import Host
+from .questions import Asking
+from .remote_output import STEP, Mirror
+from .rpc_client import NotBegun, Peer
+
+_THREADS = uuid.UUID("2c9f6d0e-3a55-5c0f-8a5f-6f3d0f6f9b1a")  # names remote threads after local ones
+_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds before a request that is only wanted again is sent again
+_CANCEL_WITHIN = 5.0
+_BEGUN = 1.0  # seconds for a run to be found again before it is cancelled
+
+
+class Handle(msgspec.Struct):
+    """What is recorded before the request is sent."""
+
+    again: bool  # whether the run can be found again
+
+
+class Attachment:
+    def __init__(
+        self, host: Host, name: str, schema: Validator, ctx: Context[Any, Any], existing: str | None = None
+    ) -> None:
+        """`existing`: a run at a server of ours, to go on with instead of beginning one."""
+        self._existing = existing
+        self._host = host
+        self._name = name  # as the server calls it
+        self._schema = schema  # of its output, as the server tells it
+        self._ctx = ctx
+        self._mounted = MountedRun(ctx)
+        self._mirror = Mirror(self._mounted)
+        self._asking = Asking(self._mounted, host.settings.answer_within)
+        self._peer: Peer | None = None
+        self._again = False
+        self._token = ""
+        self._trace: Carrier = {}
+        self._request: asyncio.Future[Any] | None = None
+        self._answer: asyncio.Future[Any] | None = None
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._heard = False  # the server said something since it was last lost
+        self._over = False
+
+    async def run(self, input_: dict[str, Any]) -> dict[str, Any]:
+        with self._host.using():
+            try:
+                async with self._mounted.telling_unused():
+                    return await self._run(input_)
+            except StepFailed as failure:
+                error = failure.error
+                raise RemoteError(
+                    error.message, code=error.code, transient=error.transient, details=error.details
+                ) from failure
+            except asyncio.CancelledError:
+                self._left()
+                raise
+            finally:
+                await self._leave()
+
+    async def _run(self, input_: dict[str, Any]) -> dict[str, Any]:
+        self._trace = self._mounted.onward()
+        entered_again = self._mounted.recorded("start")
+        handle = await self._ctx.step("start", self._start, key="start")
+        await self._mounted.committed()
+        self._again = handle.again
+        if entered_again:
+            await self._mirror.begin_again()
+            if not handle.again:
+                raise RunLost(f"this process ended in the middle of a run at {self._host.source.name}")
+        told = await self._result(input_)
+        for late in self._mounted.unused(STEP):
+            await self._mounted.show(late)
+        output = told.get("output")
+        if "output" not in told:
+            raise RemoteError(f"{self._host.source.name} answered agents/run without an output")
+        result = output if isinstance(output, dict) else {} if output is None else {"value": output}
+        await self._mirror.compare(result)
+        await self._mirror.given(told)
+        try:
+            self._schema.check(result, InvalidOutput)
+        except Invalid as error:
+            await self._mirror.warn(f"the output does not fit the schema that the server tells: {error.message}")
+        for message, details in self._host.notes():
+            await self._mirror.warn(message, details)
+        return result
+
+    async def _start(self) -> Handle:
+        """Nothing is sent yet that could have to be found again."""
+        peer = await self._listed()
+        return Handle(peer.finds_again)
+
+    async def _listed(self) -> Peer:
+        peer = await self._host.peer()
+        if self._name not in (offered := peer.offered):
+            raise RemoteError(
+                f"{self._host.source.name} no longer has an agent {self._name!r}; it has: {', '.join(offered)}",
+                code="agent_not_found",
+            )
+        return peer
+
+    # -- the request --------------------------------------------------------------------------------------
+
+    async def _result(self, input_: dict[str, Any]) -> dict[str, Any]:
+        """What the request is answered with, over any number of connections."""
+        loop = asyncio.get_running_loop()
+        lost_at: float | None = None
+        pause = 0.05
+        while True:
+            try:
+                peer = await self._listed()
+                async with named(peer, self._name, self._ctx.config) as name:
+                    try:
+                        return await self._attempt(peer, name, input_)
+                    except asyncio.CancelledError:
+                        self._left()  # before the agent goes that was made for it
+                        raise
+            except (ConnectionLost, Unavailable) as error:
+                if isinstance(error, ConnectionLost):
+                    lost_at = None if self._heard else lost_at  # it was there again in between
+                    self._heard = False
+                if isinstance(error, Unavailable) and not (self._again and error.transient):
+                    raise
+                if not self._again and not isinstance(error, NotBegun):
+                    raise RunLost(f"the server died in the middle of a run: {await self._host.why()}") from error
+                lost_at = loop.time() if lost_at is None else lost_at
+                if loop.time() - lost_at > self._host.settings.patience:
+                    raise RunLost(f"the server is gone, in the middle of a run: {error}") from error
+            self._answer = None
+            self._mirror.met_again()
+            self._asking.met_again()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 2.0)
+
+    async def _attempt(self, peer: Peer, name: str, input_: dict[str, Any]) -> dict[str, Any]:
+        self._peer = peer
+        self._asking.server_is_gone = lambda: peer.rpc.lost
+        more: dict[str, Any] = {}
+        pauses = iter(_PAUSES)
+        while True:
+            told = await self._ask(peer, {"name": name, "input": input_, **more})
+            self._found(told)
+            if told.get("resultType") != "input_required":
+                return told
+            more = await self._answers(told)
+            if more["inputResponses"]:
+                pauses = iter(_PAUSES)
+            elif (pause := next(pauses, None)) is not None:  # it only wants to be asked again, which is allowed
+                await asyncio.sleep(pause)
+            else:
+                raise RemoteError(f"{self._host.source.name} wants input again and again, and does not say which")
+            self._mirror.met_again()  # a request of its own, whose deltas make the whole output
+
+    async def _ask(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        params = self._params(peer, params)
+        token = self._token
+        peer.listeners[token] = self
+        try:
+            told = await self._answered(peer.request("agents/run", params, opened=self._opened))
+        finally:
+            peer.listeners.pop(token, None)
+        return told if isinstance(told, dict) else {}
+
+    def _params(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+        self._token = f"il-{uuid.uuid4().hex}"  # a new one each time: what comes for an old one is too late
+        meta: dict[str, Any] = {"progressToken": self._token, **self._trace}
+        if self._existing is not None:
+            meta[wire.META_RUN] = self._existing
+        elif peer.ours:
+            meta[wire.META_KEY] = self._ctx.run_id
+        if self._ctx.thread_id is not None:
+            meta[wire.META_THREAD] = str(uuid.uuid5(_THREADS, self._ctx.thread_id))
+        if self._ctx.metadata:
+            meta[wire.META_METADATA] = self._ctx.metadata
+        beside = self._mounted.beside(params["input"])
+        if beside:
+            meta[wire.META_PARTS] = [msgspec.to_builtins(part) for part in beside]
+        return {**params, "_meta": meta}
+
+    async def _answered(self, answer: Coroutine[Any, Any, Any]) -> Any:
+        """What a request is answered with, unless what is told before breaks the run."""
+        self._request = asyncio.ensure_future(answer)
+        self._request.add_done_callback(_noticed)
+        either: set[asyncio.Future[Any]] = {self._request, self._broken}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if self._broken.done():
+            self._take_back()
+            self._broken.result()
+        try:
+            return self._request.result()
+        except RpcError as error:
+            raise failure(error) from error
+
+    def _opened(self, answer: asyncio.Future[Any]) -> None:
+        self._answer = answer
+
+    async def _answers(self, told: dict[str, Any]) -> dict[str, Any]:
+        """The revision without requests of the server's: it is answered by asking again."""
+        requests = told.get("inputRequests")
+        given: dict[str, Any] = {}
+        for key, request in requests.items() if isinstance(requests, dict) else ():
+            params = request.get("params") if isinstance(request, dict) else None
+            if not isinstance(params, dict) or request.get("method") != "elicitation/create":
+                raise RemoteError(f"the server wants {request!r}, which cannot be asked here")
+            told_of = params.get("_meta")
+            about = {wire.META_QUESTION: key, **(told_of if isinstance(told_of, dict) else {})}
+            given[key] = await self._asking.elicit({**params, "_meta": about})
+        more: dict[str, Any] = {"inputResponses": given}
+        if told.get("requestState") is not None:
+            more["requestState"] = told["requestState"]
+        return more
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    def _left(self) -> None:
+        """The run is cancelled, or only set aside: then it is found again later, where that is possible."""
+        self._asking.silent = self._again and not self._mounted.leaving_for_good
+        if not self._asking.silent:
+            self._asking.taken_back = True
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """Tell the server that nobody wants the answer any more. One that comes all the same is nothing."""
+        if self._request is not None and not self._request.done():
+            self._request.cancel()
+
+    async def _leave(self) -> None:
+        self._over = True
+        peer = self._peer
+        if peer is not None:
+            peer.listeners.pop(self._token, None)
+            if self._asking.silent:
+                peer.keep_session()
+        await self._asking.settle()
+
+    # -- what the server says -----------------------------------------------------------------------------
+
+    async def told(self, delta: Any) -> None:
+        await self._shown(self._mirror.take, delta)
+
+    async def warned(self, message: str) -> None:
+        await self._shown(self._mirror.warned, message)
+
+    async def _shown(self, show: Callable[[Any], Awaitable[None]], news: Any) -> None:
+        if self._over or self._answer is None or self._answer.done():
+            return
+        self._heard = True
+        try:
+            await show(news)
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            # The run is being left, and takes no more; the connection goes on.
+        except InterlinguaError as error:
+            if not self._broken.done():
+                self._broken.set_exception(error)
+
+    def _found(self, told: dict[str, Any]) -> None:
+        """Tell which run it is at the server, where that says it."""
+        about = told.get("_meta")
+        if isinstance(about, dict) and isinstance(about.get(wire.META_RUN), str):
+            self._mounted.found_at_server(about[wire.META_RUN])
+
+    async def asked(self, params: dict[str, Any]) -> dict[str, Any]:
+        self._heard = True
+        self._found(params)
+        return await self._asking.elicit(params)
+
+    async def not_asked(self) -> None:
+        if not self._over:
+            with contextlib.suppress(asyncio.CancelledError, InterlinguaError):
+                await self._mirror.warn("the server asked something, and did not say for which of several runs")
+
+
+async def cancel_left(host: Host, name: str, left: LeftRun, existing: str | None = None) -> None:
+    """A run was cancelled while its handler was not here. Where it can be found again, it is, and cancelled."""
+    handle = left.recorded("start")
+    if not isinstance(handle, dict) or not handle.get("again"):
+        return  # a process of ours ended with us, and others cannot be told
+    try:
+        async with asyncio.timeout(_CANCEL_WITHIN):
+            with host.using():
+                peer = await host.peer()
+                meta = {wire.META_KEY: left.id} if existing is None else {wire.META_RUN: existing}
+                if left.thread is not None:
+                    meta[wire.META_THREAD] = str(uuid.uuid5(_THREADS, left.thread))
+                async with named(peer, name, left.request.config) as called:
+                    params = {"name": called, "input": left.request.input, "_meta": meta}
+                    request = asyncio.ensure_future(peer.request("agents/run", params))
+                    request.add_done_callback(_noticed)
+                    await asyncio.wait({request}, timeout=_BEGUN)
+                    request.cancel()
+                    await asyncio.wait({request})
+                    await peer.rpc.drain()
+    except (ConnectionLost, RpcError) as error:
+        raise Unavailable(f"{host.source.name} could not be told: {error}") from error
+
+
+@contextlib.asynccontextmanager
+async def named(peer: Peer, name: str, config: Any) -> AsyncIterator[str]:
+    """The name to run an agent by: its own, or that of one that is made from its template and lasts as long as this."""
+    if not config and name in (peer.agents or ()):
+        yield name
+        return
+    try:
+        told = await peer.request("agents/create", {"templateName": name, "config": config or {}})
+    except RpcError as error:
+        raise failure(error) from error
+    made = told.get("agent") if isinstance(told, dict) else None
+    called = made.get("name") if isinstance(made, dict) else None
+    if not isinstance(called, str):
+        raise RemoteError(f"{peer.name} answered agents/create without the name of an agent")
+    try:
+        yield called
+    finally:
+        destroying = asyncio.ensure_future(peer.request("agents/destroy", {"name": called}))
+        destroying.add_done_callback(_noticed)  # where the server cannot destroy, nobody can
+        await asyncio.wait({destroying}, timeout=_CANCEL_WITHIN)
+
+
+def failure(error: RpcError) -> RunError:
+    """Codes mean nothing here: the published servers answer 0 to everything. Ours says code, transient and details
+    beside it."""
+    ours = our_failure(error.message, error.data)
+    question = error.code in (translate.QUESTION_OPEN, wire.MISSING_CAPABILITY)  # it is told in the data
+    if ours is not None and not question:
+        return ours
+    told = error.data if isinstance(error.data, dict) else {}
+    code, transient = told.get("code"), told.get("transient")
+    if code == "cancelled":
+        return RunCancelled(f"the remote run was cancelled: {error.full_message}")
+    if code == "timed_out":
+        return RunTimedOut(error.message)
+    details = {"code": error.code, **({} if error.data is None else {"data": error.data})}
+    return RemoteError(
+        error.full_message or "the server answered with an error and no words",
+        code=code if isinstance(code, str) else None,
+        transient=transient is True,
+        details=details,
+    )
+
+
+def _noticed(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()  # the run may be over by then

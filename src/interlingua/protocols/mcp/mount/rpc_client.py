@@ -1,0 +1,301 @@
+"""Our side of one connection to a server: what was agreed on, which agents it has, and who listens to which run.
+
+Published servers of this protocol end at a request that they do not know (acp-sdk 0.0.6), so nothing is tried out on
+them: `initialize` comes first, and `server/discover` only where that was refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+from ....model.errors import Denied, InterlinguaError, Unavailable
+from ....transports.channel import Channel
+from ....transports.jsonrpc.connection import Connection, ConnectionLost
+from ....transports.jsonrpc.core import INTERNAL_ERROR, METHOD_NOT_FOUND, Call, Notice, RpcError
+from .. import wire
+
+log = logging.getLogger("interlingua.mcp")
+
+OLDEST = wire.LEGACY[0]
+LOST = "connection_lost"
+"""In the data of an error that stands for an answer which cannot come any more."""
+DENIED = "denied"
+NO_SERVER = "unsuitable_server"
+"""In the data of errors that a channel answers with: who answered does not speak MCP, or does not let us in."""
+
+_OFFERS: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
+_MAX_PAGES = 1000
+_PROGRESS = "notifications/agents/run/progress"
+_RESULT = {"jsonrpc", "id", "result"}  # what a message with a result has
+
+
+class Unsuitable(Unavailable):
+    """What answers is no server that has agents for us."""
+
+    code = "unsuitable_server"
+    transient = False
+
+
+class NotBegun(ConnectionLost):
+    """The server is there and knows nothing of us any more: what was asked was never begun."""
+
+
+class Listener(Protocol):
+    """Who hears a run."""
+
+    async def told(self, delta: Any) -> None: ...
+    async def warned(self, message: str) -> None: ...
+    async def asked(self, params: dict[str, Any]) -> dict[str, Any]: ...
+    async def not_asked(self) -> None: ...
+
+
+class Peer:
+    """One connection. `open` agrees on the revision, `find_agents` lists; `rpc.run` reads until the server is gone."""
+
+    def __init__(self, channel: Channel, name: str) -> None:
+        self.channel = channel
+        self.name = name  # for messages
+        self.rpc = Connection(
+            channel, self, cancel=("notifications/cancelled", "requestId"), silent_cancel=True, is_piece=_is_told
+        )
+        self.version = ""
+        self.info: dict[str, Any] = {}
+        self.able: dict[str, Any] = {}
+        self.agents: dict[str, dict[str, Any]] | None = None  # by name; None before they were listed
+        self.templates: dict[str, dict[str, Any]] = {}  # by name: agents are made from them, with a config
+        self.changed = True  # they must be listed (again)
+        self.forgotten = False  # the server has ended our session
+        self.listeners: dict[str, Listener] = {}  # by the progress token of their run
+        self.note: str | None = None  # what whoever runs something shall be warned of
+
+    @property
+    def ours(self) -> bool:
+        """It knows what only our servers do: threads, keys that name a run, and which run a question belongs to."""
+        return self.info.get("name") == "interlingua"
+
+    @property
+    def finds_again(self) -> bool:
+        """Whether a run goes on there without us, and is found again by its key."""
+        return self.ours and self.version != wire.MODERN and bool(getattr(self.channel, "streamable", False))
+
+    def keep_session(self) -> None:
+        """Somebody will come back for a run: when we go, nothing ends there."""
+        if hasattr(self.channel, "keeps_session"):
+            self.channel.keeps_session = True
+
+    async def request(
+        self, method: str, params: dict[str, Any], *, opened: Callable[[asyncio.Future[Any]], None] | None = None
+    ) -> Any:
+        if self.version == wire.MODERN:
+            params = {**params, "_meta": {**modern_meta(), **_object(params.get("_meta"))}}
+        return await self._answered(self.rpc.request(method, params, opened=opened))
+
+    async def _answered(self, answer: Awaitable[Any]) -> Any:
+        try:
+            return await answer
+        except RpcError as error:
+            code = _object(error.data).get("code")
+            if code == LOST and _object(error.data).get("begun") is False:
+                self.forgotten = True
+                raise NotBegun(error.message) from error
+            if code == LOST:
+                raise ConnectionLost(error.message) from error
+            if code == NO_SERVER:
+                raise Unsuitable(error.message) from error
+            if code == DENIED and isinstance(_object(error.data).get("status"), int):
+                raise Denied(f"{error.message}; put the key into INTERLINGUA_MCP_KEY") from error
+            raise
+
+    # -- agreeing -----------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        try:
+            await self._initialize(wire.LEGACY[-1])
+        except RpcError as refusal:
+            older = _older(refusal)
+            try:
+                await (self._initialize(older) if older is not None else self._discover())
+            except RpcError as second:
+                raise Unsuitable(
+                    f"{self.name} refused to begin: initialize was answered with {refusal}, "
+                    f"{'the revision that it named' if older else 'server/discover'} with {second}"
+                ) from second
+
+    async def _initialize(self, wanted: str) -> None:
+        params = {"protocolVersion": wanted, "capabilities": _OFFERS, "clientInfo": _our_info()}
+        told = _object(await self.request("initialize", params))
+        version = told.get("protocolVersion")
+        version = OLDEST if version == 1 else version
+        if version not in wire.LEGACY:
+            known = ", ".join(wire.LEGACY)
+            raise Unsuitable(f"{self.name} answered initialize with revision {version!r}; known are {known}")
+        self.info, self.able = _object(told.get("serverInfo")), _object(told.get("capabilities"))
+        self.version = version
+        self.rpc.notify("notifications/initialized")
+
+    async def _discover(self) -> None:
+        self.version = wire.MODERN
+        told: Any = None
+        try:
+            told = _object(await self.request("server/discover", {}))
+        finally:
+            if told is None:
+                self.version = ""
+        versions = told.get("supportedVersions")
+        if isinstance(versions, list) and wire.MODERN not in versions:
+            self.version = ""
+            raise Unsuitable(f"{self.name} speaks {', '.join(map(str, versions))}; known is {wire.MODERN}")
+        stamped = _object(told.get("_meta")).get(wire.META_SERVER)
+        self.info, self.able = _object(told.get("serverInfo") or stamped), _object(told.get("capabilities"))
+
+    # -- agents -------------------------------------------------------------------------------------------
+
+    @property
+    def declares_agents(self) -> bool:
+        places = (self.able, _object(self.able.get("experimental")))
+        extensions = _object(self.able.get("extensions"))
+        return any(isinstance(place.get("agents"), dict) for place in places) or wire.EXTENSION in extensions
+
+    async def find_agents(self) -> None:
+        """List them. A server that does not declare agents is asked all the same, unless it is one that must not be
+        asked what it does not know."""
+        others = [what for what in ("tools", "prompts", "resources") if what in self.able]
+        none = f"{self.name} offers no agents"
+        if others:
+            none += f"; it is an MCP server that has only {_and(others)}"
+        if not self.declares_agents:
+            if self.version == OLDEST and others:
+                raise Unsuitable(none)
+            self.note = f"{self.name} does not declare capabilities.agents; it is used as if it did"
+        try:
+            agents = await self._list()
+        except RpcError as error:
+            if self.declares_agents:
+                raise Unsuitable(f"{self.name} declares agents, and answers agents/list with {error}") from error
+            raise Unsuitable(f"{none} (agents/list was answered with {error})") from error
+        self.templates = await self._list_templates()
+        if self.note is not None:
+            log.warning("%s", self.note)
+        self.agents = agents
+
+    @property
+    def offered(self) -> dict[str, dict[str, Any]]:
+        """Agents and templates, by name. Where an agent of ours is a template, too, it may have a config."""
+        agents = self.agents or {}
+        more = {name: entry for name, entry in self.templates.items() if self.ours or name not in agents}
+        return {**agents, **more}
+
+    async def _list(self) -> dict[str, dict[str, Any]]:
+        self.agents = None  # whatever goes wrong, they are listed anew
+        self.changed = False  # what is told from here on may be newer than what is listed
+        return await self._pages("agents/list", "agents")
+
+    async def _list_templates(self) -> dict[str, dict[str, Any]]:
+        """Only of a server that declares them: others may end at the question."""
+        if not _object(self.able.get("agents")).get("templates"):
+            return {}
+        try:
+            return await self._pages("agents/templates/list", "agentTemplates")
+        except RpcError as error:
+            log.warning("%s declares templates, and answers agents/templates/list with %s", self.name, error)
+            return {}
+
+    async def _pages(self, method: str, member: str) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        cursor: str | None = None
+        seen: set[str] = set()
+        for _ in range(_MAX_PAGES):
+            told = _object(await self.request(method, {} if cursor is None else {"cursor": cursor}))
+            entries = told.get(member)
+            for entry in entries if isinstance(entries, list) else []:
+                if isinstance(entry, dict) and isinstance(entry.get("name"), str) and entry["name"]:
+                    found.setdefault(entry["name"], entry)
+            cursor = told.get("nextCursor")
+            # Published servers do not know pages: they would send the first one for ever.
+            if not isinstance(cursor, str) or cursor in seen:
+                break
+            seen.add(cursor)
+        return found
+
+    # -- being told and asked -----------------------------------------------------------------------------
+
+    def noticed(self, notice: Notice) -> Awaitable[None] | None:
+        params = notice.params if isinstance(notice.params, dict) else {}
+        token = params.get("progressToken")
+        listener = self.listeners.get(token) if isinstance(token, str) else None
+        if notice.method == _PROGRESS:
+            # One that comes after the result, or for nobody, is nothing.
+            return listener.told(params.get("delta")) if listener is not None else None
+        if notice.method == "notifications/progress":  # the text of ours is a warning of the run
+            message = params.get("message")
+            return listener.warned(message) if listener is not None and self.ours and isinstance(message, str) else None
+        if notice.method == "notifications/agents/list_changed":
+            self.changed = True  # the next run lists them first
+        elif notice.method == "notifications/message":
+            log.info("the server says: %s", str(params.get("data"))[:2000])
+        return None
+
+    async def called(self, call: Call) -> Any:
+        if call.method == "ping":
+            return {}
+        if call.method != "elicitation/create":
+            raise RpcError(METHOD_NOT_FOUND, f"there is no method {call.method!r}")
+        params = call.params if isinstance(call.params, dict) else {}
+        listener = self._meant(call, params)
+        if listener is not None:
+            return await listener.asked(params)
+        for one in list(self.listeners.values()):
+            await one.not_asked()
+        return {"action": "cancel"}
+
+    def _meant(self, call: Call, params: dict[str, Any]) -> Listener | None:
+        """Whose run asks. Where that cannot be told nobody is asked: an answer could come from somebody else's run."""
+        token = _object(params.get("_meta")).get(wire.META_TOKEN)
+        if not isinstance(token, str):
+            token = getattr(self.channel, "about", {}).get(call.id)
+        if isinstance(token, str):
+            return self.listeners.get(token)
+        return next(iter(self.listeners.values())) if len(self.listeners) == 1 else None
+
+    def failure(self, error: Exception) -> RpcError:
+        if not isinstance(error, InterlinguaError):
+            log.warning("a request of the server failed", exc_info=error)
+        return RpcError(INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+
+
+def _noticed(answer: asyncio.Future[Any]) -> None:
+    if not answer.cancelled():
+        answer.exception()  # who asked may be gone by then
+
+
+def _older(refusal: RpcError) -> str | None:
+    """The newest revision that a server which refused ours says it knows, and that we know too."""
+    supported = _object(refusal.data).get("supported")
+    known = [version for version in wire.LEGACY if isinstance(supported, list) and version in supported]
+    return known[-1] if known and known[-1] != wire.LEGACY[-1] else None
+
+
+def modern_meta() -> dict[str, Any]:
+    """What every request says of us in the revision without a handshake."""
+    return {wire.META_VERSION: wire.MODERN, wire.META_CAPABILITIES: _OFFERS, wire.META_CLIENT: _our_info()}
+
+
+def _our_info() -> dict[str, Any]:
+    from ...._version import __version__
+
+    return {"name": "interlingua", "version": __version__}
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _is_told(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("method") == _PROGRESS
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

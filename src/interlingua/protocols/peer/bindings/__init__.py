@@ -1,0 +1,1 @@
+"""The ways to a peer: HTTP, WebSocket, TCP lines, pipes, a relay."""

@@ -1,0 +1,301 @@
+"""Running a node by itself: what its flags and its config file mean, and engine, node and ports put together."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ... import extras
+from ...bus.port import BusSettings
+from ...engine.agents.agent import Agent
+from ...engine.engine import Engine
+from ...engine.settings import Settings
+from ...model.errors import InvalidRequest
+from ...server.http_server import OwnPorts
+from .config import MAX_BYTES, NodeSettings
+from .node.hosting import Hosting
+from .node.node import Node
+from .translate import skills
+from .wire import card as cards
+from .wire import extensions, links
+
+IDENTITY = "~/.acp/identity.json"
+
+# How flags are called elsewhere: by the reference, or in older documents.
+SPELLINGS = {"max_msg_size": "max_msg_bytes", "identity_file": "identity"}
+_LISTS = ("join", "extension")
+_AVAILABILITY = {
+    "availability_mode": "mode", "heartbeat_interval": "interval_seconds", "next_active_at": "next_active_at",
+    "availability_cron": "schedule",
+}  # fmt: skip
+_IGNORED = ("inbox", "local_only", "test_mode", "config", "version")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Flags(msgspec.Struct, kw_only=True):
+    """As they were written, each under its name. An empty text stands for a flag that was given without its value."""
+
+    name: str = "ACP-Agent"
+    host: str = "127.0.0.1"
+    port: int | None = None
+    http_host: str = "127.0.0.1"
+    http_port: int | None = None
+    http_token: str | None = None
+    tcp_port: int | None = None
+    public_host: str | None = None
+    public_url: str | None = None
+    skills: str | None = None
+    secret: str | None = None
+    hmac_window: float = 300.0
+    strict: bool = False
+    identity: str | None = None
+    relay: str | None = None
+    relay_url: str | None = None
+    transport_modes: str | None = None
+    max_msg_bytes: int = MAX_BYTES
+    advertise_mdns: bool = False
+    advertise_dnssd: bool = False
+    http2: bool = False
+    extension: list[str] = []
+    extensions: str | None = None
+    join: list[str] = []
+    availability_mode: str | None = None
+    heartbeat_interval: float | None = None
+    next_active_at: str | None = None
+    availability_cron: str | None = None
+    supported_interfaces: str | None = None
+    limitations: str | None = None
+    limitations_json: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
+    default_agent: str | None = None
+    verbose: bool = False
+
+
+def settings_of(flags: Flags) -> NodeSettings:
+    """What the flags mean. Raises InvalidRequest, which says what is wrong with which."""
+    for _, error in mistakes(flags):
+        raise error
+    relay, modes = _relay(flags)
+    return NodeSettings(
+        name=flags.name, host=flags.host, port=flags.port, http_host=flags.http_host, http_port=flags.http_port,
+        http_token=flags.http_token or None, tcp_port=flags.tcp_port, public_host=flags.public_host,
+        public_url=flags.public_url, skills=_skills(flags.skills), secret=flags.secret or None,
+        hmac_window=flags.hmac_window, strict=flags.strict, identity=_identity(flags.identity), relay=relay,
+        transport_modes=tuple(modes), extensions=tuple(_extensions(flags)), limitations=tuple(_limitations(flags)),
+        availability=_availability(flags), interfaces=tuple(_words(flags.supported_interfaces)),
+        advertise_mdns=flags.advertise_mdns, advertise_dnssd=flags.advertise_dnssd, http2=flags.http2,
+        tls_cert=flags.tls_cert, tls_key=flags.tls_key, tls_ca=flags.tls_ca, max_msg_bytes=flags.max_msg_bytes,
+        default_agent=flags.default_agent, join=tuple(flags.join),
+    )  # fmt: skip
+
+
+def mistakes(flags: Flags) -> Iterator[tuple[str, InvalidRequest]]:
+    """All that makes no sense, each with the name of the flag that it is about: before anything starts."""
+    told = {
+        "name": _check_name, "tls_cert": _check_file, "tls_key": _check_key, "tls_ca": _check_file,
+        "relay": lambda flags, _: _relay(msgspec.structs.replace(flags, transport_modes=None)),
+        "transport_modes": lambda flags, name: cards.parse_modes(getattr(flags, name)),
+        "skills": lambda flags, name: skills.declared(getattr(flags, name)),
+        "join": lambda flags, name: [links.parse(link) for link in getattr(flags, name)],
+        "extension": lambda flags, _: _extensions(msgspec.structs.replace(flags, extensions=None)),
+        "extensions": lambda flags, name: extensions.parse_many(getattr(flags, name)),
+        "limitations": lambda flags, _: _limitations(msgspec.structs.replace(flags, limitations_json=None)),
+        "limitations_json": lambda flags, _: _limitations(msgspec.structs.replace(flags, limitations=None)),
+        **dict.fromkeys(_AVAILABILITY, _check_availability),
+    }  # fmt: skip
+    for name, look in told.items():
+        if getattr(flags, name) or name in ("name", "relay"):  # those mean something where they are empty
+            try:
+                look(flags, name)
+            except InvalidRequest as error:
+                yield name, error
+
+
+def _check_name(flags: Flags, _: str) -> None:
+    if not flags.name.strip() or len(flags.name) > 200 or _CONTROL.search(flags.name):
+        raise InvalidRequest("--name is a text of at most 200 characters, on one line")
+
+
+def _check_file(flags: Flags, name: str) -> None:
+    if not getattr(flags, name).is_file():
+        raise InvalidRequest(f"--{name.replace('_', '-')}: there is no file {getattr(flags, name)}")
+
+
+def _check_key(flags: Flags, name: str) -> None:
+    if flags.tls_cert is None:
+        raise InvalidRequest("--tls-key belongs to a --tls-cert")
+    _check_file(flags, name)
+
+
+def _check_availability(flags: Flags, name: str) -> None:
+    cards.availability({_AVAILABILITY[name]: getattr(flags, name)})
+
+
+def _words(text: str | None) -> list[str]:
+    return [word for part in (text or "").split(",") if (word := part.strip())]
+
+
+def _skills(text: str | None) -> tuple[Any, ...]:
+    if text is None or not text.strip().startswith("["):
+        return tuple(_words(text))
+    return tuple(json.loads(text))
+
+
+def _identity(text: str | None) -> Path | None:
+    return None if text is None else Path(text or IDENTITY).expanduser()
+
+
+def _relay(flags: Flags) -> tuple[str | None, list[str]]:
+    """The relay, and the ways that are open. The reference's --relay has no value, and means the relay alone."""
+    given = flags.relay or flags.relay_url or None
+    alone = flags.relay == ""
+    if given is None:
+        if alone:
+            raise InvalidRequest("--relay needs to know which one: --relay acp+wss://HOST; no relay is asked unnamed")
+        return None, cards.parse_modes(flags.transport_modes) if flags.transport_modes else ["p2p", "relay"]
+    scheme, mark, rest = given.partition("://")
+    known = {"https": "acp+wss", "wss": "acp+wss", "acp+wss": "acp+wss"}
+    known |= {"http": "acp+ws", "ws": "acp+ws", "acp+ws": "acp+ws"}
+    if not mark or scheme.lower() not in known:
+        raise InvalidRequest(f"--relay is an address such as acp+wss://relay.example.org, got {given[:80]!r}")
+    base = f"{known[scheme.lower()]}://{rest.rstrip('/').removesuffix('/acp')}"
+    links.parse(f"{base}/acp/{links.new_token()}")
+    if flags.transport_modes:
+        return base, cards.parse_modes(flags.transport_modes)
+    return base, ["relay"] if alone else ["p2p", "relay"]
+
+
+def _extensions(flags: Flags) -> list[dict[str, Any]]:
+    found = [
+        extensions.check(_json(text, "--extension")) if text.lstrip().startswith("{") else extensions.parse_one(text)
+        for text in flags.extension
+    ]
+    return extensions.dedupe([*found, *extensions.parse_many(flags.extensions or "")])
+
+
+def _limitations(flags: Flags) -> list[dict[str, Any]]:
+    found = cards.parse_limitations(flags.limitations) if flags.limitations else []
+    if not flags.limitations_json:
+        return found
+    return cards.merge_limitations(found, cards.limitations(_json(flags.limitations_json, "--limitations-json")))
+
+
+def _availability(flags: Flags) -> dict[str, Any] | None:
+    told = {member: getattr(flags, name) for name, member in _AVAILABILITY.items()}
+    if told["mode"] is None:  # what is told of it says which one it is
+        told["mode"] = "cron" if flags.availability_cron else "heartbeat" if flags.heartbeat_interval else None
+    return cards.availability({name: value for name, value in told.items() if value is not None}) or None
+
+
+def _json(text: str, option: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidRequest(f"{option} is JSON, and cannot be read: {error}") from None
+
+
+# -- the config file ------------------------------------------------------------------------------------------
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Defaults for flags, by their names, from a JSON or YAML file: as a command line would have them."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"--config: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    value = _parsed(path, text)
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(f"--config: {path} holds no object with flags and their values")
+    known = {*Flags.__struct_fields__, *SPELLINGS}
+    found: dict[str, Any] = {}
+    for key, given in value.items():
+        name = str(key).lstrip("-").replace("-", "_")
+        if name in _IGNORED or given is None:
+            continue
+        if name not in known:
+            raise InvalidRequest(f"--config: {path} has {str(key)[:80]!r}, and there is no such flag")
+        found[SPELLINGS.get(name, name)] = _as_written(name, given)
+    return {name: given for name, given in found.items() if given is not None}
+
+
+def _parsed(path: Path, text: str) -> Any:
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            if path.suffix.lower() == ".json":
+                raise InvalidRequest(f"--config: {path} is no JSON: {error}") from None
+    extras.require(f"--config: {path} is YAML, which", "pyyaml", "yaml", "yaml")
+    import yaml  # type: ignore[import-untyped, unused-ignore]
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InvalidRequest(f"--config: {path} is neither JSON nor YAML: {' '.join(str(error).split())}") from None
+
+
+def _as_written(name: str, value: Any) -> Any:
+    """A value of the file, as the flag has it on a command line. An empty text is none, as in the specification."""
+    if value == "":
+        return None
+    if name in ("identity", "relay") and isinstance(value, bool):
+        return "" if value else None
+    if name in _LISTS:
+        return [
+            one if isinstance(one, str) else json.dumps(one) for one in (value if isinstance(value, list) else [value])
+        ]
+    if name in ("transport_modes", "supported_interfaces", "extensions") and isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, list | dict):
+        return json.dumps(value)
+    return value
+
+
+def from_config(path: Path) -> Flags:
+    """The flags of a config file alone."""
+    try:
+        return msgspec.convert(read_config(path), Flags, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"--config: {path}: {error}") from None
+
+
+# -- a node that is up ----------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def hosting(
+    store: Path | str,
+    agents: Iterable[Agent[..., Any]],
+    settings: NodeSettings,
+    engine: Settings | None = None,
+    bus: BusSettings | None = None,
+    project: str = "",
+    root: Path | None = None,
+) -> AsyncIterator[Hosting]:
+    """A node with its ports, until the context ends."""
+    if settings.default_agent is not None:
+        agents = list(agents)
+        names = [name for agent in agents for name in (agent.card.name, agent.card.key)]
+        if settings.default_agent not in names:
+            raise InvalidRequest(f"--default-agent: there is no agent {settings.default_agent!r} among those given")
+    ports = OwnPorts()
+    made = Engine(store, agents=agents, bus=bus, settings=engine or Settings(), project=project, root=root)
+    made.reminders.serves = True
+    async with made as running:
+        host = Hosting(Node(running, settings))
+        await host.hold()
+        try:
+            await host.start(ports.serve)
+            yield host
+        finally:
+            await host.close()
+            await ports.close()
+            await host.stop()

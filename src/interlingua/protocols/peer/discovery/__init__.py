@@ -1,0 +1,1 @@
+"""Finding peers on the local network."""

@@ -1,0 +1,108 @@
+"""What every operation of the HTTP API stands on: the node, who asks, and how queries and bodies are read.
+
+An operation is a function of a request and a surface. Which paths lead to it, and what is around it, is in `server`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from ....model.errors import InterlinguaError, Invalid, InvalidRequest
+from ....transports import json_text
+from ....transports.http.body import HttpLimits, WrongContentType, decode_json, header, json_response, read_body
+from ..node.tasks import Surface
+from ..translate.errors import envelope
+from ..wire import frames
+
+if TYPE_CHECKING:
+    from ..node.node import Node
+
+Handler = Callable[[Request, Surface], Awaitable[ASGIApp]]
+
+# What a web page of another site can send without the browser asking first. Nothing at all counts as such, too.
+_SIMPLE = frozenset({"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
+_BIGGEST = 10**15
+
+
+class Operations:
+    """A group of operations; `server` puts the groups together."""
+
+    node: Node
+    limits: HttpLimits
+
+    async def _body(self, request: Request) -> Any:
+        """The body, whatever its content type says: programs with curl send what they like. None of a web page that
+        did not ask for leave. An empty body is an empty object."""
+        data = await read_body(request, self.limits)
+        origin = header(request, b"origin")
+        if origin is not None and origin.partition("://")[2] != header(request, b"host"):
+            kind = (header(request, b"content-type") or "").partition(";")[0].strip().lower()
+            if kind in _SIMPLE:
+                raise WrongContentType(f"from a web page, the body is application/json and not {kind or 'of no type'}")
+        return decode_json(data, object) if data.strip() else {}
+
+    async def _object(self, request: Request) -> dict[str, Any]:
+        body = await self._body(request)
+        if not isinstance(body, dict):
+            raise InvalidRequest(f"the body is a JSON object, and this is {type(body).__name__}")
+        return body
+
+
+def refusal(error: InterlinguaError, message_id: Any = None) -> Response:
+    """An error in its envelope."""
+    if message_id is None and isinstance(error, Invalid) and error.refused_message:
+        message_id = json_text.members(error.refused_message, "message_id").get("message_id")
+    status, body = envelope(error, message_id=message_id if isinstance(message_id, str) else None)
+    challenge = getattr(error, "challenge", None)
+    return json_response(body, status, {"www-authenticate": challenge} if challenge else None)
+
+
+# -- queries --------------------------------------------------------------------------------------------------
+
+
+def number(request: Request, names: tuple[str, ...], default: int, low: int = 0, high: int = _BIGGEST) -> int:
+    """A whole number of the query, by the first of its names that is there. One that is too high is the highest."""
+    for name in names:
+        given = request.query_params.get(name)
+        if given is None or given == "":
+            continue
+        if not (given.isascii() and given.isdecimal()) or len(given) > 15 or int(given) < low:
+            raise InvalidRequest(f"/{name} is a whole number from {low} on, got {given[:80]!r}", path=f"/{name}")
+        return min(int(given), high)
+    return default
+
+
+def newest_first(request: Request, default: bool) -> bool:
+    given = request.query_params.get("sort", "").lower().removeprefix("created_at").lstrip(":_- ")
+    if not given:
+        return default
+    if given not in ("asc", "desc", "oldest", "newest"):
+        raise InvalidRequest(f"/sort is asc or desc, got {given[:80]!r}", path="/sort")
+    return given in ("desc", "newest")
+
+
+def moment(request: Request, name: str) -> str | None:
+    """A time of the query, written as we write times."""
+    given = request.query_params.get(name)
+    if not given:
+        return None
+    try:
+        seconds = frames.seconds_of(float(given) * 1000)
+    except ValueError:
+        seconds = frames.seconds_of(given)
+    if seconds is None:
+        raise InvalidRequest(f"/{name} is a time of ISO 8601, got {given[:80]!r}", path=f"/{name}")
+    return frames.stamp(int(seconds * 1_000_000))
+
+
+def listing(request: Request, name: str, items: list[Any], **beside: Any) -> Response:
+    """A list as an object; bare where `format=array` asks for that."""
+    wanted = request.query_params.get("format", "object")
+    if wanted not in ("object", "array"):
+        raise InvalidRequest(f"/format is object or array, got {wanted[:80]!r}", path="/format")
+    return json_response(items if wanted == "array" else {name: items, **beside})

@@ -1,0 +1,360 @@
+"""A remote node as the mount has it: one connection for any number of runs, opened when it is needed, kept up while
+somebody waits, and let go when nobody does.
+
+What comes is handed to the runs that it is about, by the ids of their tasks and messages. What it means is decided in
+`attach`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from ....engine.handler.mounted_run import RemoteError
+from ....model.errors import InvalidRequest, TooLarge, Unavailable
+from ....transports import wire_tap
+from ....transports.channel import Channel
+from ..bindings.dial import Backoff
+from ..wire import card as cards
+from ..wire import frames
+from ..wire.links import Link
+from ..wire.signatures import Trust
+from .credentials import MountSettings, check_card, dial_link, our_card, read_frame, received
+
+log = logging.getLogger("interlingua.peer")
+
+_FULL = 2000  # frames that wait for a run; of what passes by, no more are kept
+
+Frame = dict[str, Any]
+
+
+class Inbox:
+    """What comes for one run, in order. None says that the connection ended."""
+
+    def __init__(self) -> None:
+        self._frames: deque[Frame | BaseException | None] = deque()
+        self._news = asyncio.Event()
+
+    def put(self, frame: Frame | BaseException | None) -> None:
+        if len(self._frames) >= _FULL and isinstance(frame, dict) and ("chunk" in frame or "activity" in frame):
+            return  # a run that cannot keep up gets the whole at the end
+        self._frames.append(frame)
+        self._news.set()
+
+    async def get(self) -> Frame | None:
+        while not self._frames:
+            self._news.clear()
+            await self._news.wait()
+        found = self._frames.popleft()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+
+class Connection:
+    """A connection that stands: both sides have told who they are."""
+
+    def __init__(self, channel: Channel, trust: Trust, where: str) -> None:
+        self.channel = channel
+        self.card: dict[str, Any] = {}
+        self.token: str | None = None  # what we are known by on it
+        self.fresh_token: str | None = None
+        self.over = False
+        self.began = time.monotonic()
+        self.replays = bool(getattr(channel, "replays", False))
+        self._trust = trust
+        self._where = where
+
+    def able(self, flag: str) -> bool:
+        return cards.has(self.card, flag)
+
+    @property
+    def ours(self) -> bool:
+        """Whether it takes tasks, and tells of them as they go."""
+        return self.able("task_delegation")
+
+    def send(self, frame: Frame) -> None:
+        data = frames.encode(self._trust.sign(frame) if frame["type"] in frames.SIGNED else frame)
+        limit = cards.largest(self.card)
+        if self.card and len(data) > limit:
+            raise TooLarge(
+                f"{self._where} takes at most {limit} bytes in one message, and this has {len(data)}; what is "
+                "large can be given as a file, which travels by its address"
+            )
+        if wire_tap.current is not None:
+            wire_tap.current.sent(data)
+        self.channel.send(data)
+
+    async def drain(self) -> None:
+        """A slow node makes those wait who begin something there."""
+        with contextlib.suppress(ConnectionError):
+            await self.channel.drain()
+
+
+class Remote:
+    """One node, and who we are there. Belongs to an event loop: it ends with it."""
+
+    def __init__(
+        self,
+        link: Link,
+        settings: MountSettings,
+        *,
+        token: str | None = None,
+        keep: Callable[[str], Awaitable[None]] | None = None,
+        lost: Callable[[], None] | None = None,
+    ) -> None:
+        self.link = link
+        self.settings = settings
+        self.where = link.shown
+        self.token = token  # what we are known by there
+        self._keep = keep
+        self._lost = lost  # told when the node hung up, or cannot be reached
+        self._impatient: list[
+            asyncio.Future[None]
+        ] = []  # those who wait no longer than it takes to see that it is away
+        self._trust = settings.trust()
+        self._inboxes: dict[str, Inbox] = {}
+        self._current: Connection | None = None
+        self._opening: asyncio.Task[Connection] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._backoff = Backoff(0.2, 5.0)
+        self._users = 0
+        self._idle: asyncio.TimerHandle | None = None
+        self.connects = 0
+
+    # -- for runs -----------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def using(self, inbox: Inbox, *ids: str) -> AsyncIterator[None]:
+        """As long as this lasts the node is not idle, and what comes about these ids goes into the inbox."""
+        self._users += 1
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        self._inboxes |= dict.fromkeys(ids, inbox)
+        try:
+            yield
+        finally:
+            for id_ in [id_ for id_, other in self._inboxes.items() if other is inbox]:
+                del self._inboxes[id_]
+            self._users -= 1
+            self._rest()
+
+    def expect(self, id_: str, inbox: Inbox) -> None:
+        """What comes about this id, too."""
+        self._inboxes[id_] = inbox
+
+    @property
+    def standing(self) -> Connection | None:
+        """The connection, where there is one."""
+        return self._current if self._current is not None and not self._current.over else None
+
+    async def connection(self, *, patient: bool = True) -> Connection:
+        """The connection that stands, or the next one. Raises Unavailable when the node is away for too long; for who
+        is not patient, when it is away."""
+        if self.standing is not None:
+            return self.standing
+        loop = asyncio.get_running_loop()
+        if self._opening is None or self._opening.done():
+            self._opening = loop.create_task(self._open())
+            self._opening.add_done_callback(_noticed)
+        if not patient:
+            away: asyncio.Future[None] = loop.create_future()
+            self._impatient.append(away)
+            either: set[asyncio.Future[Any]] = {self._opening, away}
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                with contextlib.suppress(ValueError):
+                    self._impatient.remove(away)
+            if away.done() and not self._opening.done():
+                away.result()
+        return await asyncio.shield(self._opening)
+
+    async def close(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        for task in (self._opening, self._reading):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    def _rest(self) -> None:
+        if not self._users and self._idle is None:
+            self._idle = asyncio.get_running_loop().call_later(self.settings.idle_timeout, self._too_idle)
+
+    def _too_idle(self) -> None:
+        self._idle = None
+        if not self._users and self._reading is not None:
+            self._reading.cancel()
+
+    # -- connecting ---------------------------------------------------------------------------------------
+
+    async def _open(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        if self._reading is not None:
+            await asyncio.wait({self._reading})  # what is left of the one before is ended first
+        deadline = loop.time() + self.settings.patience
+        while True:
+            try:
+                return await self._reach()
+            except ConnectionError as error:
+                self._is_away(error)
+                wait = self._backoff.next()
+                if loop.time() + wait > deadline:
+                    raise Unavailable(str(error)) from error
+                log.info("%s, and is tried again", error)
+            await asyncio.sleep(wait)
+
+    def _is_away(self, error: ConnectionError) -> None:
+        impatient, self._impatient = self._impatient, []
+        for waits in impatient:
+            if not waits.done():
+                waits.set_exception(Unavailable(str(error)))
+                waits.exception()  # it may have left
+        if self._lost is not None:
+            self._lost()
+
+    async def _reach(self) -> Connection:
+        channel = await dial_link(self.link, self.settings)
+        connection = Connection(channel, self._trust, self.where)
+        try:
+            async with asyncio.timeout(self.settings.start_timeout):
+                early = await self._greet(connection)
+        except TimeoutError:
+            await channel.close()
+            raise ConnectionError(f"{self.where} did not tell who it is") from None
+        except BaseException:
+            await channel.close()
+            raise
+        self._current = connection
+        self.connects += 1
+        self._reading = asyncio.get_running_loop().create_task(self._read(connection))
+        for frame in early:
+            self._took(connection, frame)
+        self._rest()
+        return connection
+
+    async def _greet(self, connection: Connection) -> list[Frame]:
+        """Tell who we are, and hear who it is. What else comes meanwhile is for later."""
+        if self.token is not None:
+            connection.send({"type": "acp.resume", "token": self.token})
+        connection.send(frames.agent_card(our_card(self.settings.name, self._trust, self.settings.max_bytes)))
+        early: list[Frame] = []
+        nonce: str | None = None
+        greeted = False
+        while not greeted:
+            for frame in await received(connection.channel, self.where):
+                match frame.get("type"):
+                    case "acp.agent_card" if not connection.card:
+                        connection.card = check_card(frame, self._trust, self.where)
+                        greeted = not connection.ours
+                        if connection.ours:
+                            # Answered in order: what it says of who we are comes before the answer to this.
+                            ping = frames.ping(self.settings.name)
+                            nonce = ping["nonce"]
+                            connection.send(ping)
+                    case "acp.session":
+                        given = frame.get("resume")
+                        connection.fresh_token = given if isinstance(given, str) else None
+                    case "acp.pong" if nonce is not None and frame.get("nonce") == nonce:
+                        await self._known_as(connection)
+                        greeted = True
+                    case _:
+                        early.append(frame)
+        return early
+
+    async def _known_as(self, connection: Connection) -> None:
+        """A node that gives us something new to come back with does not know us any more, or never did."""
+        fresh = connection.fresh_token
+        if fresh is not None:
+            self.token = fresh
+            if self._keep is not None:
+                await self._keep(fresh)
+        connection.token = self.token
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    async def _read(self, connection: Connection) -> None:
+        channel, by_itself = connection.channel, True
+        try:
+            while batch := await channel.receive():
+                for data in batch:
+                    frame = read_frame(data)
+                    if frame is not None:
+                        self._took(connection, frame)
+                del batch, data, frame  # nothing is held until the next message
+        except ConnectionError as error:
+            log.info("the connection with %s ended: %s", self.where, error)
+        except asyncio.CancelledError:  # it was let go here
+            by_itself = False
+            raise
+        except Exception:
+            log.exception("the connection with %s failed", self.where)
+        finally:
+            connection.over = True
+            if by_itself and self._lost is not None:
+                self._lost()
+            self._backoff.lasted(time.monotonic() - connection.began)
+            for inbox in {id(inbox): inbox for inbox in self._inboxes.values()}.values():
+                inbox.put(None)
+            ending = asyncio.ensure_future(channel.close())
+            while not ending.done():
+                with contextlib.suppress(asyncio.CancelledError):  # a few seconds at most, and must be done
+                    await asyncio.shield(ending)
+
+    def _took(self, connection: Connection, frame: Frame) -> None:
+        kind, id_ = frame.get("type"), frame.get("message_id")
+        match kind:
+            case "acp.ping":
+                connection.send(frames.pong(self.settings.name, str(frame.get("nonce"))))
+            case "acp.agent_card":
+                with contextlib.suppress(Unavailable, InvalidRequest):
+                    connection.card = check_card(frame, self._trust, self.where)
+            case "acp.delivered" | "acp.ack" | "error":
+                named = id_ or frame.get("ack_message_id")
+                inbox = self._inboxes.get(named) if isinstance(named, str) else None
+                if inbox is not None:
+                    inbox.put(frame)
+                elif kind == "error":
+                    log.info("%s says: %s", self.where, str(frame.get("message") or frame.get("code"))[:500])
+            case "acp.message" | "acp.reply" | "task.updated":
+                self._told(connection, frame)
+            case "unreadable" if "chunk" not in frame and "activity" not in frame:  # those are made up for at the end
+                self._unreadable(frame)
+            case "task.delegate":
+                wanted, why = str(frame.get("task_id")), "this side only calls, and takes no tasks"
+                connection.send(frames.updated(self.settings.name, wanted, "failed", error=why))
+
+    def _unreadable(self, frame: Frame) -> None:
+        """Ends the run that waits for it. Where that cannot be told, all end: to fail is better than to hang."""
+        named = [self._inboxes.get(id_) for id_ in map(frame.get, ("task_id", "correlation_id", "message_id")) if id_]
+        found = [inbox for inbox in named if inbox is not None]
+        for inbox in {id(inbox): inbox for inbox in found or (() if any(named) else self._inboxes.values())}.values():
+            inbox.put(RemoteError(f"an answer of {self.where} cannot be read: {frame['why']}"))
+
+    def _told(self, connection: Connection, frame: Frame) -> None:
+        """Something of a run. It is confirmed at once: a run that does not live to act on it asks how it stands."""
+        checked = self._trust.check(frame, connection.card) if "sig" in frame or "identity" in frame else None
+        for warning in checked.warnings if checked is not None else ():
+            log.warning("%s: %s", self.where, warning)
+        id_ = frame.get("message_id")
+        passes_by = "chunk" in frame or "activity" in frame
+        if isinstance(id_, str) and not passes_by and connection.able("delivery_ack"):
+            connection.send(frames.delivered(self.settings.name, id_))
+        for named in (frame.get("task_id"), frame.get("correlation_id")):
+            inbox = self._inboxes.get(named) if isinstance(named, str) else None
+            if inbox is not None:
+                inbox.put(frame)
+                return
+
+
+def _noticed(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()  # nobody may wait any more

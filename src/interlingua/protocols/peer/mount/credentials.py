@@ -1,0 +1,158 @@
+"""Reaching a remote node for the mount: by which binding, with what credentials, and whether it can be used at all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import Any
+
+import msgspec
+
+from ....model.errors import Denied, InvalidRequest, Unavailable
+from ....mounts.settings import ORDINARY, Access
+from ....transports import json_text, wire_tap
+from ....transports.channel import Channel
+from ..bindings.dial import dial, trusting
+from ..bindings.http import dial_http
+from ..bindings.relay import dial_relay
+from ..wire import card as cards
+from ..wire import extensions, frames
+from ..wire.links import HTTP, RELAYED, Link
+from ..wire.signatures import Identity, Trust
+
+_PREFIX = "INTERLINGUA_PEER_"
+_HTTP_OUTAGE = 5.0  # seconds; then the mount takes over, which knows who waits
+
+Frame = dict[str, Any]
+
+log = logging.getLogger("interlingua.peer")
+
+
+class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
+    """Each can be given in the environment, as INTERLINGUA_PEER_ and its name in capitals."""
+
+    name: str = "interlingua"
+    """What this side is called there."""
+    key: str | None = None
+    """A bearer token, for nodes behind an http(s):// address."""
+    secret: str | None = None
+    """The secret that is shared with the node, for signing."""
+    identity: str | None = None
+    """The key file of an identity of our own."""
+    tls_ca: str | None = None
+    """Whose certificates are trusted, beside the authorities of the system."""
+    start_timeout: float = 10.0
+    """Seconds for a node to be reached and to tell who it is."""
+    idle_timeout: float = 300.0
+    """Seconds without a run after which a connection is let go."""
+    reply_within: float = 300.0
+    """Seconds for a node that takes no tasks to reply to a message."""
+    patience: float = 60.0
+    """Seconds for which a node that is away is tried again before a run fails as transient."""
+    cancel_within: float = 5.0
+    """Seconds for a node to hear that a task is cancelled."""
+    max_bytes: int = 64 * 1024 * 1024
+    """The longest frame that is taken."""
+    headers: dict[str, str] = {}
+    """Of every request, for nodes behind an http(s):// address."""
+
+    @classmethod
+    def from_environment(cls, access: Access = ORDINARY) -> MountSettings:
+        names = {name: _PREFIX + name.upper() for name in cls.__struct_fields__ if name != "headers"}
+        given = {name: os.environ[variable] for name, variable in names.items() if os.environ.get(variable)}
+        try:
+            given_here = {**access.given(cls), "headers": access.headers}
+            return msgspec.convert({**given, **given_here}, cls, strict=False)
+        except msgspec.ValidationError as error:
+            said = f"a setting of the mount, or a variable {_PREFIX}…, is wrong: {error}"
+            raise InvalidRequest(said, path="/settings") from None
+
+    def trust(self) -> Trust:
+        identity = Identity.load_or_create(self.identity) if self.identity is not None else None
+        return Trust(self.secret, identity)
+
+
+async def dial_link(link: Link, settings: MountSettings) -> Channel:
+    """A channel to the node of a link, over whatever binding the link is for. Raises ConnectionError."""
+    tls, timeout = trusting(settings.tls_ca), settings.start_timeout
+    if link.scheme in HTTP:
+        headers = {**({"authorization": f"Bearer {settings.key}"} if settings.key else {}), **settings.headers}
+        return await dial_http(
+            link, name=settings.name, max_bytes=settings.max_bytes, tls=tls, timeout=timeout, headers=headers,
+            outage=_HTTP_OUTAGE,
+        )  # fmt: skip
+    if link.scheme in RELAYED:
+        return await dial_relay(link, name=settings.name, max_bytes=settings.max_bytes, timeout=timeout, tls=tls)
+    return await dial(link, max_bytes=settings.max_bytes, timeout=timeout, tls=tls)
+
+
+async def look(link: Link, settings: MountSettings) -> dict[str, Any]:
+    """The card of a node. Nobody there notices: both sides tell who they are unasked, and we leave before we do."""
+    channel = await dial_link(link, settings)
+    trust = settings.trust()
+    try:
+        async with asyncio.timeout(settings.start_timeout):
+            telling = asyncio.get_running_loop().call_later(
+                settings.start_timeout / 4,
+                lambda: channel.send(
+                    frames.encode(frames.agent_card(our_card(settings.name, trust, settings.max_bytes)))
+                ),
+            )
+            try:
+                while True:
+                    for frame in await received(channel, link.shown):
+                        if frame.get("type") == "acp.agent_card":
+                            return check_card(frame, trust, link.shown)
+            finally:
+                telling.cancel()
+    except TimeoutError:
+        raise ConnectionError(f"{link.shown} did not tell who it is") from None
+    finally:
+        await channel.close()
+
+
+def check_card(frame: Frame, trust: Trust, where: str) -> dict[str, Any]:
+    """The card in a frame. Raises Unavailable where the node demands what we do not have."""
+    card = frames.read(frame)
+    assert isinstance(card, frames.Card)
+    told = cards.unwrap(card.card) or {}
+    supported = {one["uri"] for one in extensions.built_in(hmac=trust.hmac, mdns=False, h2c=False)}
+    missing = extensions.missing_required(told.get("extensions"), supported | {extensions.MDNS, extensions.H2C})
+    if missing:
+        raise Unavailable(f"{where} requires extensions that are not here: {', '.join(missing)}", transient=False)
+    return told
+
+
+async def received(channel: Channel, where: str) -> list[Frame]:
+    """What came, before a connection stands."""
+    batch = await channel.receive()
+    if not batch:
+        raise ConnectionError(f"{where} hung up before it told who it is")
+    found = [frame for data in batch if (frame := read_frame(data)) is not None]
+    for frame in found:
+        if frame.get("type") == "error" and frame.get("code") == "invalid_token":
+            raise Denied(f"{where} does not know the token of the link")
+    return found
+
+
+def read_frame(data: bytes) -> Frame | None:
+    if wire_tap.current is not None:
+        wire_tap.current.received(data)
+    try:
+        return frames.decode(data)
+    except InvalidRequest as error:
+        if not data.strip():
+            return None
+        found = json_text.members(data, "task_id", "correlation_id", "message_id")
+        log.warning("a frame of %s cannot be read: %s", found.get("from", "a peer"), error.message)
+        return {**found, "type": frames.UNREADABLE, "why": error.message} if "type" in found else None
+
+
+def our_card(name: str, trust: Trust, max_bytes: int) -> dict[str, Any]:
+    facts = cards.CardFacts(
+        name=name, hmac=trust.hmac, identity=trust.card_block(), transports=[], max_msg_bytes=max_bytes
+    )
+    card = cards.build(facts)
+    card["capabilities"]["client_only"] = True  # nobody there reads what is sent without having been asked for
+    return trust.sign_card(card)

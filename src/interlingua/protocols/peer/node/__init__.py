@@ -1,0 +1,1 @@
+"""The node: its peers, sessions, messages, tasks, and the runs behind them."""

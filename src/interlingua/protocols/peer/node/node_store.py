@@ -1,0 +1,328 @@
+"""What a node remembers: its feed of events, its letters and its tasks, on the store's shelf.
+
+Everything that happens goes through `keep`: letters, tasks and events of one moment are one transaction, and only then
+does anybody hear of them. Readers of the feed are served from a ring in memory, and from the store where they are
+behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from ....engine.ports import DocumentStore
+from ....model.documents import Change, Document, Letter, OnWritten, Put, Tell, WriteResult
+from ..wire.frames import now_z
+from .task_record import Task, decoder, document_id
+
+_RING, _RING_BYTES = 2048, 8 * 1024 * 1024  # what a feed holds in memory
+_PIECE = 256 * 1024  # bytes that a reader gets at once
+_PAGE = 100  # events that are read from the store at once; each may be as large as a message
+_LOOK_EVERY = 5.0  # seconds: another process may have told something, and the hint got lost
+_LARGE = 64 * 1024  # bytes of an event
+_encode_event = msgspec.json.Encoder().encode
+_NAMED = {"status": b"event: acp.task.status\n", "artifact": b"event: acp.task.artifact\n"}
+
+
+def _encode(event: Any) -> bytes:
+    """A large event is copied: the encoder gives what it writes room to grow by a half, and leaves it there."""
+    data = _encode_event(event)
+    return data if len(data) < _LARGE else bytes(memoryview(data))
+
+
+class Said(msgspec.Struct, tag_field="type", tag="message", gc=False):
+    """The event of a message that is part of nothing: of no task, no context, and no answer."""
+
+    ts: str
+    message_id: str
+    role: str
+    parts: Sequence[Any]
+    sender: str = msgspec.field(name="from")
+    peer_id: str
+    direction: Literal["inbound", "outbound"]
+
+
+class Heard(msgspec.Struct):
+    """One event of a feed."""
+
+    seq: int
+    kind: str
+    topic: str  # the task that it is of
+    body: bytes  # the event as it is kept: without its number
+    _whole: bytes = b""
+    _wire: bytes = b""
+
+    @property
+    def weight(self) -> int:
+        """The bytes of it, once somebody has read it in both forms."""
+        return 3 * len(self.body)
+
+    @property
+    def data(self) -> bytes:
+        """The event, whole; put together when somebody asks, once."""
+        if not self._whole:
+            self._whole = numbered(self.body, self.seq)
+        return self._whole
+
+    def sse(self) -> bytes:
+        """As a stream has it; put together once, for all who listen."""
+        if not self._wire:
+            data = numbered(self.body, self.seq)
+            if not data.isascii():  # some readers split lines at any line break of Unicode
+                data = json.dumps(msgspec.json.decode(data), separators=(",", ":")).encode()
+            self._wire = b"id: %d\n%sdata: %s\n\n" % (self.seq, _NAMED.get(self.kind, b""), data)
+        return self._wire
+
+
+class Feed:
+    """One gapless count of events, and those who listen to it."""
+
+    def __init__(self, documents: DocumentStore, name: str) -> None:
+        self._documents = documents
+        self.name = name
+        self._ring: deque[Heard] = deque()
+        self._held = 0  # bytes in it
+        self._listeners: set[asyncio.Future[None]] = set()
+
+    def heard(self, events: list[Heard]) -> None:
+        """Events that this process has told; in order, each once."""
+        ring = self._ring
+        for event in events:
+            if ring and event.seq != ring[-1].seq + 1:
+                ring.clear()  # another process told something between: readers find it in the store
+                self._held = 0
+            ring.append(event)
+            self._held += event.weight
+            while len(ring) > _RING or self._held > _RING_BYTES:  # what is too large for it is in the store
+                self._held -= ring.popleft().weight
+        self.wake()
+
+    def wake(self) -> None:
+        listeners, self._listeners = self._listeners, set()
+        for listener in listeners:
+            if not listener.done():
+                listener.set_result(None)
+
+    def news(self) -> asyncio.Future[None]:
+        """Done when there may be something new."""
+        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._listeners.add(news)
+        return news
+
+    def forget(self, news: asyncio.Future[None]) -> None:
+        """Nobody waits for it any more."""
+        self._listeners.discard(news)
+
+    async def read(self, seq: int, topic: str | None = None) -> tuple[list[Heard], int]:
+        """What follows, as far as it is there, and how far that is: of a topic, what is others' counts as read."""
+        ring = self._ring
+        if ring and ring[0].seq <= seq + 1:
+            newest = ring[-1].seq
+            found, size = list[Heard](), 0
+            # Without a gap, so the place of an event is known; a thousand readers must not each look through all.
+            for place in range(seq - newest, 0):
+                event = ring[place]
+                if topic is None or event.topic == topic:
+                    size += len(event.body)
+                    if found and size > _PIECE:
+                        return found, found[-1].seq
+                    found.append(event)
+            return found, max(seq, newest)
+        head = await self._documents.feed_head(self.name) if topic is not None else seq
+        told = await self.stored(seq, topic)
+        # A page may end anywhere: what follows of a topic comes with the next one, and that is empty at the end.
+        return told, told[-1].seq if told else max(seq, head)
+
+    async def stored(self, seq: int, topic: str | None = None) -> list[Heard]:
+        """A page of what follows, from the store: what another process has told, and what is only just written."""
+        rows = await self._documents.feed(self.name, seq, _PAGE, topic=topic)
+        return [Heard(row.seq, row.kind, row.topic, row.body) for row in rows]
+
+    async def after(self, seq: int, *, topic: str | None = None) -> list[Heard]:
+        """What follows, as far as it is there."""
+        return (await self.read(seq, topic))[0]
+
+    async def head(self) -> int:
+        return self._ring[-1].seq if self._ring else await self._documents.feed_head(self.name)
+
+    async def follow(self, after: int, *, topic: str | None = None) -> AsyncIterator[list[Heard]]:
+        """What follows, and on as it grows, for ever. An empty list is only a sign of life."""
+        loop = asyncio.get_running_loop()
+        while True:
+            news = loop.create_future()
+            self._listeners.add(news)
+            found, after = await self.read(after, topic)
+            if found:
+                self._listeners.discard(news)
+                yield found
+                continue
+            timer = loop.call_later(_LOOK_EVERY, _ring, news)
+            try:
+                await news
+            finally:
+                timer.cancel()
+                self._listeners.discard(news)
+            yield []
+
+
+def _ring(news: asyncio.Future[None]) -> None:
+    if not news.done():
+        news.set_result(None)
+
+
+def numbered(body: bytes, seq: int) -> bytes:
+    """An event with its number, which is known only once it is written down."""
+    return b'%s,"seq":%d}' % (body[:-1], seq)
+
+
+class Journal:
+    def __init__(self, documents: DocumentStore, name: str) -> None:
+        self._documents = documents
+        self.name = name
+        self._own = Feed(documents, name)
+        self._names = {name}
+        self._kept: list[
+            tuple[Sequence[Change], WriteResult]
+        ] = []  # with news in it, of which readers were not told yet
+        # Callers of the door come and go: what they listen to is held by those who listen.
+        self._feeds: weakref.WeakValueDictionary[str, Feed] = weakref.WeakValueDictionary({name: self._own})
+        self.box_in, self.box_out, self.box_door = f"{name}/in", f"{name}/out", f"{name}/door"
+        self.box_asked = f"{name}/asked"  # what callers of the door said; what they are told is in box_door
+        self.tasks_space, self.peers_space = f"{name}/tasks", f"{name}/peers"
+        self.deleted_space = f"{name}/deleted"  # ids of tasks that were deleted; the version counts how often
+        self.files_space, self.facts_space = f"{name}/files", f"{name}/facts"
+
+    def feed(self, caller: str = "") -> Feed:
+        """The owner's, or that of a caller of the door, who must not see that others are there."""
+        name = self._feed_name(caller)
+        found = self._feeds.get(name)
+        if found is None:
+            found = self._feeds[name] = Feed(self._documents, name)
+        return found
+
+    def feeds(self) -> list[str]:
+        """The names of those that anybody has told or read since the start."""
+        return list(self._names)
+
+    def _feed_name(self, caller: str) -> str:
+        name = self.name if not caller else f"{self.name}/{caller}"
+        self._names.add(name)
+        return name
+
+    def foreign_change(self) -> None:
+        for feed in list(self._feeds.values()):
+            feed.wake()
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    def event(
+        self, kind: str, body: dict[str, Any], *, task: str = "", caller: str = "", ts: str | None = None,
+        passes_by: bool = False,
+    ) -> Tell:  # fmt: skip
+        """An event for the feed: `type` and `ts` first, and `seq` once it has one."""
+        whole = {"type": kind, "ts": ts or now_z(), **body}
+        return Tell(self._feed_name(caller) if caller else self.name, kind, task, _encode(whole), passes_by)
+
+    def said(self, event: Said) -> Tell:
+        """The event of a message for the owner's feed."""
+        return Tell(self.name, "message", "", _encode(event))
+
+    def keep(self, changes: Sequence[Change], heed: OnWritten | None = None) -> asyncio.Future[WriteResult]:
+        """Queued at once, in the order of the calls. Whoever waits goes on after the readers of feeds were told, for
+        which whoever heeds it itself calls `heed` here."""
+        return self._documents.write(changes, heed or self.heed)
+
+    def heed(self, changes: Sequence[Change], kept: WriteResult) -> None:
+        """These were kept: readers are told, once for all that were kept together."""
+        if not self._kept:
+            asyncio.get_running_loop().call_soon(self._tell)  # before those who wait for it: they are woken after this
+        self._kept.append((changes, kept))
+
+    def _tell(self) -> None:
+        """Tell readers what was kept: at once all that was kept together."""
+        done, self._kept = self._kept, []
+        told: dict[str, list[Heard]] = {self.name: []}
+        for changes, kept in done:
+            # Of what was not applied there are no numbers.
+            for change, number in zip(changes, kept.numbers, strict=False):
+                if type(change) is Tell:
+                    assert number is not None
+                    heard = Heard(number, change.kind, change.topic, change.body)
+                    if change.feed in told:
+                        told[change.feed].append(heard)
+                    else:
+                        told[change.feed] = [heard]
+        for name, events in told.items():
+            if not events:
+                continue
+            feed = self._feeds.get(name)
+            if feed is not None:
+                feed.heard(events)
+
+    # -- tasks --------------------------------------------------------------------------------------------
+
+    def put_task(self, task: Task) -> Put:
+        """The task as it is now, if nobody changed it since it was read."""
+        return Put(
+            self.tasks_space,
+            document_id(task.scope, task.id),
+            msgspec.json.encode(task),
+            state=task.status,
+            topic=task.id,
+            owner=task.scope,
+            version=task.version,
+        )
+
+    async def task(self, scope: str, id_: str) -> Task | None:
+        found = await self._documents.get(self.tasks_space, document_id(scope, id_))
+        return None if found is None else self.read_task(found)
+
+    async def task_anywhere(self, id_: str) -> Task | None:
+        """A task of the owner's, or of a peer's: not of the door's callers."""
+        own = await self.task("", id_)
+        if own is not None:
+            return own
+        for found in await self._documents.search(self.tasks_space, topic=id_, limit=20):
+            if found.owner.startswith("peer:"):
+                return self.read_task(found)
+        return None
+
+    async def times_deleted(self, task: Task) -> int:
+        """How many tasks of this id there were that are no more."""
+        found = await self._documents.get(self.deleted_space, document_id(task.scope, task.id))
+        return 0 if found is None else found.version
+
+    @staticmethod
+    def read_task(document: Document) -> Task:
+        task = decoder.decode(document.body)
+        task.version = document.version
+        return task
+
+    async def change_task(
+        self, task: Task, change: Callable[[Task], list[Change]], *, missing_ok: bool = True
+    ) -> tuple[Task, WriteResult]:
+        """Change a task and say so, however many others change it at the same time. `change` may raise, and then
+        nothing happens; it gives what else is to be kept."""
+        while True:
+            also = change(task)
+            kept = await self.keep([self.put_task(task), *also])
+            if kept.stale is None:
+                task.version += 1
+                return task, kept
+            if not isinstance(kept.stale, Put):
+                return task, kept
+            again = await self.task(task.scope, task.id)
+            if again is None:
+                raise LookupError(task.id)
+            task = again
+
+    # -- letters ------------------------------------------------------------------------------------------
+
+    async def letter(self, box: str, key: str) -> Letter | None:
+        return await self._documents.letter(box, key)

@@ -1,0 +1,130 @@
+"""A run that is told of while it is written: what its events become is kept in the transaction that they are in.
+
+So telling of a run costs no commits beside its own. Whatever goes another way than expected
+(the store refuses something, the run is set aside, somebody else changed its task) ends this, and the run's log is read
+from there on as any other's is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ....model.documents import Change, Follow, WriteResult
+from ....model.errors import Unavailable
+from ....model.events import Event, RunFinished
+from .run_reports import Draft, Outcome, Telling
+
+if TYPE_CHECKING:
+    from .node import Node
+
+log_ = logging.getLogger("interlingua.peer")
+
+
+class Witnessed:
+    """One run, from its first event on. `settled` is done when the first news of it is kept."""
+
+    def __init__(
+        self, node: Node, telling: Telling, run: str, cursors: str, first: Sequence[Change], before: int
+    ) -> None:
+        self._node = node
+        self._telling = telling
+        self._cursors = cursors
+        self._first: Sequence[Change] = first
+        self._before = before  # of these, so many are not what was also to be kept
+        self._upto = 0
+        self._keeping: asyncio.Future[WriteResult] | None = None
+        self._over = False  # the log tells no more
+        self._error: BaseException | None = None  # because of this
+        self.run = run
+        self.stale = False
+        self.numbers: list[int | None] = []
+        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.settled.add_done_callback(_noticed)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self._telling.outcome
+
+    # -- told by the log ----------------------------------------------------------------------------------
+
+    def sealing(self, events: list[Event]) -> bool:
+        node, telling, last = self._node, self._telling, events[-1]
+        if self._over:
+            return False
+        if not node.running or self._keeping is not None:
+            self.left(None if self._upto else Unavailable("the node stops"))
+            return False
+        if telling.projection.needs_log(events):  # it is read when it is written
+            self.left(None if self._upto else Unavailable("the run was restarted"))
+            return False
+        node.working.witnessed[self.run] = self
+        ended = isinstance(last.body, RunFinished)
+        follow = Follow(self._cursors, self.run, self._upto, last.seq, ended, last.hash)
+        draft = telling.draft(telling.acts(events), follow, self._first, new=not self._upto)
+        self._keeping = node.journal.keep(draft.changes, partial(self._kept, draft, follow))
+        self._keeping.add_done_callback(self._not_kept)
+        return True
+
+    def left(self, error: BaseException | None) -> None:
+        if self._over:
+            return
+        self._over, self._error = True, error
+        if self._keeping is None:  # else what comes of that is known in a moment
+            self._leave(error)
+
+    # -- told by the store --------------------------------------------------------------------------------
+
+    def _kept(self, draft: Draft, follow: Follow, changes: Sequence[Change], kept: WriteResult) -> None:
+        self._keeping = None
+        self._node.journal.heed(changes, kept)
+        if kept.stale is not None:
+            self.stale, self._over = not self._upto, True
+            self._leave(self._error, level=False)
+            return
+        self._upto = follow.upto
+        if not follow.expected:
+            at = next((place for place, change in enumerate(changes) if change is follow), 0) + 1 + self._before
+            self.numbers = kept.numbers[at : at + len(self._first) - self._before]
+            self._first = ()
+        try:
+            self._telling.kept(draft, kept)
+        except Exception:  # whoever waits beside must not wait for ever
+            log_.exception("what run %s says could not be told", self.run)
+        if follow.ended:
+            self._node.working.witnessed.pop(self.run, None)
+        elif self._over:
+            self._leave(self._error)
+        self._settle(None)
+
+    def _not_kept(self, keeping: asyncio.Future[WriteResult]) -> None:
+        error = None if keeping.cancelled() else keeping.exception()
+        if self._keeping is keeping and (error is not None or keeping.cancelled()):
+            self._keeping, self._over = None, True
+            self._leave(error, level=False)
+
+    def _leave(self, error: BaseException | None, *, level: bool = True) -> None:
+        """`level`: what was made of the log so far is what was kept of it."""
+        working = self._node.working
+        working.witnessed.pop(self.run, None)
+        if self._upto:  # else nothing was told of it, and whoever has begun it begins in the usual way
+            working.go_on(self.run, self._upto, self._telling if level and error is None else None)
+        self._settle(error)
+
+    def _settle(self, error: BaseException | None) -> None:
+        if self.settled.done():
+            return
+        if error is not None:
+            self.settled.set_exception(error)
+        else:
+            self.settled.set_result(None)
+
+
+def _noticed(done: asyncio.Future[None]) -> None:
+    """Whoever waited may have gone."""
+    with contextlib.suppress(asyncio.CancelledError):
+        done.exception()

@@ -1,0 +1,1 @@
+"""The relay: where peers that cannot reach each other exchange messages."""

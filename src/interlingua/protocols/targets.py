@@ -1,0 +1,232 @@
+"""Targets: how an agent is named on a command line. Parsed into a small value here, and loaded by its kind's loader.
+
+Files and teams are loaded here; for each other kind, a protocol brings a loader.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..model.errors import InvalidRequest
+from ..model.run_identity import mount_source
+from ..mounts.settings import ORDINARY, Access
+from ..security.redaction import redact_text
+
+if TYPE_CHECKING:
+    from ..engine.agents.agent import Agent
+
+# Everything that the grammar knows beside FILE[:AGENT]. Addresses are written KIND://…, the others KIND:…
+ADDRESSES = (
+    "http", "https", "connect+http", "connect+https", "mcp+http", "mcp+https", "editor+http", "editor+https",
+    "editor+ws", "editor+wss", "acp", "acps", "acp+ws", "acp+wss", "tcp", "peer+http", "peer+https", "cap+http",
+    "cap+https",
+)  # fmt: skip
+COMMANDS = ("mcp", "editor", "cap")
+FOLDERS = ("team",)
+
+GRAMMAR = "FILE[:AGENT], for instance agents.py or agents.py:echo"
+
+_AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(@[0-9A-Za-z][0-9A-Za-z.+-]*)?")
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
+_VARIABLE = re.compile(r"\$\{\w+\}")
+
+
+class TargetError(InvalidRequest):
+    """A target that cannot be used. `hint` says what to do about it."""
+
+    code = "invalid_target"
+
+    def __init__(self, message: str, *, hint: str = "", details: Any = None) -> None:
+        super().__init__(message, details=details)
+        self.hint = hint
+
+
+class Target(msgspec.Struct, frozen=True):
+    kind: str  # "file", "team", or what stands before the colon
+    rest: str  # the path, the command, or the whole address
+    agent: str | None = None  # which one of several
+    access: Access = ORDINARY  # what the owner says of this one mount
+
+    @property
+    def is_address(self) -> bool:
+        """Whether it is a server's, which keeps its runs; not code or a command of this machine."""
+        return self.kind in ADDRESSES
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    agents: list[Any]  # all that the target has: they may call each other
+    chosen: Any  # the one to run
+
+
+Loader = Callable[[Target], Awaitable["list[Agent[..., Any]]"]]
+loaders: dict[str, Loader] = {}
+
+
+def parse(text: str) -> Target:
+    """Read a target. Raises TargetError for what is none."""
+    if not text.strip():
+        raise TargetError("the target is empty", hint=f"write {GRAMMAR}")
+    if Path(text).exists():  # a file wins over every other reading, however odd its name
+        return Target("file", text)
+    scheme = _SCHEME.match(text)
+    if scheme is not None:
+        if scheme[1] not in ADDRESSES:
+            raise TargetError(
+                f"{scheme[1]}:// is no kind of target (target {spelled(text, None)!r})",
+                hint=_did_you_mean(scheme[1], ADDRESSES) or f"addresses begin with {', '.join(ADDRESSES)}",
+            )
+        return Target(scheme[1], *_split_agent(text))
+    kind, colon, rest = text.partition(":")
+    if colon and kind in COMMANDS + FOLDERS:
+        if not rest.strip():
+            raise TargetError(f"nothing follows {kind}: in the target {text!r}")
+        return Target(kind, *_split_agent(rest))
+    path, agent = _split_agent(text)
+    if agent is None:
+        before, colon, after = text.rpartition(":")
+        if colon:
+            path, agent = before, after
+            if not after:
+                raise TargetError(f"no agent follows the colon in {text!r}", hint=f"write {GRAMMAR}")
+    return Target("file", path, agent)
+
+
+def _split_agent(text: str) -> tuple[str, str | None]:
+    before, mark, after = text.rpartition("#")
+    return (before, after) if mark and before and _AGENT.fullmatch(after) else (text, None)
+
+
+async def load(target: Target, root: Path | None = None) -> Loaded:
+    """The agents of a target, and the one that it names. `root`: of their project, where that is known already."""
+    agents = await load_all(target, root)
+    return Loaded(agents, choose(agents, target))
+
+
+async def load_to_serve(target: Target, root: Path | None = None) -> list[Agent[..., Any]]:
+    """All agents of a target; where it names one, that one alone."""
+    agents = await load_all(target, root)
+    return agents if target.agent is None else [choose(agents, target)]
+
+
+async def load_all(target: Target, root: Path | None = None) -> list[Agent[..., Any]]:
+    if target.kind == "file":
+        from ..server.load_file import agents_of_file
+
+        return agents_of_file(target.rest, root)
+    if target.kind in FOLDERS:
+        from ..teams.load import load_team
+
+        return [await load_team(target.rest, root=root)]
+    loader = loaders.get(target.kind) or _loader_of_protocol(target.kind)
+    if loader is None:
+        raise TargetError(
+            f"{target.kind} targets are not available in this version of Interlingua",
+            hint=f"this version runs {GRAMMAR}; and addresses and commands of these kinds: {', '.join(_kinds())}",
+        )
+    agents = await loader(target)
+    for agent in agents:
+        agent.source = source_of_mount(target, agent.card.name)
+    return agents
+
+
+def source_of_mount(target: Target, agent: str) -> str:
+    """The source of a mounted agent, by its target and the name that it has there."""
+    return mount_source(_shown(target).rstrip("/"), agent)
+
+
+def _loader_of_protocol(kind: str) -> Loader | None:
+    from .installed import protocols
+
+    return next((p.loaders[kind] for p in protocols() if kind in p.loaders), None)
+
+
+def _kinds() -> list[str]:
+    """Every kind of target that can be loaded, but files."""
+    from .installed import protocols
+
+    return sorted({*FOLDERS, *loaders, *(kind for p in protocols() for kind in p.loaders)})
+
+
+def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:
+    """The agent that a target names, or the only one."""
+    names = [agent.card.name for agent in agents]
+    where, mark = _shown(target), ":" if target.kind == "file" else "#"
+    if target.agent is None:
+        if len(agents) == 1:
+            return agents[0]
+        raise TargetError(
+            f"{where} has {len(agents)} agents: {', '.join(_unique(names, agents))}",
+            hint=f"say which one, for instance {where}{mark}{names[0]}",
+        )
+    wanted = target.agent
+    found = [a for a in agents if wanted in (a.card.name, a.card.key, a.__name__)]
+    exact = [a for a in found if wanted in (a.card.name, a.card.key)]
+    found = exact or found
+    if len(found) == 1:
+        return found[0]
+    if found:
+        keys = [agent.card.key for agent in found]
+        raise TargetError(
+            f"{where} has several agents {wanted}: {', '.join(keys)}", hint=f"say which one: {where}{mark}{keys[0]}"
+        )
+    raise TargetError(
+        f"there is no agent {wanted!r} in {where}; there {'is' if len(names) == 1 else 'are'}: {', '.join(names)}",
+        hint=_did_you_mean(wanted, names + [agent.__name__ for agent in agents]),
+    )
+
+
+def spelled(text: str, target: Target | None) -> str:
+    """A target as it is written, without the secrets in it; names of variables stay. `target` is what the text means;
+    None: nothing that is known, and perhaps a link with a mistake in it."""
+    rest, agent = _split_agent(text)
+    shown = _without_secrets("acp" if target is None else target.kind, rest)
+    return f"{shown}#{agent}" if agent is not None else shown
+
+
+def _shown(target: Target) -> str:
+    """What stands before the agent of a target, without the secrets in it."""
+    text = f"{target.kind}:{target.rest}" if target.kind in COMMANDS + FOLDERS else target.rest
+    return _without_secrets(target.kind, text)
+
+
+def _without_secrets(kind: str, rest: str) -> str:
+    """Without the token of a link, or a password."""
+    if kind.startswith("acp") or kind == "tcp":
+        before, slash, token = rest.partition("?")[0].rstrip("/").rpartition("/")
+        return f"{redact_text(before)}{slash}{token if _VARIABLE.fullmatch(token) else '…'}"
+    return redact_text(rest)
+
+
+def _unique(names: list[str], agents: list[Agent[..., Any]]) -> list[str]:
+    return [a.card.key if names.count(n) > 1 else n for n, a in zip(names, agents, strict=True)]
+
+
+def _did_you_mean(wanted: str, known: tuple[str, ...] | list[str]) -> str:
+    close = difflib.get_close_matches(wanted, known, 1)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+async def resolve(target: Target) -> Target:
+    """The target itself; for an address that does not say what is spoken there, one that does."""
+    if target.kind not in ("http", "https"):
+        return target
+    from ..detection.detect import detected
+
+    key = {"x-api-key": target.access.key} if target.access.key else {}
+    spoken = await detected(target.rest, {**key, **target.access.headers})
+    assert spoken.target is not None
+    found = parse(spoken.target)
+    return Target(found.kind, found.rest, target.agent, target.access)
+
+
+async def _load_detected(target: Target) -> list[Agent[..., Any]]:
+    return await load_all(await resolve(target))
+
+
+loaders["http"] = loaders["https"] = _load_detected

@@ -1,0 +1,1 @@
+"""The server process: HTTP, health, logs, configuration, mounts, replicas."""

@@ -1,0 +1,1 @@
+"""The keys and token issuers of a server."""

@@ -1,0 +1,48 @@
+"""Issuers of tokens as they are named on a command line: by their address, from which their keys can be found."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...model.errors import InterlinguaError, InvalidRequest
+from ...security.issuers import Issuer
+from ..http_app import fetch
+
+_WELL_KNOWN = (".well-known/openid-configuration", ".well-known/oauth-authorization-server")
+
+
+class _Published(msgspec.Struct):
+    issuer: str
+    jwks_uri: str
+
+
+async def issuer(name: str, audiences: list[str], jwks_url: str | None, scopes: list[str]) -> Issuer:
+    """An issuer. Without the address of its keys, it is asked for that (OpenID Connect Discovery, RFC 8414)."""
+    if jwks_url is None:
+        # Whoever can change the answer can make tokens: the same rule holds for this address as for that of the keys.
+        try:
+            Issuer(name, audiences, jwks_url=name)
+        except InvalidRequest as error:
+            if error.path == "/jwks_url":
+                raise InvalidRequest(f"an issuer is asked for its keys over https, got --issuer {name!r}") from None
+            raise
+        jwks_url = await _keys_of(name)
+    return Issuer(name, audiences, jwks_url=jwks_url, scopes=scopes)
+
+
+async def _keys_of(name: str) -> str:
+    wrong = ""
+    for path in _WELL_KNOWN:
+        url = f"{name.rstrip('/')}/{path}"
+        try:
+            published = msgspec.json.decode(await fetch(url), type=_Published)
+        except InterlinguaError:
+            raise
+        except Exception as error:  # whatever is wrong there, in the words of whoever noticed
+            wrong = f"{url}: {error}"
+            continue
+        if published.issuer != name:
+            wrong = f"{url} is of another issuer, {published.issuer}"
+            continue
+        return published.jwks_uri
+    raise InvalidRequest(f"Where are the keys of issuer {name}? Say it with --jwks-url, because {wrong}")

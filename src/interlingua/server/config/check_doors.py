@@ -1,0 +1,127 @@
+"""Looks at what a config says of doors, without opening one: their settings, their ports, who may come in by them, and
+the store behind them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import msgspec
+
+from ...engine.agents import mount_path
+from ...engine.engine import Engine
+from ...model.errors import InterlinguaError
+from ...model.run_identity import split_queue
+from ...security.auth import Authenticator, check_bind
+from ...security.origins import HostPolicy
+from .. import health
+from ..app import EVERYWHERE
+from ..auth.stored_keys import StoredKeys
+from ..http_app import HttpApp
+from ..project import Project, UnnamedProject
+from ..stores import CannotOpen, Store, is_postgres, never_opened, open_store
+from . import build
+from .load import Config
+
+_ALSO = {"localhost": "127.0.0.1"}
+
+
+async def check_doors(config: Config, project: Project) -> tuple[Engine, list[str]]:
+    """All that a start would refuse: settings of doors, no store, a public address without keys. Gives an engine in
+    which no agent is yet, and which holds them to the rules of the doors; and the agents of other processes."""
+    _check_ports(config)
+    settings = await build.serve_settings(config)
+    store, server, keyed, elsewhere = await _check_store(config, project)
+    auth = Authenticator(StoredKeys(store.keys), None, open_to_all=not keyed and not config.entries["auth.issuers"])
+    hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
+    try:
+        engine = Engine(store, bus=settings.bus, settings=settings.engine)
+        HttpApp(engine, auth, hosts, settings.options, [*settings.without, "peer"])  # a node would make its identity
+    except InterlinguaError as error:
+        config.wrong("", "", error.message)
+        engine = Engine(store)
+    engine.agents.server_id = server
+    bound = {"server.host": settings.host}
+    bound |= {f"doors.{name}.{_own(name)[1]}": at for name, (at, _) in settings.own_ports.items() if at is not None}
+    for path, host in bound.items():
+        try:
+            check_bind(host, auth)
+        except InterlinguaError as error:
+            config.wrong(build.place(config, path), path, error.message)
+    return engine, elsewhere
+
+
+def _own(door: str) -> tuple[str, str]:
+    """What the settings of a door's own port and its address are called."""
+    return ("door_port", "door_host") if door == "peer" else ("port", "host")
+
+
+async def _check_store(config: Config, project: Project) -> tuple[Store, str, bool, list[str]]:
+    """The store, closed; its id among servers; whether it has keys, as one that cannot be opened may have; and the
+    agents of its workers."""
+    path = config["store.path"] or project.store
+    store: Store = never_opened(path)
+    try:
+        project = project.renamed(config["project"])
+        if not project.owns(path) and not project.named:
+            raise UnnamedProject(project, path)
+        store = open_store(path)
+        if not is_postgres(path) and not path.exists():  # it is made by a start
+            above = project.root if project.owns(path) else path.parent
+            if not above.is_dir():
+                raise CannotOpen(path, f"there is no folder {above}")
+            return store, "", False, []
+        await store.open()
+        try:
+            others = [split_queue(queue)[1] for worker in await store.claims.workers() for queue in worker.queues]
+            return store, await mount_path.known_id(store), await StoredKeys(store.keys).any(), others
+        finally:
+            await store.close()
+    except InterlinguaError as error:
+        # Whoever checks it is its owner, who may read the database's own words.
+        hint = getattr(error, "hint", "") if isinstance(error, UnnamedProject) else ""
+        config.wrong(build.place(config, "store.path"), "store.path", f"{error}; {hint}" if hint else str(error))
+        return store, "", True, []
+
+
+class _Port(msgspec.Struct):
+    path: str  # of the setting that wants it
+    host: str
+    port: int | None
+
+    def clashes(self, other: _Port) -> bool:
+        same = _ALSO.get(self.host, self.host) == _ALSO.get(other.host, other.host)
+        return self.port == other.port and (same or self.host in EVERYWHERE or other.host in EVERYWHERE)
+
+
+def _check_ports(config: Config) -> None:
+    """No two may want the same one. Where any free one will do, or none is wanted, all is well."""
+    ports = [one for one in _ports(config) if one.port]
+    for port in dict.fromkeys(one.port for one in ports):
+        found = [one for one in ports if one.port == port]
+        found = [one for one in found if any(one is not other and one.clashes(other) for other in found)]
+        if found:
+            names = [one.path for one in found]
+            last = next((name for name in reversed(names) if build.place(config, name)), names[-1])
+            config.wrong(
+                build.place(config, last), last,
+                f"port {port} is wanted {len(names)} times: by {', '.join(names[:-1])} and {names[-1]}",
+            )  # fmt: skip
+
+
+def _ports(config: Config) -> Iterator[_Port]:
+    host = config["server.host"]
+    yield _Port("server.port", host, config["server.port"])
+    if config["doors.peer.enabled"] and config["doors.peer.ports"]:
+        with contextlib.suppress(InterlinguaError):  # what is wrong with it is said elsewhere
+            node = build.node(config)
+            yield _Port("doors.peer.port", node.host, node.port)
+            yield _Port("doors.peer.http_port", node.http_host, node.http_port)
+            yield _Port("doors.peer.tcp_port", node.host, node.tcp_port)
+    for name in build.DOORS:
+        port, at = _own(name)
+        if config[f"doors.{name}.enabled"]:
+            yield _Port(f"doors.{name}.{port}", config[f"doors.{name}.{at}"] or host, config[f"doors.{name}.{port}"])
+    if config["server.metrics"] is not None:
+        with contextlib.suppress(InterlinguaError):
+            yield _Port("server.metrics", *health.place(config["server.metrics"]))

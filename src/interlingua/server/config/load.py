@@ -1,0 +1,430 @@
+"""The settings of `interlingua serve` as they are in force: flags before variables before the file before defaults.
+
+Everything that is wrong is found in one go and kept as problems; `config_table` says what there is, and
+`config_meaning` what becomes of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from ...model.errors import InvalidRequest
+from ..stores import is_postgres, shown
+from . import settings, toml_lines
+from .setting import Entries, Setting
+from .settings import ENTRIES, SECTIONS, SETTINGS
+from .toml_lines import NoVariable, Written, expanded, names_variables
+
+HIDDEN = "***"
+
+_YES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something that is wrong, or that is worth a look (a warning)."""
+
+    where: str  # file and line, a variable, or a flag
+    path: str
+    message: str
+    severity: Literal["error", "warning"] = "error"
+
+    def __str__(self) -> str:
+        named = f"{self.path}: " if self.path else ""
+        return f"{self.where}: {named}{self.message}" if self.where else f"{named}{self.message}"
+
+
+class Value(msgspec.Struct, frozen=True):
+    value: Any
+    origin: str = "default"
+    written: Any = None  # before variables were put in
+
+    def shown(self, setting: Setting) -> Any:
+        """As it may be seen: a secret only as the name of its variable."""
+        if self.written is not None and names_variables(self.written):
+            return self.written
+        if setting.kind == "path" and self.value is not None and is_postgres(self.value):
+            return shown(self.value)
+        return HIDDEN if setting.secret and self.value else self.value
+
+
+class Entry(msgspec.Struct, frozen=True):
+    values: dict[str, Value]  # of all members
+    origin: str
+    path: str  # of the entry: mounts[0]
+    folder: Path  # what is relative is relative to this
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name].value
+
+
+class WrongConfig(InvalidRequest):
+    """The settings cannot be used. All that is wrong is in the message."""
+
+    code = "invalid_config"
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = [one for one in problems if one.severity == "error"]
+        super().__init__("\n".join(map(str, self.problems)))
+        self.hint = "interlingua config check looks at everything" if len(self.problems) > 1 else ""
+
+
+class Config:
+    """All settings, and where each comes from."""
+
+    def __init__(self, file: Path | None) -> None:
+        self.file = file
+        self.values: dict[str, Value] = {one.path: Value(one.default) for one in SETTINGS}
+        self.entries: dict[str, list[Entry]] = {one.path: [] for one in ENTRIES}
+        self.problems: list[Problem] = []
+
+    def __getitem__(self, path: str) -> Any:
+        return self.values[path].value
+
+    def given(self, path: str) -> bool:
+        return self.values[path].origin != "default"
+
+    def wrong(self, where: str, path: str, message: str) -> None:
+        self.problems.append(Problem(where, path, message))
+
+    def check(self) -> None:
+        """Raise WrongConfig where something is wrong."""
+        if any(one.severity == "error" for one in self.problems):
+            raise WrongConfig(self.problems)
+
+
+def read(
+    file: Path | None, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None, *,
+    store_from: Path | None = None,
+) -> Config:  # fmt: skip
+    """All settings. What is wrong is in `problems`; only a file that is no TOML raises. `store_from`: where no file is
+    read, this one still says which store it is, and which bus is beside it, where nothing else says the store."""
+    environ = os.environ if environ is None else environ
+    flags = flags or {}
+    config = Config(file)
+    store = settings.setting("store.path")
+    if file is not None:
+        _take_file(config, toml_lines.read(file), environ)
+    elif store_from is not None and flags.get(store.parameter) is None and not environ.get(store.variable):
+        written = toml_lines.read(store_from)
+        _take_store(config, written, environ)
+        _take_bus(config, written, environ)
+    _take_variables(config, environ)
+    _take_flags(config, flags)
+    return config
+
+
+def store_in(file: Path) -> Path | None:
+    """The store that a file names, whatever else is wrong in it. Raises where that cannot be told."""
+    config = Config(file)
+    _take_store(config, toml_lines.read(file), os.environ)
+    config.check()
+    found: Path | None = config["store.path"]
+    return found
+
+
+def bus_in(file: Path) -> dict[str, Any]:
+    """What a file says of the bus, whatever else is wrong in it. Raises where that cannot be told."""
+    config = Config(file)
+    _take_bus(config, toml_lines.read(file), os.environ)
+    config.check()
+    return {path.removeprefix("bus."): config[path] for path in config.values if config.given(path)}
+
+
+# -- the file -------------------------------------------------------------------------------------------------
+
+
+def _take_file(config: Config, written: Written, environ: Mapping[str, str]) -> None:
+    folder = written.path.absolute().parent
+    known = _tree()
+    entries = {one.path: one for one in ENTRIES}
+
+    def walk(table: Mapping[str, Any], inside: str) -> None:
+        for key, value in table.items():
+            path = f"{inside}.{key}" if inside else key
+            where = written.place(path)
+            if path in entries:
+                _take_list(config, entries[path], value, path, folder, environ, written)
+            elif path in known and isinstance(known[path], Setting):
+                _take_written(config, known[path], value, where, folder, environ)
+            elif path in known:
+                if isinstance(value, dict):
+                    walk(value, path)
+                else:
+                    config.wrong(where, path, f"is a table, written [{path}], and not {_told(value)}")
+            else:
+                config.wrong(where, path, f"there is no such setting{_near(path, [*known, *entries])}")
+
+    walk(written.tables, "")
+
+
+def _take_store(config: Config, written: Written, environ: Mapping[str, str]) -> None:
+    """Only what is said of where the store is. A name that is none counts: it may have been meant for that."""
+    table, known = written.tables.get("store", {}), _tree()
+    if isinstance(table, dict):
+        table = {key: value for key, value in table.items() if key == "path" or f"store.{key}" not in known}
+    _take_file(config, msgspec.structs.replace(written, tables={"store": table}), environ)
+
+
+def _take_bus(config: Config, written: Written, environ: Mapping[str, str]) -> None:
+    if "bus" in written.tables:
+        _take_file(config, msgspec.structs.replace(written, tables={"bus": written.tables["bus"]}), environ)
+
+
+def _tree() -> dict[str, Any]:
+    """Every path that there is: settings, and the tables around them."""
+    found: dict[str, Any] = {one.path: one for one in SETTINGS}
+    for section in (*SECTIONS, "auth", "doors"):
+        found.setdefault(section, None)
+    return found
+
+
+def _take_written(
+    config: Config, setting: Setting, value: Any, where: str, folder: Path, environ: Mapping[str, str]
+) -> None:
+    try:
+        config.values[setting.path] = Value(_placed(setting, _put_in(setting, value, environ), folder), where, value)
+    except _Wrong as error:
+        config.wrong(where, setting.path, str(error))
+
+
+def _put_in(setting: Setting, value: Any, environ: Mapping[str, str] | None) -> Any:
+    """A value that is fine, with variables put in where there are any to put in."""
+    try:
+        found = value if environ is None else expanded(value, environ)
+    except NoVariable as error:
+        plural = len(error.names) > 1
+        raise _Wrong(f"{' and '.join(error.names)} {'are' if plural else 'is'} not in the environment") from None
+    if environ is None or not names_variables(value):
+        return _checked(setting, found)
+    try:
+        return _read(setting, found) if isinstance(found, str) else _checked(setting, found)
+    except _Wrong:
+        raise _Wrong(f"is {kind_of(setting)}, and {_told(value)} is none, with what these variables hold") from None
+
+
+def _placed(setting: Setting, value: Any, folder: Path) -> Any:
+    if setting.kind != "path" or value is None:
+        return value
+    if is_postgres(value):  # the one thing that may be in a place of its own and is no file
+        return Path(value)
+    return folder / Path(value).expanduser()
+
+
+def _take_list(
+    config: Config, entries: Entries, value: Any, path: str, folder: Path, environ: Mapping[str, str], written: Written
+) -> None:
+    if not isinstance(value, list):
+        config.wrong(written.place(path), path, f"is a list of tables, each written [[{path}]], not {_told(value)}")
+        return
+    for at, one in enumerate(value):
+        inside = f"{path}[{at}]"
+        _take_entry(config, entries, one, inside, folder, environ, written.place(inside), written)
+
+
+def _take_entry(
+    config: Config, entries: Entries, given: Any, path: str, folder: Path, environ: Mapping[str, str] | None,
+    where: str, written: Written | None = None,
+) -> None:  # fmt: skip
+    """An entry of the file, or (without `written`) of a variable or flag: in those, a shell has put in variables."""
+    if isinstance(given, str):
+        given = {entries.plain: given}
+    if not isinstance(given, dict):
+        config.wrong(where, path, f"is a table or a text, not {_told(given)}")
+        return
+    members = {one.path: one for one in entries.members}
+    values = {name: Value(one.default) for name, one in members.items()}
+    fine = True
+    for name, value in given.items():
+        inside = f"{path}.{name}"
+        place = written.place(inside) if written is not None else where
+        if name not in members:
+            config.wrong(place, inside, f"there is no such setting{_near(name, members)}")
+            fine = False
+            continue
+        try:
+            taken = _placed(members[name], _put_in(members[name], value, environ), folder)
+            values[name] = Value(taken, place, value)
+        except _Wrong as error:
+            config.wrong(place, inside, str(error))
+            fine = False
+    if fine and not values[entries.plain].value:
+        config.wrong(where, path, f"needs {entries.plain}: {members[entries.plain].help}")
+        fine = False
+    if fine:
+        config.entries[entries.path].append(Entry(values, where, path, folder))
+
+
+# -- variables and flags --------------------------------------------------------------------------------------
+
+
+def _take_variables(config: Config, environ: Mapping[str, str]) -> None:
+    for setting in SETTINGS:
+        text = environ.get(setting.variable)
+        if text:
+            try:
+                config.values[setting.path] = Value(_placed(setting, _read(setting, text), Path()), setting.variable)
+            except _Wrong as error:
+                config.wrong(setting.variable, setting.path, str(error))
+    for entries in ENTRIES:
+        text = environ.get(entries.variable)
+        if text:
+            try:
+                _take_texts(config, entries, _listed(text), entries.variable)
+            except _Wrong as error:
+                config.wrong(entries.variable, entries.path, str(error))
+
+
+def _take_flags(config: Config, flags: Mapping[str, Any]) -> None:
+    """What was written on the command line, by the names of the table; None and empty lists were not."""
+    for setting in SETTINGS:
+        value = flags.get(setting.parameter)
+        if value is None or value in ([], ()):
+            continue
+        value = list(value) if isinstance(value, tuple) else value
+        flag = setting.flags
+        if setting.kind == "yes" and "/" in flag:
+            flag = flag.partition("/")[0 if value else 2]
+        try:
+            if setting.kind == "counts" and isinstance(value, list):
+                value = _read(setting, ",".join(value))
+            checked = _checked(setting, str(value) if isinstance(value, Path) else value)
+            config.values[setting.path] = Value(_placed(setting, checked, Path()), flag)
+        except _Wrong as error:
+            config.wrong(flag, setting.path, str(error))
+    for entries in ENTRIES:
+        _take_texts(config, entries, flags.get(entries.parameter) or [], entries.flag)
+
+
+def _take_texts(config: Config, entries: Entries, texts: list[Any], origin: str) -> None:
+    """Entries that are added to those of the file: each a text, or an object in JSON."""
+    for text in texts:
+        given: Any = text
+        if isinstance(text, str) and text.lstrip().startswith("{"):
+            try:
+                given = json.loads(text)
+            except ValueError as error:
+                config.wrong(origin, entries.path, f"begins with {{ and is no JSON: {error}")
+                continue
+        at = len(config.entries[entries.path])
+        _take_entry(config, entries, given, f"{entries.path}[{at}]", Path(), None, origin)
+
+
+# -- values ---------------------------------------------------------------------------------------------------
+
+
+class _Wrong(Exception):
+    """What is wrong with a value."""
+
+
+def _read(setting: Setting, text: str) -> Any:
+    """A value out of a variable."""
+    if setting.kind == "texts":
+        return _checked(setting, _listed(text))
+    try:
+        if setting.kind == "yes":
+            return _YES[text.strip().lower()]
+        if setting.kind == "numbers":
+            return _checked(setting, [float(one) for one in _listed(text)])
+        if setting.kind == "counts":
+            if text.lstrip().startswith("{"):
+                return _checked(setting, json.loads(text))
+            return _checked(setting, _counted(_listed(text)))
+        if setting.kind in ("whole", "number"):
+            return _checked(setting, int(text) if setting.kind == "whole" else float(text))
+    except (KeyError, ValueError):
+        raise _Wrong(f"is {kind_of(setting)}, not {_told(text)}") from None
+    return _checked(setting, text)
+
+
+def _listed(text: str) -> list[Any]:
+    """A list in a variable: texts with commas between them, or JSON."""
+    if text.lstrip().startswith("["):
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise _Wrong(f"begins with [ and is no JSON: {error}") from None
+        return list(found)
+    return [part for one in text.split(",") if (part := one.strip())]
+
+
+def _counted(texts: list[Any]) -> dict[str, int]:
+    """A table of numbers that is written NAME=N, once for each."""
+    pairs = [str(one).rpartition("=") for one in texts]
+    return {name.strip(): int(number) for name, _, number in pairs}
+
+
+def _checked(setting: Setting, value: Any) -> Any:
+    fits: bool
+    match setting.kind:
+        case "whole":
+            fits = _is_whole(value)
+        case "number":
+            fits = _is_number(value)
+            value = float(value) if fits else value
+        case "yes":
+            fits = isinstance(value, bool)
+        case "texts":
+            fits = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        case "numbers":
+            fits = isinstance(value, list) and all(_is_number(one) for one in value)
+            value = [float(one) for one in value] if fits else value
+        case "names":
+            fits = isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+        case "counts":
+            fits = isinstance(value, dict) and all(name and _is_whole(one) for name, one in value.items())
+        case "anything":
+            fits = isinstance(value, dict)
+        case _:
+            fits = isinstance(value, str) and "\0" not in value
+    if fits and setting.choices:
+        fits = value in setting.choices
+    if fits and setting.least is not None:
+        given = value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]
+        fits = all(one >= setting.least and (setting.most is None or one <= setting.most) for one in given)
+    if not fits:
+        raise _Wrong(f"is {kind_of(setting)}" + ("" if setting.secret else f", not {_told(value)}"))
+    return value
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def kind_of(setting: Setting) -> str:
+    """What may be given, in words."""
+    if setting.choices:
+        return f"one of {', '.join(setting.choices)}"
+    words = {
+        "text": "a text", "path": "a path", "whole": "a whole number", "number": "a number", "yes": "true or false",
+        "texts": "a list of texts", "numbers": "a list of numbers", "names": "a table of texts",
+        "counts": "a table of whole numbers", "anything": "a table",
+    }[setting.kind]  # fmt: skip
+    if setting.least is None:
+        return words
+    least = f"{setting.least:g}"
+    return f"{words} from {least} to {setting.most:g}" if setting.most is not None else f"{words}, at least {least}"
+
+
+def _told(value: Any) -> str:
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _near(wanted: str, known: Iterable[str]) -> str:
+    """The setting that was meant, perhaps: by its path, or by its own name in another table."""
+    known, name = list(known), wanted.rpartition(".")[2]
+    close = [path for path in known if path.rpartition(".")[2] == name]
+    close = close or difflib.get_close_matches(wanted, known, 1, 0.75)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,1 @@
+"""Servers on this machine for development and tests."""

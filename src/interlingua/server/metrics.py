@@ -1,0 +1,189 @@
+"""What the engine is doing, as Prometheus text."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+from ..engine.engine import Engine
+from ..engine.ids import now
+from ..engine.observe.run_metrics import BOUNDS, OTHER, Busiest, Histogram, Numbers, label
+from ..model.errors import InterlinguaError
+from ..model.run import OWNER, Caller
+from ..security import scopes
+from .mounts.entry import MountView
+
+log = logging.getLogger("interlingua.http")
+
+PATIENCE = 2.0  # seconds in which the store must answer; who collects metrics waits for ten, mostly
+
+
+async def render(engine: Engine, mounts: Iterable[MountView] = (), caller: Caller | None = OWNER) -> str:
+    """The metrics as a caller may see them: names that are not for it are among `other`. None: somebody unknown, who
+    gets totals."""
+    engine_numbers, callbacks = engine.metrics, engine.callbacks
+    lines: list[str] = []
+
+    def metric(name: str, kind: str, help_: str, samples: list[tuple[str, float]]) -> None:
+        lines.append(f"# HELP interlingua_{name} {help_}")
+        lines.append(f"# TYPE interlingua_{name} {kind}")
+        lines.extend(f"interlingua_{name}{labels} {value:g}" for labels, value in samples)
+
+    def seconds(name: str, help_: str, by: list[tuple[str, Histogram]]) -> None:
+        lines.append(f"# HELP interlingua_{name} {help_}")
+        lines.append(f"# TYPE interlingua_{name} histogram")
+        for labels, found in by:
+            if found.count:
+                lines.extend(_histogram(f"interlingua_{name}", labels, found))
+
+    meters = engine_numbers.runs
+    agents, callers = (
+        [(f'{what}="{_escape(name)}"', numbers) for name, numbers in _shown(busiest, may)]
+        for what, busiest, may in (
+            ("agent", meters.agents, lambda name: _may_see_agent(caller, name)),
+            ("caller", meters.callers, lambda name: _may_see_caller(caller, name)),
+        )
+    )
+    finished = "Runs that ended in this process."
+    metric("runs_finished_total", "counter", finished, _finished(agents))
+    metric("caller_runs_finished_total", "counter", f"{finished[:-1]}, by who asked.", _finished(callers))
+    waited = "From when a run could start to its start."
+    seconds("run_queue_seconds", waited, [(labels, numbers.queued) for labels, numbers in agents])
+    seconds("caller_queue_seconds", waited, [(labels, numbers.queued) for labels, numbers in callers])
+    ran = "How long runs ran that ended here, waiting left out."
+    seconds("run_seconds", ran, [(labels, numbers.ran) for labels, numbers in agents])
+    seconds("caller_run_seconds", ran, [(labels, numbers.ran) for labels, numbers in callers])
+    metric("runs_running", "gauge", "Agents that run in this process now.", [("", engine_numbers.running)])
+    metric("runs_taken_over_total", "counter", "Runs of dead processes that were taken up.", [("", meters.taken_over)])
+    stood = "Of runs whose process died: from their last event until they were entered here."
+    seconds("takeover_seconds", stood, [(labels, numbers.stood_still) for labels, numbers in agents])
+    seconds("caller_takeover_seconds", stood, [(labels, numbers.stood_still) for labels, numbers in callers])
+    others = engine.cluster.membership
+    metric("replicas", "gauge", "Other replicas on this store.", [("", len(others.others()))])
+    metric("passed_on_total", "counter", "Requests that were passed on to other replicas.", [("", others.passed_on)])
+    metric("takeovers_total", "counter", "What dead replicas had and was taken over.", [("", others.taken_over)])
+    metric("agents_abandoned_total", "counter", "Agents that would not stop.", [("", engine_numbers.abandoned)])
+    metric("threads_running", "gauge", "Agents and steps that are plain functions.", [("", engine_numbers.threads)])
+    metric("store_backlog", "gauge", "Writes that wait for the disk.", [("", engine_numbers.backlog)])
+    metric("callbacks_sent_total", "counter", "Callbacks that were taken.", [("", callbacks.sent)])
+    metric("callbacks_retried_total", "counter", "Callbacks that will be tried again.", [("", callbacks.retried)])
+    metric("callbacks_failed_total", "counter", "Callbacks that were given up.", [("", callbacks.failed)])
+    bus = engine_numbers.bus
+    if bus is not None:
+        metric("bus_connected", "gauge", "Whether the bus can be reached.", [("", bus.connected)])
+        metric("bus_connects_total", "counter", "Connections to the bus that were made.", [("", bus.connects)])
+        metric("bus_sent_total", "counter", "Messages that this process sent.", [("", bus.sent)])
+        metric("bus_received_total", "counter", "Messages with events of runs elsewhere.", [("", bus.received)])
+        metric(
+            "bus_dropped_total", "counter", "Messages that were given up, on the way out or in; the store has all.",
+            [('{way="out"}', bus.dropped), ('{way="in"}', bus.overflowed)],
+        )  # fmt: skip
+        told = "Events of runs elsewhere: from commit to arrival."
+        seconds("bus_event_seconds", told, [(labels, numbers.delivery) for labels, numbers in agents])
+        seconds("caller_bus_event_seconds", told, [(labels, numbers.delivery) for labels, numbers in callers])
+        looked = "Times that a reader found in the store what the bus should have told: after a gap, or by looking."
+        metric("bus_reads_from_store_total", "counter", looked, _from_store(agents))
+        metric("caller_bus_reads_from_store_total", "counter", looked, _from_store(callers))
+        metric("bus_lag_seconds", "gauge", "From sending to receipt, smoothed.", [("", bus.lag)])
+        metric("bus_work_lag_seconds", "gauge", "From offering a run to pulling it, smoothed.", [("", bus.work_lag)])
+        present = engine_numbers.workers_present
+        metric("workers_present", "gauge", "Processes that are there, with this one.", [("", present)])
+    sent = engine.reminders.sent
+    metric("question_reminders_total", "counter", "Reminders of questions that this process sent.", [("", sent)])
+    states = [(mount.mount, float(mount.state == "up")) for mount in mounts]
+    if states and not _sees_all(caller):
+        states = [(OTHER, min(state for _, state in states))]
+    up = [(f'{{mount="{_escape(name)}"}}', state) for name, state in states]
+    if up:
+        metric("mount_up", "gauge", "Whether a mount can be reached.", up)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            kept, asked = await engine.callbacks.counts(), await engine.questions.counts()
+            blocked = await engine.runs.blocked_report.counts()
+    except (InterlinguaError, TimeoutError) as error:
+        # What this process knows of itself is wanted then most of all.
+        log.warning("of the store nothing can be told: %s", str(error) or f"no answer within {PATIENCE:g} s")
+        metric("store_up", "gauge", "Whether the store answers.", [("", 0)])
+        return "\n".join(lines) + "\n"
+    asked = _asked(asked, caller)
+    metric("store_up", "gauge", "Whether the store answers.", [("", 1)])
+    metric("callbacks_pending", "gauge", "Callbacks in the store, yet to be taken.", [("", kept.get("due", 0))])
+    metric("callbacks_undelivered", "gauge", "Callbacks in the store, given up.", [("", kept.get("failed", 0))])
+    metric(
+        "runs_blocked", "gauge", "Runs in the store that nothing goes on with, by reason.",
+        [(f'{{reason="{reason}"}}', count) for reason, count in blocked.items()],
+    )  # fmt: skip
+    metric(
+        "questions_open", "gauge", "Questions in the store that wait for an answer, by the agent that asks.",
+        [(f'{{agent="{_escape(agent)}"}}', count) for agent, count, _ in asked],
+    )  # fmt: skip
+    metric(
+        "questions_oldest_age_seconds", "gauge", "How long the oldest of them has waited, by the agent that asks.",
+        [(f'{{agent="{_escape(agent)}"}}', round(max(0, now() - oldest) / 1e6)) for agent, _, oldest in asked],
+    )  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _sees_all(caller: Caller | None) -> bool:
+    return caller is not None and (scopes.EVERYTHING in caller.scopes or scopes.SEE_ALL in caller.scopes)
+
+
+def _may_see_agent(caller: Caller | None, name: str) -> bool:
+    return caller is not None and bool(scopes.may(caller, "read", name))
+
+
+def _may_see_caller(caller: Caller | None, name: str) -> bool:
+    return caller is not None and (_sees_all(caller) or name == label(caller))
+
+
+def _shown(busiest: Busiest, may: Callable[[str], bool]) -> list[tuple[str, Numbers]]:
+    """By name, and those that must not be named together with the others."""
+    named = [(name, numbers) for name, numbers in busiest.all() if name != OTHER and may(name)]
+    rest = [numbers for name, numbers in busiest.all() if name == OTHER or not may(name)]
+    if not rest:
+        return named
+    together = Numbers()
+    for numbers in rest:
+        together.merge(numbers)
+    return [*named, (OTHER, together)]
+
+
+def _asked(asked: list[tuple[str, int, int]], caller: Caller | None) -> list[tuple[str, int, int]]:
+    """Open questions by agent: how many, and when the oldest was asked."""
+    named = [one for one in asked if _may_see_agent(caller, one[0])]
+    rest = [one for one in asked if not _may_see_agent(caller, one[0])]
+    if not rest:
+        return named
+    return [*named, (OTHER, sum(count for _, count, _ in rest), min(oldest for _, _, oldest in rest))]
+
+
+def _finished(by: list[tuple[str, Numbers]]) -> list[tuple[str, float]]:
+    return [
+        (f'{{{labels},status="{status}"}}', float(count))
+        for labels, numbers in by
+        for status, count in sorted(numbers.finished.items())
+    ]
+
+
+def _from_store(by: list[tuple[str, Numbers]]) -> list[tuple[str, float]]:
+    return [
+        (f'{{{labels},why="{why}"}}', float(count))
+        for labels, numbers in by
+        for why, count in sorted(numbers.from_store.items())
+    ]
+
+
+def _histogram(name: str, labels: str, found: Histogram) -> Iterator[str]:
+    up_to = 0
+    before = f"{labels}," if labels else ""
+    for bound, count in zip((*map("{:g}".format, BOUNDS), "+Inf"), found.counts, strict=True):
+        up_to += count
+        yield f'{name}_bucket{{{before}le="{bound}"}} {up_to}'
+    around = f"{{{labels}}}" if labels else ""
+    yield f"{name}_sum{around} {found.total:.6f}"
+    yield f"{name}_count{around} {found.count}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,1 @@
+"""The mounts of a server: kept up, shown, tried again."""

@@ -1,0 +1,1 @@
+"""Teams of agents: read from files, drawn as graphs, loaded as agents."""

@@ -1,0 +1,1 @@
+"""The terminal: consoles, tables, events, questions and ids, printed and read."""

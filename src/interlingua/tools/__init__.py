@@ -1,0 +1,1 @@
+"""Tool servers over MCP: how they are reached, their sessions and results."""

@@ -1,0 +1,399 @@
+"""Keeps the tool servers of teams: starts or reaches each when it is needed, and lets it go when nobody needs it.
+
+One connection serves all calls to a server, however many there are at once. A server that dies fails the calls that
+were under way, and the next call starts it anew; one that keeps dying is started less and less often. Nothing here
+decides who may call what: that is the engine's, and is decided before.
+
+    command = "python"                   of a server: the Python that runs us, so that it finds what we find
+    env = { KEY = "${SALES_KEY}" }       in env, args and headers, ${NAME} is taken from our environment, and
+    args = ["--lang=${SALES_LANG:-en}"]  ${NAME:-VALUE} also where it is not set there, or empty
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from .. import extras
+from ..model.errors import InterlinguaError, RunTimedOut, ToolFailed, Unavailable
+from ..model.team.manifest import Server
+from ..model.team.tools import ToolOutcome, ToolSpec
+from ..mounts.idle import Use
+from ..security.redaction import redact_text, redact_url
+
+if TYPE_CHECKING:
+    from .connections import Link
+    from .sessions import Session
+
+log = logging.getLogger("interlingua.tools")
+
+_VARIABLE = re.compile(r"\$\{(?P<name>[^}]*?)(?P<other>:-[^}]*)?\}")
+_ENVELOPE = 8  # a result may take so many times its size on the wire: escaped, and told both as text and as JSON
+_LONGEST_PAUSE = 30.0
+_SHORTEST_SECRET = 4
+
+T = TypeVar("T")
+
+
+class ToolSettings(msgspec.Struct, kw_only=True, frozen=True):
+    timeout: float = 30.0
+    """Seconds for a server to start, and for a call, where the server has no timeout of its own."""
+    idle_timeout: float = 300.0
+    """Seconds without a call after which a server is let go."""
+    pause: float = 0.2
+    """Seconds before a server that has failed is started again; doubled with each failure in a row."""
+    attempts: int = 3
+    """Failures in a row after which calls fail at once until the pause is over."""
+    max_result: int = 1_000_000
+    """Bytes of a result."""
+
+
+class McpServers:
+    """Tool servers by way of the `mcp` library. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        folder: str | Path | None = None,
+        settings: ToolSettings | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """`folder` is where servers are started, and from where their `cwd` is seen: the team's."""
+        self._folder = Path(folder) if folder is not None else None
+        self._settings = settings or ToolSettings()
+        self._environ = os.environ if environ is None else environ
+        self._hosts: dict[tuple[str, bytes], _Host] = {}
+        self._closed = False
+
+    async def list(self, server_id: str, server: Server) -> list[ToolSpec]:
+        """All tools of a server, as they were when it last said that they have changed."""
+        limit = server.timeout or self._settings.timeout
+        return await self._host(server_id, server).used(None, lambda session: session.tools(limit))
+
+    async def call(
+        self,
+        server_id: str,
+        server: Server,
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        scopes: tuple[str, ...] = (),
+        timeout: float | None = None,
+    ) -> ToolOutcome:
+        """Call a tool once. `timeout` is for the start, where one is needed, and again for the call; none of them
+        takes longer than the server's own."""
+        limits = [given for given in (server.timeout, timeout) if given is not None]
+        limit = min(limits, default=self._settings.timeout)
+        host = self._host(server_id, server)
+        return await host.used(timeout, lambda session: session.call(tool, arguments, scopes, limit))
+
+    async def close(self) -> None:
+        self._closed = True
+        hosts, self._hosts = list(self._hosts.values()), {}
+        await asyncio.gather(*(host.close() for host in hosts))
+
+    def _host(self, server_id: str, server: Server) -> _Host:
+        if self._closed:
+            raise Unavailable(f"{server_id} is not started: we are shutting down")
+        key = (server_id, msgspec.json.encode(server, order="deterministic"))
+        if key not in self._hosts:
+            self._hosts[key] = _Host(server_id, server, self._settings, self._folder, self._environ)
+        return self._hosts[key]
+
+
+class Forgotten(Exception):
+    """The server has forgotten the session, and did nothing: the call can be made again in a new one."""
+
+
+def check_installed() -> None:
+    extras.look_for("a tool server", "mcp", "teams", "mcp", "mcp_types")
+
+
+async def _load() -> None:
+    """Load what needs the library. That takes a second, which is spent in a thread."""
+    if f"{__package__}.toolsessions" in sys.modules:
+        return
+    check_installed()
+    await asyncio.to_thread(importlib.import_module, ".sessions", __package__)
+
+
+def _address(name: str, url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return url
+    except ValueError:
+        pass
+    raise Unavailable(
+        f"{name} cannot be reached: {redact_url(url)!r} is no address with http:// or https://", transient=False
+    )
+
+
+# -- one server -----------------------------------------------------------------------------------------------
+
+
+class _Host:
+    """One server, over all its lives."""
+
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        settings: ToolSettings,
+        folder: Path | None,
+        environ: Mapping[str, str],
+    ) -> None:
+        self.name = name
+        self.server = server
+        self.settings = settings
+        self._folder = folder
+        self._environ = environ
+        self._life: _Life | None = None
+        self._lives: set[_Life] = set()  # that one, and those that have not come to their end yet
+        self._use = Use(settings.idle_timeout, self._too_idle)
+        self._failures = 0  # in a row
+        self._last_failure: InterlinguaError | None = None
+        self._not_before = 0.0
+        self._clean = redact_text  # out of what it says; with what it was given, once that is known
+
+    async def used(self, timeout: float | None, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
+        """Do something with the server, which is started if it must be."""
+        with self._use.counted():
+            for last in (False, True):
+                life = self._living()
+                session = await life.opened(timeout)
+                try:
+                    return await self._with(life, work(session))
+                except Forgotten:
+                    if last:
+                        raise Unavailable(f"{self.name} forgets every session at once") from None
+        raise AssertionError
+
+    async def _with(self, life: _Life, work: Coroutine[Any, Any, T]) -> T:
+        life.calls += 1
+        try:
+            done = await work
+        except (RunTimedOut, asyncio.CancelledError):
+            raise  # that tells nothing about the connection
+        except ToolFailed as error:
+            self._failures = 0  # it answers
+            # It goes into logs and to models, and it is what the server made of its keys.
+            raise ToolFailed(self._clean(error.message), details=error.details) from None
+        except Exception as error:
+            self._retire(life)
+            if isinstance(error, Unavailable):
+                life.lost(error)  # here too: the life may be ended before it has looked why itself
+            raise
+        else:
+            self._failures = 0
+            return done
+        finally:
+            life.calls -= 1
+            if life.retired and not life.calls:
+                life.end()
+
+    def _living(self) -> _Life:
+        if self._life is not None and not self._life.over:
+            return self._life
+        now = asyncio.get_running_loop().time()
+        wait = max(0.0, self._not_before - now)
+        if wait and self._failures >= self.settings.attempts and self._last_failure is not None:
+            error = self._last_failure
+            why = f"{error.message} (that was attempt {self._failures}; the next is made in {wait:.1f} s)"
+            raise Unavailable(why, transient=error.transient)
+        # Two processes of one server may get in each other's way; two connections to an address do not.
+        before = [life.task for life in self._lives if life.over] if self.server.url is None else []
+        life = self._life = _Life(self, self._way(), wait, before)
+        self._lives.add(life)
+        life.task.add_done_callback(lambda _: self._lives.discard(life))
+        return life
+
+    def _way(self) -> Callable[[], Link]:
+        """How to reach it, with everything filled in. Raises Unavailable where something is missing."""
+        found: list[str] = []
+        server = self.server
+
+        def fill(text: str, at: str) -> str:
+            def value(match: re.Match[str]) -> str:
+                if given := self._environ.get(match["name"]):
+                    found.append(given)
+                    return given
+                if match["other"] is not None:
+                    return match["other"].removeprefix(":-")
+                if given is None:
+                    why = f"its {at} needs {match['name']}, which is not in the environment"
+                    raise Unavailable(f"{self.name} cannot be reached: {why}", transient=False)
+                return given
+
+            return _VARIABLE.sub(value, text)
+
+        args = [fill(one, "args") for one in server.args]
+        env = {name: fill(one, f"env {name}") for name, one in server.env.items()}
+        headers = {name: fill(one, f"header {name}") for name, one in server.headers.items()}
+        secrets = sorted((one for one in found if len(one) >= _SHORTEST_SECRET), key=len, reverse=True)
+
+        def clean(text: str) -> str:
+            for secret in secrets:
+                text = text.replace(secret, "***")
+            return redact_text(text)
+
+        self._clean = clean
+        max_bytes = _ENVELOPE * self.settings.max_result
+        if server.url is not None:
+            url = _address(self.name, server.url)
+
+            def address() -> Link:
+                from .connections import AddressLink
+
+                return AddressLink(url, headers, max_bytes=max_bytes)
+
+            return address
+        if server.command is None:
+            raise Unavailable(f"{self.name} cannot be reached: it has neither a command nor a url", transient=False)
+        cwd = (self._folder or Path.cwd()) / (server.cwd or "")
+        if not cwd.is_dir():
+            raise Unavailable(f"{self.name} cannot be started: there is no folder {cwd}", transient=False)
+        command = [sys.executable if server.command == "python" else server.command, *args]
+
+        def process() -> Link:
+            from .connections import ProcessLink
+
+            return ProcessLink(command, str(cwd.resolve()), env, max_bytes=max_bytes, clean=clean)
+
+        return process
+
+    # -- what its lives tell ------------------------------------------------------------------------------
+
+    def failed(self, error: InterlinguaError) -> None:
+        """It could not be started, or died without having answered anything since the last time."""
+        self._failures += 1
+        self._last_failure = error
+        pause = min(self.settings.pause * 2 ** (self._failures - 1), _LONGEST_PAUSE)
+        self._not_before = asyncio.get_running_loop().time() + pause
+
+    def _retire(self, life: _Life) -> None:
+        """No new calls for this connection. Those under way may come to their end."""
+        life.retired = True
+        if self._life is life:
+            self._life = None
+
+    # -- idle time ----------------------------------------------------------------------------------------
+
+    def _too_idle(self) -> None:
+        if self._life is not None:
+            log.info("%s is let go: nobody has used it for %g s", self.name, self.settings.idle_timeout)
+            self._life.end()
+            self._life = None
+
+    async def close(self) -> None:
+        self._use.stop()
+        for life in self._lives:
+            life.end()
+        if self._lives:
+            await asyncio.wait([life.task for life in self._lives])
+
+
+class _Life:
+    """One connection, from its start to its end. All of it happens in one task, as the library wants it."""
+
+    def __init__(self, host: _Host, make: Callable[[], Link], pause: float, before: list[asyncio.Task[None]]) -> None:
+        loop = asyncio.get_running_loop()
+        self._host = host
+        self._make = make
+        self._pause = pause
+        self._before = before
+        self.calls = 0
+        self.over = False
+        self.retired = False
+        self._ended = False
+        self._counted = False  # as a failure
+        self._links: list[Link] = []
+        self._ready: asyncio.Future[Session] = loop.create_future()
+        self.task = loop.create_task(self._live(), name=f"tool server {host.name}")
+
+    async def opened(self, timeout: float | None) -> Session:
+        """Wait until it can be used. Whoever waits no longer leaves it to the others."""
+        done, _ = await asyncio.wait([self._ready], timeout=timeout)
+        if not done:
+            raise RunTimedOut(f"{self._host.name} did not start within {timeout:g} s")
+        if isinstance(error := self._ready.exception(), InterlinguaError):  # a new one for each who waits
+            raise type(error)(error.message, transient=error.transient) from error
+        return self._ready.result()
+
+    def end(self) -> None:
+        """Let go. The task cleans up."""
+        self.over = True
+        if self._ready.done() and self._ready.exception() is None:
+            self._ready.result().let_go = True
+        if not self._ended:
+            self._ended = True
+            self.task.cancel()  # once: it is busy with the end from then on
+
+    async def _live(self) -> None:
+        name = self._host.name
+        try:
+            await self._started()
+        except asyncio.CancelledError:
+            self._fail(Unavailable(f"{name} was let go before it had started"), counts=False)
+        except InterlinguaError as error:
+            self._fail(error)
+        except Exception as error:
+            log.info("the connection to %s failed", name, exc_info=error)
+            self._fail(Unavailable(f"{name} cannot be used: {type(error).__name__}"))
+        finally:
+            self.over = True
+
+    async def _started(self) -> None:
+        if self._before:
+            await asyncio.wait(self._before)  # what is left of the one before is ended first
+        await asyncio.sleep(self._pause)
+        await _load()
+        from .sessions import connected
+
+        limit = self._host.server.timeout or self._host.settings.timeout
+        timer = asyncio.get_running_loop().call_later(limit, self._too_slow, limit)
+        try:
+            async with connected(self._host.name, self._link, self._host.settings.max_result) as session:
+                timer.cancel()
+                self._ready.set_result(session)
+                await session.link.lost.wait()
+                self.over = True
+                why = await session.link.why()
+                log.info("%s is gone: %s", self._host.name, why)
+                self.lost(Unavailable(f"{self._host.name} is gone: {why}"))
+        finally:
+            timer.cancel()
+
+    def lost(self, error: Unavailable) -> None:
+        """It had started, and is gone. Counts once, and only where it has never answered."""
+        session = self._ready.result()
+        if session.link.lost.is_set() and not (session.answered or session.let_go or self._counted):
+            self._counted = True
+            self._host.failed(error)
+
+    def _link(self) -> Link:
+        self._links.append(self._make())
+        return self._links[-1]
+
+    def _too_slow(self, limit: float) -> None:
+        said = self._links[-1].said() if self._links else ""
+        told = f"; the last it said: {said}" if said else ""
+        self._fail(RunTimedOut(f"{self._host.name} did not start within {limit:g} s{told}"))
+        self.end()
+
+    def _fail(self, error: InterlinguaError, *, counts: bool = True) -> None:
+        """Tell whoever waits for it to start."""
+        if not self._ready.done():
+            if counts:
+                self._host.failed(error)
+            self._ready.set_exception(error)
+            self._ready.exception()  # it may be that nobody waits any more

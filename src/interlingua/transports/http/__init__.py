@@ -1,0 +1,1 @@
+"""HTTP for doors and mounts: bodies, event streams, routes, a client."""

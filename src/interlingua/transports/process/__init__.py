@@ -1,0 +1,1 @@
+"""Child processes and pipes as channels of lines."""

@@ -1,0 +1,320 @@
+"""A child process that speaks over its pipes: started in a group of its own, listened to, and ended together with all
+that it started.
+
+Wrappers (npx, node shims, shell scripts) start the real program as a child of theirs, so ending the process that we
+started is not enough: its whole group is ended. That happens in every way of ending:
+
+- we let it go: its stdin is closed, then the group is asked to end (SIGTERM), then made to (SIGKILL);
+- the child exits by itself, and leaves others behind: the rest of its group is ended the same way;
+- this process exits: the task that keeps the child is cancelled with the event loop, and `atexit` is the last resort;
+- this process is killed and can do nothing any more: a shell that waits on a pipe from us sees it close, and ends the
+  group. (PR_SET_PDEATHSIG would need code between fork and exec, and reaches only the first process of the group.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import shlex
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from ...model.errors import InvalidRequest, Unavailable
+from ..channel import TooLong
+from .pipes import PipeChannel
+
+_TAIL = 20  # lines of stderr that are kept, to tell why it ended
+_LINE = 2000  # characters of a line of stderr that are kept
+_PATIENCE = (3.0, 2.0)  # seconds after closing its stdin, and after SIGTERM
+_LOOK_EVERY = 0.02
+_READ = 64 * 1024
+_SOON = 1.0
+
+_GUARD = 'read -r _ || { kill -TERM "-$1"; sleep 2; kill -KILL "-$1"; }'
+
+Clean = Callable[[str], str]
+"""Takes secrets out of what a child has said, before anybody sees it."""
+
+_groups: set[int] = set()  # of children that live
+
+
+def _end_all() -> None:
+    for group in list(_groups):
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+
+
+atexit.register(_end_all)
+
+
+def environment(own: Mapping[str, str], *, without: str = "INTERLINGUA_") -> dict[str, str]:
+    """What a child gets: everything (agents find their keys there) but what is meant for us alone."""
+    return {name: value for name, value in own.items() if not name.startswith(without)}
+
+
+def words_of(command: str, kind: str) -> list[str]:
+    """The words of a command; `kind` is what stands before it in a target."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise InvalidRequest(f"{command!r} is not a command: {error}") from None
+    if not words:
+        raise InvalidRequest(f"there is no command after {kind}:")
+    return words
+
+
+class Guard:
+    """Sees to it that the group of a process ends with ours, however ours ends."""
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+        _groups.add(group)
+        self._shell = subprocess.Popen(  # noqa: S603 - it takes a millisecond, and must be there before anything else
+            ["/bin/sh", "-c", _GUARD, "sh", str(group)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+
+    def let_go(self) -> None:
+        """The group has ended."""
+        _groups.discard(self._group)
+        stdin = self._shell.stdin
+        assert stdin is not None
+        with contextlib.suppress(OSError):
+            stdin.write(b"\n")
+            stdin.close()
+        try:
+            self._shell.wait(1.0)
+        except subprocess.TimeoutExpired:
+            self._shell.kill()
+            self._shell.wait()
+
+
+class Output:
+    """What a process writes to a pipe of ours.
+
+    Not a pipe of asyncio's own: there, waiting for a process also waits for everyone whom it has left its pipes to.
+    """
+
+    def __init__(self) -> None:
+        self._reads, self.theirs = os.pipe()
+        self._stream = asyncio.StreamReader()
+        self._transport: asyncio.ReadTransport | None = None
+
+    async def started(self) -> None:
+        """The process has its end now."""
+        os.close(self.theirs)
+        file = os.fdopen(self._reads, "rb", 0)
+        made = asyncio.StreamReaderProtocol(self._stream)
+        self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: made, file)
+
+    def not_started(self) -> None:
+        os.close(self.theirs)
+        os.close(self._reads)
+
+    async def read(self) -> bytes:
+        return await self._stream.read(_READ)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+class Child:
+    """One process that lives. Made by `start`."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        pipes: PipeChannel,
+        stderr: Output,
+        guard: Guard,
+        clean: Clean,
+        log: logging.Logger,
+    ) -> None:
+        self._process = process
+        self._errors = stderr
+        self._guard = guard
+        self._clean = clean
+        self._log = log
+        self.pid = process.pid
+        self.channel = QuietChannel(pipes, clean)
+        self.tail: deque[str] = deque(maxlen=_TAIL)
+        self._ending: asyncio.Future[None] | None = None
+        self._stderr = asyncio.ensure_future(self._drain())
+        self._watch = asyncio.ensure_future(self._wait())
+
+    @classmethod
+    async def start(
+        cls, command: list[str], cwd: str, env: Mapping[str, str], *, clean: Clean, log: logging.Logger
+    ) -> Child:
+        """Start a command. What it writes to stderr goes to the log."""
+        theirs_in, ours_out = os.pipe()
+        ours_in, theirs_out = os.pipe()
+        errors = Output()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=theirs_in,
+                stdout=theirs_out,
+                stderr=errors.theirs,
+                cwd=cwd,
+                env=dict(env),
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(ours_in)
+            os.close(ours_out)
+            errors.not_started()
+            reason = error.strerror or str(error)
+            raise Unavailable(f"{command[0]} cannot be started: {reason}", transient=False) from error
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
+        made = cls(process, PipeChannel(ours_in, ours_out), errors, Guard(process.pid), clean, log)
+        try:
+            await errors.started()
+        except BaseException:
+            await made.end()
+            raise
+        return made
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    async def how_it_ended(self) -> str:
+        """For an error message: its exit status, and what it said last on stderr."""
+        with contextlib.suppress(TimeoutError):  # these come a moment after its output has ended
+            async with asyncio.timeout(_SOON):
+                await self._process.wait()
+                await asyncio.shield(asyncio.gather(self._stderr, return_exceptions=True))
+        code = self._process.returncode
+        if code is None:
+            told = "it closed its output"
+        elif code < 0:
+            told = f"it was ended by {signal.Signals(-code).name}"
+        else:
+            told = f"it exited with status {code}"
+        return f"{told}; the last it said: {' | '.join(list(self.tail)[-5:])}" if self.tail else told
+
+    async def _drain(self) -> None:
+        """Read stderr, always: an agent whose stderr is full stands still."""
+        rest = b""
+        while data := await self._errors.read():
+            *lines, rest = (rest + data).split(b"\n")
+            if len(rest) > 4 * _LINE:
+                lines, rest = [*lines, rest], b""
+            for line in lines:
+                self._said(line)
+        if rest:
+            self._said(rest)
+
+    def _said(self, line: bytes) -> None:
+        text = self._clean(line[: 4 * _LINE].decode(errors="replace").rstrip()[:_LINE])
+        if text:
+            self.tail.append(text)
+            self._log.info("agent %d: %s", self.pid, text)
+
+    async def _wait(self) -> None:
+        """When it exits by itself, what it has started ends with it, and so does the channel."""
+        await self._process.wait()
+        if self._ending is None:
+            with contextlib.suppress(TimeoutError):  # what it said last comes first
+                await asyncio.wait_for(asyncio.shield(self._stderr), 0.5)
+            await self.end()
+
+    async def end(self) -> None:
+        """End the whole group. Returns when nothing of it is left, or nothing more can be done."""
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._end())
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        try:
+            if self._process.returncode is None:
+                await self.channel.close_writing()
+                await self._gone(_PATIENCE[0])
+            if self._signal(signal.SIGTERM) and not await self._gone(_PATIENCE[1]):
+                self._log.warning("agent %d did not end when it was asked to; it is killed", self.pid)
+                self._signal(signal.SIGKILL)
+                await self._gone(1.0)
+        finally:
+            self._signal(signal.SIGKILL)
+            self._guard.let_go()
+            self._stderr.cancel()
+            self._errors.close()
+            await self.channel.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), 1.0)
+
+    async def _gone(self, seconds: float) -> bool:
+        """Whether the whole group is gone within a time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while self._signal(0):
+            if loop.time() > deadline:
+                return False
+            await asyncio.sleep(_LOOK_EVERY)
+        return True
+
+    def _signal(self, number: int) -> bool:
+        """Whether there was somebody to receive it."""
+        try:
+            os.killpg(self.pid, number)
+        except PermissionError:
+            return True
+        except OSError:
+            return False
+        return True
+
+
+class QuietChannel:
+    """A channel to a process that may print: lines that are no messages are skipped and counted."""
+
+    def __init__(self, pipes: PipeChannel, clean: Clean) -> None:
+        self._pipes = pipes
+        self._clean = clean
+        self.noise = 0
+        self.first_noise = ""
+
+    async def receive(self) -> list[bytes]:
+        while frames := await self._pipes.receive():
+            kept = [frame for frame in frames if self._is_message(frame)]
+            if kept:
+                return kept
+        return []
+
+    def _is_message(self, frame: bytes) -> bool:
+        start = frame.lstrip()[:1]
+        if not start:
+            return False
+        # JSON without this member is a line of a structured log.
+        if start in (b"{", b"[") and (
+            b'"jsonrpc"' in frame or (isinstance(frame, TooLong) and b'"jsonrpc"' in frame.tail)
+        ):
+            return True
+        self.noise += 1
+        if not self.first_noise:
+            self.first_noise = self._clean(frame[:500].decode(errors="replace"))[:200]
+        return False
+
+    def send(self, frame: bytes) -> None:
+        self._pipes.send(frame)
+
+    async def drain(self) -> None:
+        await self._pipes.drain()
+
+    async def close_writing(self) -> None:
+        await self._pipes.close_writing()
+
+    async def close(self) -> None:
+        await self._pipes.close()

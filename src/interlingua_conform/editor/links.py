@@ -1,0 +1,275 @@
+"""The wires of the protocol: the pipes of a command, a WebSocket, and POSTs with event streams.
+
+All of them take one message at a time, right or wrong, and keep what came in the same way. What messages mean is not
+known here, but for what Streamable HTTP needs: which session a message is of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any, ClassVar, Literal
+
+import websockets.asyncio.client
+import websockets.exceptions
+
+from interlingua.model.errors import Unavailable
+from interlingua.transports.raw_client import Answer, Heard, Http, Pipes, Stream
+
+from ..base import Broken, Gone, Subject, shown
+
+Message = dict[str, Any]
+Kind = Literal["stdio", "websocket", "http"]
+
+CONNECTION, SESSION = "acp-connection-id", "acp-session-id"
+
+
+class Link(Heard):
+    """One connection to the server."""
+
+    kind: ClassVar[Kind]
+    listener: Callable[[Message], None] | None = None  # hears every message as it comes
+
+    def came(self, message: Message) -> None:
+        if self.listener is not None:
+            self.listener(message)
+
+    async def put(self, message: Any) -> None:
+        await self.put_bytes(json.dumps(message).encode())
+
+    async def put_bytes(self, data: bytes) -> None:
+        """One message as it is, without what ends it on this wire."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+
+class StdioLink(Pipes, Link):
+    kind = "stdio"
+
+    async def put_bytes(self, data: bytes) -> None:
+        self.send_bytes(data + b"\n")
+
+
+class SocketLink(Link):
+    kind = "websocket"
+
+    def __init__(self, socket: websockets.asyncio.client.ClientConnection, subject: Subject) -> None:
+        super().__init__(subject.patience, subject.quiet)
+        self.socket = socket
+        self._reading = asyncio.get_running_loop().create_task(self._read())
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(cls, subject: Subject, **more: Any) -> AsyncIterator[SocketLink]:
+        link = cls(await upgraded(subject, **more), subject)
+        try:
+            yield link
+        finally:
+            await link.close()
+
+    async def _read(self) -> None:
+        with contextlib.suppress(websockets.exceptions.WebSocketException, OSError):
+            while True:
+                frame = await self.socket.recv()
+                await self.take(frame.encode() if isinstance(frame, str) else frame)
+        await self.end()
+
+    async def put_bytes(self, data: bytes) -> None:
+        with contextlib.suppress(websockets.exceptions.ConnectionClosed):  # whoever waits is told that it ended
+            await self.socket.send(data, text=True)
+
+    def gone(self) -> str:
+        code, reason = self.socket.close_code, self.socket.close_reason
+        return f"the WebSocket was closed with {code}{f' ({shown(reason, 100)})' if reason else ''}"
+
+    async def close(self) -> None:
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(1.0):
+                await self.socket.close()
+        self.abort()
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+    def abort(self) -> None:
+        """Leave without a word."""
+        self.socket.transport.abort()
+
+
+async def upgraded(subject: Subject, **more: Any) -> websockets.asyncio.client.ClientConnection:
+    """A WebSocket at the server's address. Raises Unavailable where there is none."""
+    assert subject.address is not None
+    url = "ws" + subject.address.removeprefix("http") if subject.address.startswith("http") else subject.address
+    headers = {**subject.headers, **more.pop("headers", {})}
+    try:
+        return await websockets.asyncio.client.connect(
+            url,
+            additional_headers=headers,
+            max_size=subject.most,
+            open_timeout=subject.patience,
+            ping_interval=None,
+            **more,
+        )
+    except (OSError, websockets.exceptions.WebSocketException, ValueError) as error:  # OSError: a timeout too
+        raise Unavailable(f"there is no WebSocket at {url}: {str(error) or type(error).__name__}") from error
+
+
+class Listening(Heard):
+    """An event stream that is read as it comes."""
+
+    def __init__(self, http: Http, headers: dict[str, str], heard: Callable[[bytes], Any] | None = None) -> None:
+        super().__init__(http.subject.patience, http.subject.quiet)
+        self.stream: Stream | None = None
+        self.refused: Answer | None = None  # where it is no stream
+        self.ids: list[str | None] = []  # of the events
+        self._heard = heard
+        self._failed: Exception | None = None
+        self._opened = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._read(http, headers))
+
+    async def _read(self, http: Http, headers: dict[str, str]) -> None:
+        try:
+            async with http.stream("GET", "", headers=headers) as stream:
+                if stream.status != 200 or stream.media_type != "text/event-stream":
+                    self.refused = await stream.body() if stream.status != 200 else Answer(200, stream.headers, b"")
+                    return
+                self.stream = stream
+                self._opened.set()
+                async for event in stream.events:
+                    self.ids.append(event.id)
+                    await self.take(event.data.encode(errors="replace"))
+                    if self._heard is not None:
+                        await self._heard(event.data.encode(errors="replace"))
+        except (Gone, Unavailable, ValueError) as error:
+            self._failed = error
+        finally:
+            self._opened.set()
+            await self.end()
+
+    async def opened(self) -> Listening:
+        """Once the server has answered, however it did."""
+        await self._opened.wait()
+        if self._failed is not None:
+            raise self._failed
+        return self
+
+    def gone(self) -> str:
+        return "the event stream ended"
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+class HttpLink(Link):
+    """A connection whose streams are opened as a careful client would: before anything can come on them."""
+
+    kind = "http"
+
+    def __init__(self, http: Http) -> None:
+        super().__init__(http.subject.patience, http.subject.quiet)
+        self.http = http
+        self.connection: str | None = None
+        self.streams: dict[str | None, Listening] = {}
+        self._asked: dict[Any, str | None] = {}  # requests of the server: session
+        self._known: set[str] = set()  # sessions that were made here
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(cls, http: Http) -> AsyncIterator[HttpLink]:
+        link = cls(http)
+        try:
+            yield link
+        finally:
+            await link.close()
+
+    def came(self, message: Message) -> None:
+        if isinstance(message.get("id"), int | str) and "method" in message:
+            self._asked[message["id"]] = session_of(message)
+        made = message.get("result")
+        if isinstance(made, dict) and isinstance(made.get("sessionId"), str):
+            self._known.add(made["sessionId"])
+        super().came(message)
+
+    async def put_bytes(self, data: bytes) -> None:
+        try:
+            message = json.loads(data)
+        except ValueError:
+            message = None
+        session = self._session(message)
+        if session is not None:
+            await self.listen(session)
+        answer = await self.post(data, session)
+        if session is not None and session not in self._known:  # it may be known now
+            await self.listen(session)
+        if answer.status == 200 and self.connection is None:
+            self.connection = answer.headers.get(CONNECTION)
+            if self.connection is None:
+                raise Broken(f"initialize was answered without the header Acp-Connection-Id: {dict(answer.headers)}")
+            await self.take(answer.body)
+            await self.listen(None)
+        elif answer.status >= 300:
+            self._refused(message, answer)
+            await self.take(answer.body)
+
+    def _session(self, message: Any) -> str | None:
+        if not isinstance(message, dict):
+            return None
+        if "method" not in message and isinstance(message.get("id"), int | str):
+            return self._asked.get(message["id"])
+        return session_of(message)
+
+    def _refused(self, message: Any, answer: Answer) -> None:
+        """An error as JSON-RPC has it is the answer to the request. Anything else is none."""
+        what = message.get("method", "an answer") if isinstance(message, dict) else "a message"
+        try:
+            told = json.loads(answer.body)
+        except ValueError:
+            told = None
+        if not isinstance(told, dict) or "error" not in told:
+            raise Broken(f"POST of {what} was answered with status {answer.status}: {answer.body[:100]!r}")
+        if isinstance(message, dict) and told.get("id") is None and "id" in message:
+            answer.body = json.dumps({**told, "id": message["id"]}).encode()
+
+    def headers(self, session: str | None = None) -> dict[str, str]:
+        if not ((session or "") + (self.connection or "")).isascii():
+            raise Broken(f"an id is nothing that a header can carry: {shown(session or self.connection)}")
+        told = {CONNECTION: self.connection} if self.connection is not None else {}
+        return {**told, SESSION: session} if session is not None else told
+
+    async def post(self, data: bytes, session: str | None = None, headers: dict[str, str] | None = None) -> Answer:
+        told = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+        return await self.http.ask(
+            "POST", "", content=data, headers={**told, **self.headers(session), **(headers or {})}
+        )
+
+    async def listen(self, session: str | None) -> Listening:
+        """Open a stream, unless it is open. That of a session that the server may not know may be refused."""
+        found = self.streams.get(session)
+        if found is None or found.ended:
+            found = self.streams[session] = Listening(self.http, self.headers(session), self.take)
+            refused = (await found.opened()).refused
+            if refused is not None and (session is None or session in self._known):
+                whose = "the connection" if session is None else "a session"
+                raise Broken(
+                    f"GET of the event stream of {whose} was answered with status {refused.status} and "
+                    f"{refused.media_type or 'no content type'}"
+                )
+        return found
+
+    async def close(self) -> None:
+        for stream in self.streams.values():
+            await stream.close()
+        if self.connection is not None:
+            with contextlib.suppress(Gone, Unavailable):
+                await self.http.ask("DELETE", "", headers=self.headers())
+        await self.end()
+
+
+def session_of(message: Any) -> str | None:
+    params = message.get("params") if isinstance(message, dict) else None
+    session = params.get("sessionId") if isinstance(params, dict) else None
+    return session if isinstance(session, str) else None

@@ -1,0 +1,23 @@
+"""Checks of nodes of the Agent Communication Protocol with acp:// links.
+
+A node is given by the address of its HTTP API, by its acp:// link, or by a command that speaks over its pipes. By its
+address most is seen: it is asked to connect to a peer, which we are. The node should have no other peers meanwhile, and
+be one that may be played with: tasks, messages and peers that are gone are left behind.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from .suite import suite
+
+# What others stand on comes first; what disturbs them (more peers, lost connections), and what looks at everything that
+# was answered, comes last.
+_SUBJECTS = (
+    "card", "flags", "extensions", "sending", "envelope", "signing", "receiving", "tasks", "cancel", "events",
+    "event_types", "lifecycle", "lists", "skills", "limits", "bindings", "peers", "strangers", "errors",
+)  # fmt: skip
+for _subject in _SUBJECTS:
+    import_module(f"{__name__}.checks.{_subject}")
+
+__all__ = ["suite"]

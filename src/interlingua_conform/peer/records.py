@@ -1,0 +1,47 @@
+"""What was seen of a message that was sent, of one that was received, and of a connection that was asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from interlingua.transports.raw_client import Answer
+
+from ..base import applies
+from .feed import Event
+from .wires import Frame, Host, SocketWire
+
+
+class Sent(msgspec.Struct):
+    """A message that the node was asked to send: what it answered, and what came to our peer."""
+
+    body: dict[str, Any]
+    answer: Answer
+    frame: Frame | None = None
+    why: str = ""  # that nothing came
+
+    @property
+    def arrived(self) -> Frame:
+        """What came; without a peer of ours, nothing can."""
+        applies(self.frame is not None, self.why)
+        assert self.frame is not None
+        return self.frame
+
+
+class Heard(msgspec.Struct):
+    """That a message of our peer's was taken, as far as it was seen."""
+
+    frame: Frame
+    event: Event | None = None
+    entry: dict[str, Any] | None = None  # of /message:recv
+    answer: Frame | None = None  # of an agent behind the node
+
+
+class Connecting(msgspec.Struct):
+    """What came of asking the node to connect to a peer of ours."""
+
+    host: Host
+    answer: Answer
+    wire: SocketWire | None = None
+    why: str = ""

@@ -1,0 +1,46 @@
+"""Schemas of strangers: whether they are any, and what fits them. Shared by the checks of all protocols."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from interlingua.model.errors import DefinitionError, Invalid
+from interlingua.model.schemas import Validator, check_refs_local
+
+from .base import Broken, shown
+
+
+def compiled(schema: Any, what: str) -> Validator | None:
+    """What checks values against a schema of the server's; None where it refers to what lies elsewhere."""
+    try:
+        check_refs_local(schema, what)
+    except DefinitionError:
+        return None
+    try:
+        return Validator(schema, what=what)
+    except (DefinitionError, RecursionError) as error:
+        said = error.message if isinstance(error, DefinitionError) else f"{what} is nested too deeply"
+        raise Broken(f"{' '.join(said.split())}: {shown(schema)}") from None
+
+
+def fits(value: Any, schema: Any, what: str) -> None:
+    """Say that the server is broken, where a value is not what its schema says."""
+    validator = compiled(schema, what)
+    try:
+        if validator is not None:
+            validator.check(value, Invalid)
+    except Invalid as error:
+        raise Broken(f"{error.message}: {shown(value)}") from None
+
+
+def problem(value: Any, schema: Any, what: str) -> str | None:
+    """What is wrong with a value, by a schema that is one."""
+    try:
+        validator = compiled(schema, what)
+        if validator is not None:
+            validator.check(value, Invalid)
+    except Broken:
+        return None  # it is no schema, which is told elsewhere
+    except Invalid as error:
+        return error.message
+    return None
