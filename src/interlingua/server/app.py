@@ -170,7 +170,8 @@ async def serving(
 
 
 def _reached_at(settings: ServeSettings, address: str) -> str:
-    """Where other replicas reach this one. Who listens everywhere is most likely reached by this machine's name."""
+    """Returns the address at which other replicas reach this one. A server that listens on every address is most likely
+    reached by this machine's name."""
     if settings.advertise is not None:
         return settings.advertise
     host, _, port = address.rpartition(":")

@@ -63,7 +63,7 @@ class Refusal(msgspec.Struct, omit_defaults=True):
 
 
 class Handled(msgspec.Struct, omit_defaults=True):
-    """What the policy of a team did about a failure."""
+    """A failure, and the decision that the policy of the team made about it."""
 
     time: int
     agent: str
@@ -106,7 +106,7 @@ class Branch(msgspec.Struct, omit_defaults=True):
 
 
 class _Seen:
-    """What a log says."""
+    """The facts that an audit reads from the log of one run."""
 
     def __init__(self, run: str, row: RunRow | None, parent: str | None, left: Tombstone | None = None) -> None:
         self.run = run

@@ -33,7 +33,7 @@ _GRACE = 1  # seconds
 
 
 class Probes:
-    """What is answered to who watches. `ready` ends with the process's wish to end."""
+    """Answers health probes. `ready` turns false when the process wants to end."""
 
     def __init__(self, engine: Engine) -> None:
         self.mounts: Callable[[], list[MountView]] = list
@@ -64,7 +64,7 @@ class Probes:
 
 
 def place(text: str) -> tuple[str, int]:
-    """What `HOST:PORT`, or a port alone, names."""
+    """Returns the host and port that `HOST:PORT`, or a port alone, names."""
     host, _, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or _LOOPBACK
     if not (port.isascii() and port.isdecimal()) or int(port) > 65535:

@@ -1,4 +1,4 @@
-"""Where a server's own agents come from: files and teams' folders. Loads them, and notices when they change."""
+"""Loads a server's own agents from files and teams' folders, and notices when these change."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Source:
 
     @property
     def changed(self) -> bool:
-        """Whether something is not as it was when it was loaded, or tried to be."""
+        """True if a file differs from the state in which it was loaded, or in which loading it failed."""
         return self._now() != self._stamp
 
     async def load(self) -> list[Agent[..., Any]]:
@@ -66,7 +66,8 @@ class Source:
 
     @property
     def stale_modules(self) -> dict[str, Path]:
-        """What it has imported has changed: all of it is, because one may have another in use."""
+        """All modules that the source imported, if any of them has changed: another may use the changed one. Else
+        none."""
         before = {path: self._stamp.get(path) for path in self._modules.values()}
         return self._modules if stamp_of(before) != before else {}
 
@@ -129,7 +130,7 @@ def origins(config: Config) -> list[Origin]:
 
 
 def said(origin: Origin, error: InterlinguaError) -> str:
-    """What is wrong with one of them, for a list of problems."""
+    """Describes the mistake of one origin, for a list of problems."""
     hint = getattr(error, "hint", "")
     text = f"{error.message}; {hint}" if hint else error.message
     return text if str(origin.path) in text else f"{origin.path}: {text}"

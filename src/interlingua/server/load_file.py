@@ -96,7 +96,7 @@ def _module_name(path: Path) -> str:
 
 
 def forget_modules(modules: Mapping[str, Path]) -> None:
-    """Whoever imports these next runs them anew."""
+    """Removes imported modules, so that the next import runs them anew."""
     for name, path in modules.items():
         module = sys.modules.get(name)
         if module is None or getattr(module, "__file__", None) != str(path):

@@ -52,7 +52,7 @@ class LogFormat(StrEnum):
 
 @functools.lru_cache(1)
 def _second(time: int) -> str:
-    """Of many lines, most are of the same."""
+    """Formats a second of UTC time. The last result is kept, because most of many lines are of the same second."""
     return datetime.datetime.fromtimestamp(time, datetime.UTC).isoformat().removesuffix("+00:00")
 
 
@@ -89,7 +89,7 @@ class JsonLines(logging.Formatter):
 
 
 def _is_said(name: str, value: Any, message: str) -> bool:
-    """Whether a line for people has it already. Short values are in there by chance."""
+    """Returns whether a line for people already shows a value. Short values do not count: they appear by chance."""
     text = str(value)
     return (name in ("method", "path", "status") or len(text) > 8) and text in message
 

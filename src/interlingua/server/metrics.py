@@ -1,4 +1,4 @@
-"""What the engine is doing, as Prometheus text."""
+"""Renders the state of the engine as Prometheus text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where things are when nobody names them: the project, its config file, its store and its bus."""
+"""Finds the default places: the project, its config file, its store and its bus."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NoStore(NotFound):
 
 
 class Place:
-    """Where a command works: its project, and the project's config file, store and bus.
+    """The place in which a command works: its project, and the project's config file, store and bus.
 
     Each is looked for when it is asked for, so a mistake in a file that is not needed does no harm.
     """

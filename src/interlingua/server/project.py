@@ -70,7 +70,7 @@ class Project(msgspec.Struct, frozen=True):
         return self.id if self.owns(store) else self.name
 
     def owns(self, store: Path | str) -> bool:
-        """Whether a store is in the project's own folder."""
+        """Returns whether a store is in the project's own folder."""
         return not is_postgres(store) and Path(store).expanduser().absolute().parent.resolve() == self.store.parent
 
 

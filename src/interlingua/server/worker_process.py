@@ -36,7 +36,7 @@ class WorkSettings(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Workplace:
-    """Where agents run, while it is up."""
+    """The engine and the mounts of a process that runs agents, while it is up."""
 
     def __init__(
         self, engine: Engine, mounts: Mounts | None = None, store: str = "", bus: str = "", metrics: str | None = None

@@ -38,7 +38,7 @@ class StoredKeys:
         return None if found is None else _records.decode(found)
 
     async def any(self) -> bool:
-        """Whether there is one, valid or not."""
+        """Returns whether any key is stored, valid or not."""
         return bool(await self._keys.list(1))
 
     async def revoke(self, key_id: str, at: int) -> bool:

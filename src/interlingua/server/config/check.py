@@ -101,7 +101,7 @@ async def _try(entry: MountEntry) -> list[Agent[..., Any]] | Exception:
 def _offered(
     config: Config, engine: Engine, written: Entry, entry: MountEntry, look: list[Agent[..., Any]] | Exception
 ) -> Tried:
-    """What a look at a mount has shown, with those of its agents that can be here."""
+    """Reports what a look at a mount found, with those of its agents that can be mounted here."""
     if isinstance(look, Exception):
         reason = redact_text(getattr(look, "message", None) or str(look) or type(look).__name__)
         if not isinstance(look, Invalid):  # it is away, or answers with nonsense

@@ -52,7 +52,7 @@ async def check_doors(config: Config, project: Project) -> tuple[Engine, list[st
 
 
 def _own(door: str) -> tuple[str, str]:
-    """What the settings of a door's own port and its address are called."""
+    """Returns the names of the two settings for a door's own port and its address."""
     return ("door_port", "door_host") if door == "peer" else ("port", "host")
 
 

@@ -131,7 +131,7 @@ def store_in(file: Path) -> Path | None:
 
 
 def bus_in(file: Path) -> dict[str, Any]:
-    """What a file says of the bus, whatever else is wrong in it. Raises where that cannot be told."""
+    """Returns the bus settings of a file, whatever else is wrong in it. Raises if they cannot be read."""
     config = Config(file)
     _take_bus(config, toml_lines.read(file), os.environ)
     config.check()
@@ -283,7 +283,7 @@ def _take_variables(config: Config, environ: Mapping[str, str]) -> None:
 
 
 def _take_flags(config: Config, flags: Mapping[str, Any]) -> None:
-    """What was written on the command line, by the names of the table; None and empty lists were not."""
+    """Takes the values given on the command line, keyed by parameter name; None and empty lists were not given."""
     for setting in SETTINGS:
         value = flags.get(setting.parameter)
         if value is None or value in ([], ()):
@@ -321,7 +321,7 @@ def _take_texts(config: Config, entries: Entries, texts: list[Any], origin: str)
 
 
 class _Wrong(Exception):
-    """What is wrong with a value."""
+    """A value that its setting does not allow."""
 
 
 def _read(setting: Setting, text: str) -> Any:
@@ -403,7 +403,7 @@ def _is_number(value: Any) -> bool:
 
 
 def kind_of(setting: Setting) -> str:
-    """What may be given, in words."""
+    """Describes in words the values that a setting allows."""
     if setting.choices:
         return f"one of {', '.join(setting.choices)}"
     words = {

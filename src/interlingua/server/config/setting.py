@@ -1,4 +1,4 @@
-"""What there is to say of a setting: its name in a file, as a flag and as a variable, its kind, default and limits."""
+"""Describes a setting: its name in a file, as a flag and as a variable, its kind, default and limits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def parameter(self) -> str:
-        """What Python calls it."""
+        """The name of the setting as a Python parameter."""
         return self.path.replace(".", "_")
 
 

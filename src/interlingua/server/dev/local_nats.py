@@ -25,7 +25,7 @@ _STOP = 5.0
 
 
 def program() -> str:
-    """Where the server is. Raises where there is none."""
+    """Returns the path of the nats-server program. Raises Unavailable if there is none."""
     beside = Path(sys.executable).parent / _PROGRAM  # where a package puts it; that need not be on the path
     found = str(beside) if beside.exists() else shutil.which(_PROGRAM)
     if found is None:

@@ -85,7 +85,7 @@ class LocalPostgres:
 
     @property
     def pid(self) -> int:
-        """Of the server, while it runs."""
+        """The process id of the server while it runs, else 0."""
         return self._server.pid if self._server is not None else 0
 
     def start(self) -> None:

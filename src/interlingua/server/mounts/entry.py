@@ -44,7 +44,7 @@ class MountEntry(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def name(self) -> str:
-        """What it is called: in tables, in messages and in metrics."""
+        """The name of the mount in tables, messages and metrics."""
         here = self.as_ or (f"{self.prefix}*" if self.prefix else "")
         return f"{self.shown} as {here}" if here else self.shown
 
@@ -68,7 +68,7 @@ class MountEntry(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def remembered_as(self) -> str:
-        """Of the same place, whatever it is called here."""
+        """The key of the mounted place, the same under whatever local name."""
         target = self.target
         return json_values.digest([target.kind, target.rest, target.agent])
 

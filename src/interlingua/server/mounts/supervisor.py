@@ -214,7 +214,8 @@ class Supervised:
         self._tell()
 
     def _tell_same_names(self) -> None:
-        """Whoever names no version may get another agent than before, by the version that somebody else gave it."""
+        """Warns about agents of the mount that share a name with another agent here: a caller that names no version
+        gets the newest of them, which may be another agent than before."""
         own = {id(agent) for agent in self.agents}
         others = {agent.card.name: agent.card.key for agent in self._engine.agents.own() if id(agent) not in own}
         same = {agent.card.key: others[name] for agent in self.agents if (name := agent.card.name) in others}
@@ -228,7 +229,8 @@ class Supervised:
         self._names_told = set(same)
 
     def _may_come(self, away: dict[str, str], card: AgentCard) -> bool:
-        """Whether an agent of it is mounted. One that has been here before would come again and again."""
+        """Returns whether an agent of the mount may be registered, and notes in `away` why not. An agent that came from
+        here would come again and again."""
         why = self._engine.agents.turned_away(card, self._engine.settings.max_hops)
         if why is not None:
             away[f"{self.entry.prefix}{card.name}"] = why
@@ -273,7 +275,7 @@ class Supervised:
         self._offered = {key: agent for key, agent in agents.items() if key in stay or key in come}
 
     def _kept(self, key: str) -> Agent[..., Any] | None:
-        """What is registered already, where nothing about it would change."""
+        """Returns the agent that is registered under a key already, if nothing about it would change."""
         offered = self._offered.get(key)
         if offered is None or key in self._remembered or offered.card != self.entry.renamed(self._found[key].card):
             return None
@@ -336,7 +338,8 @@ class Supervised:
         return on_cancel
 
     def _real(self, key: str) -> Agent[..., Any] | None:
-        """What is behind an agent now. One of which only the name was known is that of this name, or the only one."""
+        """Returns the agent that is behind a key now. If only a name was known, it is the agent of that name; for a
+        mount with `as`, the only agent."""
         if key in self._unseen and key not in self._found:
             name = key.partition("@")[0]
             named = [one for one in self._found.values() if self.entry.as_ is not None or one.card.name == name]

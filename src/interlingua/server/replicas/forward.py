@@ -162,8 +162,8 @@ class Passing:
 
 
 class _Body:
-    """What a client sends. Most often it is one piece, and is there already. What was read of it can be read again, as
-    long as nobody else has had any of it."""
+    """The body of a client's request. Most often it is one piece that is there already. What was read can be read
+    again, as long as no part of it was sent on."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
