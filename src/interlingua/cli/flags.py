@@ -35,7 +35,7 @@ class SettingsCommand(TyperCommand):
 
     @staticmethod
     def has(path: str) -> bool:
-        """Whether there is a flag for a setting, or a list of entries, here."""
+        """Returns whether the command has a flag for a setting, or for a list of entries."""
         return True
 
     @property
@@ -111,7 +111,8 @@ def _spelled(setting: Setting) -> list[str]:
 
 
 def _default(setting: Setting) -> bool | str:
-    """What is told of it. A flag that is not given is None here, whatever it means then."""
+    """Returns the default that the help shows for a flag. A flag that is not given is None here, whatever it means
+    then."""
     if setting.default in (None, [], {}):
         return False
     if isinstance(setting.default, bool):

@@ -1,5 +1,5 @@
-"""What `serve` and `worker` have in common: their settings, the agents that they are given, and a stay until somebody
-wants them to end. What they open for it is their own."""
+"""Holds what `serve` and `worker` share: reading their settings, loading their agents, and waiting until they shall
+end. Each opens its own server or worker for that time."""
 
 from __future__ import annotations
 

@@ -168,7 +168,8 @@ async def _run(
 
 
 def _check_whose(target: Target, store: Path | None, resume: str | None, attach: str | None) -> None:
-    """Whether the options are for a run of this project, or of a server. Raises CommandError for the others."""
+    """Checks that the options fit the target: a run of this project, or a run of a server. Raises CommandError for
+    options of the other kind."""
     from ...terminal.errors import CommandError
 
     if not target.is_address and attach is not None:

@@ -94,7 +94,7 @@ def _said(about: Presence | None) -> dict[str, Any] | None:
 
 
 async def _present(settings: BusSettings, wanted: set[str]) -> dict[str, Presence]:
-    """Who answers on the bus. Waits until all that are wanted did, but not for long."""
+    """Returns the workers that answer on the bus. Waits until all wanted ones did, but not for long."""
     import asyncio
 
     from ...bus.open import open_bus

@@ -1,4 +1,4 @@
-"""What the parts of the demo are told with: paragraphs, requests that are shown as lines to paste, and answers."""
+"""Prints the parts of the demo: paragraphs, requests as lines to paste, and answers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def command(*lines: str) -> None:
 
 
 def program() -> str:
-    """How our program is started in another terminal in this folder: by its name, where a shell finds it by that."""
+    """Returns the command that starts this program in another terminal in this folder: its name, if a shell finds it by
+    that."""
     script = Path(sys.argv[0])
     if script.name == "__main__.py":
         return f"{path(Path(sys.executable))} -m interlingua"

@@ -1,4 +1,4 @@
-"""What `interlingua team check` says of a team: what is wrong and what to do about it, and who may do what.
+"""Makes the report of `interlingua team check`: mistakes with their remedies, and the permissions of each agent.
 
 Everything here is made from what stands in the files. Only `probe` starts something: the tool servers, to see whether
 they have the tools that agents are allowed to call.
@@ -118,7 +118,8 @@ def _meant(wanted: str, team: Team) -> str:
 
 
 class Thinks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who does the thinking of an agent: a Python function, a mounted agent or a model. Neither: nobody yet."""
+    """The implementation of an agent: a Python function, a mounted agent or a model. If none is set, it is not chosen
+    yet."""
 
     handler: str | None = None
     target: str | None = None
@@ -235,7 +236,7 @@ def _agent(team: Team, manifest: Manifest, thinks: Thinks) -> dict[str, Any]:
 
 
 def _server(server: Server) -> dict[str, Any]:
-    """How it is reached. What is in its environment and headers may be secret."""
+    """Returns how a tool server is reached. Leaves out its environment and headers, which may be secret."""
     how = {"command": " ".join([server.command, *server.args])} if server.command is not None else {"url": server.url}
     return {**how, "needs": {tool: list(scopes) for tool, scopes in server.needs.items()}}
 

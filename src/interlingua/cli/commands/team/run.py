@@ -116,7 +116,7 @@ class Tree:
 
 
 class Owner:
-    """What the owner of a task can do about it beside answering."""
+    """Carries out the commands and messages that the owner of a task types, beside answers."""
 
     def __init__(self, engine: Engine, root: str, screen: Screen) -> None:
         self._engine = engine
@@ -139,7 +139,7 @@ class Owner:
             self._screen.aside(error.message)
 
     async def tree(self, label: str) -> list[Line]:
-        """Who works on what."""
+        """Returns a line for each task of the team, with its agent and its status."""
         lines: list[Line] = []
         for task in await self._engine.teams.tasks(label):
             status = "is gone"
@@ -244,7 +244,7 @@ async def _finish(
 
 
 async def _summary(engine: Engine, root: str, label: str) -> dict[str, Any]:
-    """What `--json` prints: how the task ended, and everything that was said in it."""
+    """Returns the output of `--json`: the end of the task, and everything that was said in it."""
     from ....terminal.event_lines import event_json, plain
 
     told = plain(await engine.runs.get(root))
