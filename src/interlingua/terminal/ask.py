@@ -17,7 +17,7 @@ from .keyboard import forget_typed, read_line
 
 
 class Asker(Protocol):
-    """Who answers questions while a run is watched."""
+    """Answers the questions of a run that a command watches."""
 
     async def ask(self, question: Question) -> Any: ...
 

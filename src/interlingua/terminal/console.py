@@ -1,4 +1,4 @@
-"""How things look: consoles, questions, and what an agent does while it runs.
+"""Renders consoles, questions, and the activity of an agent while it runs.
 
 Everything that an agent says passes through `clean` first: text must not be able to drive the terminal.
 """
@@ -80,7 +80,7 @@ def as_json(value: Any, *, pretty: bool = True) -> str:
 
 
 def question_view(question: Question) -> RenderableType:
-    """What is asked, with everything that one should know before answering."""
+    """Renders a question, with everything that a person should know before answering."""
     lines: list[RenderableType] = [Text(clean(question.prompt or question.type), "bold")]
     payload = question.payload if isinstance(question.payload, dict) else {"": question.payload}
     for name, value in payload.items():
@@ -120,14 +120,14 @@ def _short_value(value: Any) -> str:
 
 
 class Activity:
-    """What an agent does beside its output, as it goes on."""
+    """Renders what an agent does beside its output, as it goes on."""
 
     def __init__(self) -> None:
         self._plan: list[tuple[str, str]] = []
         self._tools: dict[str, ToolCall] = {}
 
     def view(self, event: Event) -> RenderableType | None:
-        """What to show of an event; None for nothing."""
+        """Renders an event; returns None if there is nothing to show."""
         match event.body:
             case Thought(text=text):
                 return Text(f"· {clean(text)}", "dim italic")

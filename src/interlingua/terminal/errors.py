@@ -1,4 +1,4 @@
-"""What goes wrong, as a message on stderr and an exit code: the one place for both."""
+"""Turns errors into a message on stderr and an exit code: the one place for both."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def iso(time: int) -> str:
 
 
 def ago(time: int, now: int) -> str:
-    """How long ago, as one would say it."""
+    """Describes how long ago a time was, in words."""
     seconds = max(0, now - time) // 1_000_000
     for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
@@ -59,7 +59,7 @@ def ago(time: int, now: int) -> str:
 
 
 def age(time: int, now: int) -> str:
-    """How old, as one would say it."""
+    """Describes the age of something, in words."""
     return ago(time, now).removesuffix(" ago").replace("just now", "0 s")
 
 

@@ -109,7 +109,7 @@ class Watch:
         return (await self._engine.runs.get(self._run, sealed=True)).blocked is not None
 
     async def _asked(self, question: Question) -> bool:
-        """Whether this ends the watch."""
+        """Takes a question of the run. Returns whether it ends the watch."""
         if self._cancelling or not await self._is_open(question):
             return False
         if self._asker is not None and question.answerer in (None, OWNER.id):
@@ -205,7 +205,7 @@ async def first(jobs: Sequence[Coroutine[Any, Any, T]]) -> T:
 
 
 async def _output_at(engine: AnyEngine, run: str, seq: int) -> Any:
-    """What stands of the output at an event, with what restarts made void left out."""
+    """Returns the output as it stands at an event, without the parts that restarts made void."""
     deltas: list[tuple[int, Any]] = []
     after = 0
     while after < seq:

@@ -110,7 +110,8 @@ class Interrupts:
 
     @staticmethod
     def _hung_up() -> bool:
-        """What is written to a terminal that is gone must not keep the command from ending in order."""
+        """Sends stdout and stderr to the null device if their terminal is gone: a failed write must not keep the
+        command from ending in order."""
         for fd in (1, 2):
             if is_gone(fd):
                 nothing = os.open(os.devnull, os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""What a watched run looks like: its output on stdout, everything else on stderr; or its events as JSON lines."""
+"""Prints a watched run: its output on stdout, everything else on stderr; or its events as JSON lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class View(Protocol):
         """The watch begins in the middle, where the output is this."""
 
     def restarted(self, output: Any) -> None:
-        """What was emitted is void; `output` is what still stands."""
+        """Voids the output that was emitted; `output` is what still stands."""
 
     def make_room(self) -> None:
         """Something else is about to write to the terminal."""
@@ -145,7 +145,8 @@ class TextView:
             self._line_open = False
 
     def make_room(self) -> None:
-        """Where both streams go to one place, what we say begins on a line of its own; stdout itself stays as it is."""
+        """Begins the program's own messages on a new line where both streams end in one place. stdout itself stays as
+        it is."""
         self._end_thought()
         self._made_room = self._same
         if self._same and self._line_open:
@@ -192,7 +193,7 @@ class TextView:
 
 
 def _same_file(one: TextIO, other: TextIO) -> bool:
-    """Whether two streams end in the same place: one terminal, or one pipe."""
+    """Returns whether two streams end in the same place: one terminal, or one pipe."""
     try:
         return os.path.samestat(os.fstat(one.fileno()), os.fstat(other.fileno()))
     except (OSError, ValueError):

@@ -160,7 +160,7 @@ def _in_memory() -> Path | None:
 
 
 def interactive() -> bool:
-    """Whether somebody can be asked: both ends of the conversation are a terminal."""
+    """Returns whether a person can be asked: stdin and stderr are both a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

@@ -20,7 +20,7 @@ _FULL = 36
 
 
 def short(id_: str) -> str:
-    """What lists show: the end of a long id. Names that people gave stay whole."""
+    """Returns the form of an id that lists show: the end of a long id. Names that people gave stay whole."""
     return id_[-_SHORT:] if len(id_) == _FULL and id_.count("-") == 4 else id_
 
 

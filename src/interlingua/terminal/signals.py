@@ -1,4 +1,4 @@
-"""What SIGINT, SIGTERM and SIGHUP mean to a command that runs agents: the first asks it to end, the second ends it at
+"""Handles SIGINT, SIGTERM and SIGHUP for a command that runs agents: the first asks it to end, the second ends it at
 once. Either way its runs go on from their logs."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Signals:
 
     @staticmethod
     def outlives_terminal() -> bool:
-        """Whether the process was started with `nohup`."""
+        """Returns whether the process was started with `nohup`."""
         return signal.getsignal(HANGUP) is signal.SIG_IGN
 
     def _received(self, number: int, frame: FrameType | None) -> None:

@@ -65,7 +65,7 @@ def _head(branch: Branch, now: int) -> Text:
 
 
 def _details(branch: Branch) -> list[Text]:
-    """What there is to say of a run besides, one line each."""
+    """Returns the further facts about a run, one line each."""
     told: list[Text] = []
 
     def say(what: str, text: str, style: str = "") -> None:

@@ -1,4 +1,4 @@
-"""What a team at work looks like: who said what to whom, which tools were called, and what was refused.
+"""Shows a team at work: messages with their senders and receivers, tool calls, and refusals.
 
 `Conversation` turns events of all runs of a task into lines, indented by the tree of delegations; it does no I/O.
 `Screen` prints them, or the events themselves as JSON.
@@ -60,7 +60,7 @@ class Line(NamedTuple):
 
 
 class Who(NamedTuple):
-    """Whose run it is, and what its part of the task is called."""
+    """The agent of a run, and the label of its part of the task."""
 
     task: str
     agent: str
@@ -209,7 +209,7 @@ class Conversation:
 
 
 def form_of(said: Said) -> str:
-    """What kind of thing was said, in a word or two."""
+    """Returns the form of a message, in a word or two."""
     metadata = said.message.metadata
     if said.form == "error":
         code = said.code or "internal"
@@ -229,7 +229,8 @@ def _was_held(said: Said) -> bool:
 
 
 def _verdict(review: tuple[Authority, Proposal], output: Any) -> Said:
-    """What came of a review: to the agent, or, where it is approved, to whoever waits for the result."""
+    """Returns the message that carries the verdict of a review: to the agent, or, if it approves, to the one that waits
+    for the result."""
     (authority, proposal), verdict = review, read_verdict(output)
     approved = verdict.approves(proposal.result_hash)
     to = authority.path[-3] if approved and len(authority.path) > 2 else proposal.agent
@@ -242,7 +243,7 @@ def _verdict(review: tuple[Authority, Proposal], output: Any) -> Said:
 
 
 def handled(decision: ErrorHandled) -> str:
-    """What the policy of the team does about an error."""
+    """Describes what the policy of the team does about an error."""
     then = {
         "retry": f"retry in {decision.delay:g} s" if decision.delay else "retry at once",
         "reassign": f"reassign to {decision.to or 'the next one that is allowed'}",
@@ -334,7 +335,7 @@ class Screen:
         self._put(put)
 
     def asks(self, question: Question, choices: list[str]) -> None:
-        """What is asked, as far as the conversation has not said it, and what can be chosen."""
+        """Prints a question, as far as the conversation has not shown it, and its choices."""
 
         def put() -> None:
             if not self._was_told(question):
@@ -352,7 +353,7 @@ class Screen:
     # -- the prompt ---------------------------------------------------------------------------------------
 
     def prompt(self, text: str) -> None:
-        """What stands before what is being typed; empty for nothing."""
+        """Writes the text that stands before what a person types; an empty text removes it."""
         if self._open:
             _write("\n")
         self._prompt, self._open = text, bool(text)

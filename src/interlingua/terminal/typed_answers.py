@@ -37,7 +37,7 @@ class Field(msgspec.Struct, frozen=True):
 
     @property
     def how(self) -> str:
-        """What to type, in a word or two."""
+        """The form in which a person types the value, in a word or two."""
         if self.kind == "list":
             return "list, with commas" if _is_plain(self.schema.get("items", {})) else "list, as JSON"
         return self.kind
@@ -66,7 +66,7 @@ Shape = YesNo | Pick | Fields | Anything
 
 
 def shape_of(schema: Schema, options: list[Option] | None = None) -> Shape:
-    """What an answer looks like to the person who gives it."""
+    """Returns the form in which a person gives an answer."""
     fields = fields_of(schema)
     root = simple(schema, schema)
     single = next((f for f in fields if f.required), None) if sum(f.required for f in fields) == 1 else None
@@ -241,7 +241,7 @@ def _main_field(fields: list[Field]) -> Field | None:
 
 
 def problem(schema: Schema, value: Any, kind: type[Invalid], what: str) -> Invalid | None:
-    """What is wrong with a value, if anything is."""
+    """Returns the mistake in a value, or None if there is none."""
     try:
         Validator(schema, what=what).check(value, kind)
     except Invalid as error:
