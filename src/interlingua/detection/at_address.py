@@ -55,7 +55,7 @@ async def look(
 
 
 async def _within(seconds: float, tries: list[Coroutine[Any, Any, Spoken | None]]) -> tuple[list[Spoken], bool]:
-    """What is found within a time, and whether there might be more."""
+    """Returns what the tries find within a time, and whether some of them were not done by then."""
     tasks = [asyncio.ensure_future(one) for one in tries]
     try:
         _, slow = await asyncio.wait(tasks, timeout=seconds)
@@ -68,7 +68,7 @@ async def _within(seconds: float, tries: list[Coroutine[Any, Any, Spoken | None]
 
 
 async def _first_look(http: Http, base: str) -> str:
-    """What answers at the address, in words."""
+    """Describes in words what answers at the address."""
     try:
         async with http.stream("GET", "", headers={"accept": "*/*"}) as answer:
             status, kind, onward = answer.status, answer.media_type, answer.headers.get("location")
@@ -102,7 +102,7 @@ async def _first_look(http: Http, base: str) -> str:
 
 
 async def _first(probe: Probe, http: Http, base: str, prefix: str) -> Spoken | None:
-    """What a probe finds at the address itself, else below the usual prefix."""
+    """Returns what a probe finds at the address itself, else below the usual prefix."""
     for path in ("", prefix) if prefix and not base.endswith(prefix) else ("",):
         try:
             async with asyncio.timeout(2 * http.subject.patience):

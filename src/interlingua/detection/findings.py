@@ -1,4 +1,4 @@
-"""What was found out of something that speaks a protocol."""
+"""Describes what was found out about a server that speaks a protocol."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def flat(value: Any, prefix: str = "") -> list[str]:
 
 
 def object_of(value: Any) -> dict[str, Any]:
-    """What should be an object, and an empty one where it is something else."""
+    """Returns a value that should be an object, or an empty object if it is something else."""
     return value if isinstance(value, dict) else {}
 
 
@@ -72,7 +72,7 @@ def list_of(value: Any) -> list[Any]:
 
 
 def text_of(value: Any) -> str:
-    """What should be a text, and nothing where it is something else."""
+    """Returns a value that should be a text, or an empty text if it is something else."""
     return value if isinstance(value, str) else ""
 
 

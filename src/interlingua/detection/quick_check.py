@@ -1,4 +1,4 @@
-"""What a server gets wrong, as far as that shows without running anything there: the calm part of `conform`."""
+"""Finds mistakes of a server that show without running anything there: the calm part of `conform`."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ async def look(
 
 
 async def _greeted(link: SocketLink, address: str) -> Spoken | None:
-    """What it says to a greeting, or by itself."""
+    """Describes the server by its answer to a greeting, or by what it sends first."""
     await link.put(_INITIALIZE)
     said = await link.until(lambda m: m.get("id") == 0 or m.get("type") == "acp.agent_card", "an answer to initialize")
     if said.get("type") == "acp.agent_card":
