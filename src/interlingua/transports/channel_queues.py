@@ -67,7 +67,7 @@ class Queues:
         self._news.set()
 
     async def _outgoing(self) -> AsyncIterator[bytes]:
-        """What shall go, in order. One has gone when the next is asked for."""
+        """Yields the frames to send, in order. A frame counts as sent when the next one is requested."""
         while not self._gone:
             await self._more.wait()
             self._more.clear()

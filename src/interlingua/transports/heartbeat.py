@@ -1,4 +1,4 @@
-"""Whether a server that has said nothing for a while is there. One that hangs does not say so: it has to be asked."""
+"""Checks whether a silent server is still there. A server that hangs does not say so: it has to be asked."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ UNANSWERED = (502, 503, 504)  # what a proxy says for a server that is not there
 
 
 async def answers(asked: AbstractAsyncContextManager[httpx2.Response], *, whole: bool = False) -> None:
-    """Whether somebody answers this request, and be it with a refusal: who does that is awake. Raises ConnectionError
-    where nobody does. `whole`: the answer is read to its end, if that comes soon; else it is left."""
+    """Sends a request, and raises ConnectionError if no server answers it. A refusal is an answer: a server that
+    refuses is awake; the statuses in UNANSWERED are none. `whole`: reads the answer to its end, if that comes soon;
+    else leaves it."""
     status: int | None = None
     try:
         async with asyncio.timeout(_REACHED_WITHIN), asked as answer:

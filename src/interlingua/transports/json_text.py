@@ -99,7 +99,7 @@ def _repaired(data: bytes | str, numbers: Numbers, is_piece: Callable[[Any], boo
 
 
 class _Found:
-    """What a patient reading had to repair."""
+    """Collects the repairs of a patient reading."""
 
     def __init__(self) -> None:
         self.repairs: list[str] = []
@@ -149,7 +149,7 @@ def _patient(data: bytes | str, found: _Found) -> Any:
 
 
 def fault(text: str) -> str:
-    """What is wrong with a text that msgspec could not read: "is not JSON: it is cut off at byte 12"."""
+    """Describes what is wrong with a text that msgspec could not read: "is not JSON: it is cut off at byte 12"."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
@@ -177,7 +177,7 @@ def _fault(error: json.JSONDecodeError, text: str) -> str:
 
 
 class Glimpse(msgspec.Struct):
-    """What can be told of a JSON-RPC message that cannot be read."""
+    """The readable parts of a JSON-RPC message that cannot be read as a whole."""
 
     id: int | str | None = None
     kind: Literal["request", "answer", None] = None

@@ -61,8 +61,8 @@ def authorities() -> ssl.SSLContext:
 
 
 def trusted(address: str) -> ssl.SSLContext | bool:
-    """Whose certificates are taken. To load them takes longer than many checks, and is for nothing where nothing is
-    encrypted."""
+    """Returns the certificate authorities to trust, or False without TLS. Loading them takes longer than many checks,
+    and is useless where nothing is encrypted."""
     return authorities() if address.startswith("https:") else False
 
 
@@ -71,7 +71,7 @@ def megabytes(size: int) -> str:
 
 
 def unreached(base: str, error: Exception) -> Unavailable:
-    """That nobody could be spoken to, and why."""
+    """Returns the error for a server that cannot be reached, with the reason."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
         cause = cause.__cause__ or cause.__context__
@@ -230,9 +230,9 @@ class Stream:
 
 
 class Heard:
-    """What came over a wire that carries messages of JSON: every line (or frame) in `lines`, what it held in `frames`,
-    every JSON object in `messages`, with arrays unpacked. `noise` are lines that hold something else; `doubled` have an
-    answer with both a result and an error, of which one is null and was taken away."""
+    """Collects what comes over a wire that carries JSON messages: every line (or frame) in `lines`, its value in
+    `frames`, every JSON object in `messages`, with arrays unpacked. `noise` are lines that hold something else;
+    `doubled` are answers with both a result and an error, of which the null one was removed."""
 
     def __init__(self, patience: float, quiet: float) -> None:
         self._patience = patience
@@ -293,7 +293,7 @@ class Heard:
     async def silent(
         self, wanted: Callable[[dict[str, Any]], bool], start: int = 0, within: float | None = None
     ) -> bool:  # fmt: skip
-        """Whether no such message comes for a moment, or `within` so many seconds."""
+        """Returns whether no such message comes for a moment, or `within` so many seconds."""
         with contextlib.suppress(TimeoutError):
             async with self._news, asyncio.timeout(self.quiet if within is None else within):
                 while not self.ended:
@@ -303,7 +303,7 @@ class Heard:
         return not any(wanted(message) for message in self.messages[start:])
 
     def gone(self) -> str:
-        """How it is said that the wire has ended."""
+        """Returns the message for a wire that has ended."""
         return "the connection ended"
 
     def _last(self) -> str:
@@ -402,7 +402,7 @@ class Pipes(Heard):
             self._process.send_signal(number)
 
     async def exit_code(self) -> int:
-        """How it ended by itself. All that it said is there then."""
+        """Waits until the process ends by itself, and returns its exit code. Its output is read by then."""
         try:
             async with asyncio.timeout(self._patience):
                 code = await self._process.wait()

@@ -1,4 +1,4 @@
-"""Where the wires of a program can be seen, by whoever wants to write them down. Set once, by the app, at the start.
+"""Shows the wires of a program to an observer that records them. The app sets the observer once, at the start.
 
 JSON-RPC connections and HTTP clients that are opened afterwards show what they send and receive.
 """

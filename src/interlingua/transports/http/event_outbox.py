@@ -1,7 +1,8 @@
-"""What waits for a reader of an event stream: numbered messages, one reader at a time, and a few kept for a replay.
+"""Keeps numbered messages for the reader of an event stream: one reader at a time, and the last few messages for a
+replay.
 
-A stream may be opened late, be dropped, and be opened again: messages wait here until somebody takes them, and the
-last ones that were taken can be taken again by a reader that tells (`Last-Event-ID`) how far it came.
+A stream may open late, drop, and open again: messages wait here until a reader takes them. A reader that sends
+`Last-Event-ID` gets the last messages after that number again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Held:
 
 
 class Reader:
-    """Whoever reads an outbox now."""
+    """The current reader of an outbox."""
 
     def __init__(self, after: int) -> None:
         self.after = after  # the number of the message before the first that it gets

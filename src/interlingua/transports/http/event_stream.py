@@ -106,7 +106,7 @@ class EventStream(Response):
 
 
 class PiecesStream(EventStream):
-    """What a generator gives, until it ends or the reader has gone."""
+    """Streams what a generator yields, until it ends or the reader has gone."""
 
     def __init__(
         self, pieces: AsyncIterator[bytes], *, stall: float = STALL, headers: Mapping[str, str] | None = None

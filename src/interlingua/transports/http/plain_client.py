@@ -257,7 +257,7 @@ class _Line(asyncio.Protocol):
             await self.more(within)
 
     async def chunk(self, within: float | None) -> bytes:
-        """What has come since; nothing when the answer is complete."""
+        """Waits for the next bytes of the answer and returns them; nothing when the answer is complete."""
         while not self._chunks:
             if self.complete:
                 return b""
@@ -267,7 +267,7 @@ class _Line(asyncio.Protocol):
         return self.taken()
 
     def taken(self) -> bytes:
-        """What is here, and has not been taken."""
+        """Takes the bytes that have arrived and were not taken yet."""
         chunk = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
         self._size = 0
@@ -342,7 +342,8 @@ class _Line(asyncio.Protocol):
 
     @property
     def _until_the_end(self) -> bool:
-        """Whether the answer lasts as long as its connection: it says neither how long it is nor that it tells."""
+        """True if the answer lasts as long as its connection: its headers give neither a length nor a transfer
+        encoding."""
         told = {name.lower() for name, _ in self.headers}
         return self._headed and not told & {b"content-length", b"transfer-encoding"}
 

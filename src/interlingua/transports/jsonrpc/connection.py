@@ -66,7 +66,7 @@ class Handler(Protocol):
     def noticed(self, notice: Notice) -> Awaitable[None] | None: ...
 
     def failure(self, error: Exception) -> RpcError:
-        """How an exception of `called` is told to the peer."""
+        """Turns an exception of `called` into the error that the peer gets."""
         ...
 
 

@@ -456,7 +456,7 @@ def _told_error(error: Any) -> RpcError:
 
 
 def problem(message: Any) -> str | None:
-    """What keeps a value from being a message, for transports that refuse such a thing themselves."""
+    """Returns why a value is not a message, for transports that refuse such a value themselves; None if it is one."""
     if type(message) is not dict:
         return f"{_kind(message)} is not a message; send an object"
     return None if _is_response(message) else _problem(message)
@@ -467,7 +467,7 @@ def _is_response(message: Any) -> bool:
 
 
 def _problem(message: dict[str, Any]) -> str | None:
-    """What keeps an object from being a request or a notification."""
+    """Returns why an object is neither a request nor a notification; None if it is one."""
     if message.get("jsonrpc") != "2.0":
         return 'a message has "jsonrpc": "2.0"'
     method = message.get("method", _MISSING)

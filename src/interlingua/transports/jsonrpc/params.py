@@ -1,4 +1,4 @@
-"""What JSON-RPC methods read out of their params, and refuse with -32602: typed members, and cursors of pages."""
+"""Reads typed members and cursors of pages from the params of JSON-RPC methods, and refuses wrong ones with -32602."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ atexit.register(_end_all)
 
 
 def environment(own: Mapping[str, str], *, without: str = "INTERLINGUA_") -> dict[str, str]:
-    """What a child gets: everything (agents find their keys there) but what is meant for us alone."""
+    """Returns the environment of a child: everything, as agents find their keys there, but what is meant for this
+    program alone."""
     return {name: value for name, value in own.items() if not name.startswith(without)}
 
 
@@ -99,9 +100,10 @@ class Guard:
 
 
 class Output:
-    """What a process writes to a pipe of ours.
+    """Reads what a process writes to a pipe.
 
-    Not a pipe of asyncio's own: there, waiting for a process also waits for everyone whom it has left its pipes to.
+    The pipe is not one of asyncio's own: there, waiting for a process also waits for every process that inherited its
+    pipes.
     """
 
     def __init__(self) -> None:
@@ -257,7 +259,7 @@ class Child:
                 await asyncio.wait_for(self._process.wait(), 1.0)
 
     async def _gone(self, seconds: float) -> bool:
-        """Whether the whole group is gone within a time."""
+        """Waits until the whole process group is gone. Returns whether it is, within a time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while self._signal(0):
@@ -267,7 +269,7 @@ class Child:
         return True
 
     def _signal(self, number: int) -> bool:
-        """Whether there was somebody to receive it."""
+        """Sends a signal to the process group. Returns whether there was a process to receive it."""
         try:
             os.killpg(self.pid, number)
         except PermissionError:

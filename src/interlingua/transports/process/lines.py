@@ -48,7 +48,8 @@ class LineReader:
         return lines
 
     def end(self) -> list[bytes]:
-        """What stands behind the last newline, where nothing more comes: a line without one, or one that was cut."""
+        """Returns the bytes after the last newline when nothing more comes: a line without a newline, or one that was
+        cut."""
         rest = self._skipped(b"") if self._skipping else bytes(self._partial)
         self._partial = bytearray()
         return [rest] if rest.strip() else []
