@@ -1,7 +1,7 @@
-"""Who asks: one check for every HTTP door, from request headers to a caller.
+"""Authenticates callers: one check for every HTTP door, from request headers to a caller.
 
-Also what a server says of it to those who have no credential yet, what of it may stand in a log, and the rule that
-nothing is served to the world without it.
+Also describes the accepted credentials to clients that have none yet, hides credentials from the log, and holds the
+rule that nothing is served to the world without a credential.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Authenticator:
         raise Unauthenticated(f"This server wants to know who asks; {self._what_to_send()}", rejected=False)
 
     def schemes(self) -> list[dict[str, Any]]:
-        """What is accepted, as OpenAPI security scheme objects, for those who have no credential yet. None is needed
-        where the list is empty."""
+        """Returns the accepted credentials as OpenAPI security scheme objects, for clients that have none yet. None is
+        needed if the list is empty."""
         if self.open_to_all:
             return []
         found: list[dict[str, Any]] = []
@@ -112,8 +112,8 @@ class Authenticator:
 
 
 def _mentions_any(headers: Mapping[str, str]) -> bool:
-    """Whether a credential is there at all. Web frameworks keep headers as bytes, in lower case: looking there is ten
-    times as fast as making a mapping of text."""
+    """Returns whether the headers have a credential at all. Web frameworks keep headers as bytes, in lower case:
+    looking there is ten times as fast as making a mapping of text."""
     raw = getattr(headers, "raw", None)
     if raw is None:
         return any(name.lower() in _CREDENTIALS for name in headers)

@@ -39,7 +39,7 @@ _PLACES: dict[Kind, str] = {
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where a call may go: what was asked for, and the addresses that were found good."""
+    """The target of an allowed call: the host that was asked for, and the addresses that passed the check."""
 
     scheme: str
     host: str
@@ -94,7 +94,8 @@ class EgressGuard:
             raise EgressRefused(f"Refused to call {host!r}: it leads to {_PLACES[found]}")
 
     async def check(self, url: str | httpx2.URL) -> Target:
-        """Where a call to this URL goes, or EgressRefused; HostUnresolved where the name leads nowhere now."""
+        """Returns the target of a call to this URL. Raises EgressRefused, or HostUnresolved if the name leads nowhere
+        now."""
         return await self.check_host(*self._parse(url))
 
     def _parse(self, url: str | httpx2.URL) -> tuple[str, int, str]:

@@ -27,7 +27,7 @@ _NAME_LIMIT = 100
 
 
 class KeyRecord(msgspec.Struct, omit_defaults=True):
-    """What is kept of a key. Times are microseconds since 1970, UTC."""
+    """The stored record of a key. Times are microseconds since 1970, UTC."""
 
     id: str  # public: it stands in listings and logs
     name: str
@@ -40,7 +40,7 @@ class KeyRecord(msgspec.Struct, omit_defaults=True):
 
 
 class KeyStore(Protocol):
-    """Where key records live."""
+    """The storage of key records."""
 
     async def put(self, record: KeyRecord) -> None: ...
 

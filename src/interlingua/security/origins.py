@@ -30,7 +30,7 @@ class _Place(NamedTuple):
 
 
 class HostPolicy:
-    """Which hosts this server answers to, and which web pages may call it.
+    """Decides which hosts this server answers to, and which web pages may call it.
 
     A host is NAME, on any port, or NAME:PORT. An origin is SCHEME://NAME, SCHEME://NAME:PORT or, for any port,
     SCHEME://NAME:*. `*` alone takes everything. A page that this server itself served (its Origin is the Host) is
@@ -75,7 +75,8 @@ class HostPolicy:
             raise OriginRefused(f"Web pages of the origin {origin[:200]!r} may not call this server")
 
     def may_read(self, origin: str) -> bool:
-        """Whether the owner named the origin of a page: a browser shows it what is answered if it is told so."""
+        """Returns whether the owner named the origin of a page: a browser shows the page an answer if the server says
+        so."""
         return self._among(origin, self._reading)
 
     def _welcome(self, origin: str, host: _Place) -> bool:

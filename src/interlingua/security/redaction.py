@@ -1,4 +1,4 @@
-"""What must not stand in a log or on a screen: credentials, wherever in a text or an address they are."""
+"""Removes credentials from texts and addresses before they reach a log or a screen."""
 
 from __future__ import annotations
 

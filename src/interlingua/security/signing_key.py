@@ -65,7 +65,7 @@ class SigningKey:
 
 
 def genuine(key: str, signature: str, data: bytes) -> bool:
-    """Whether a signature of this public key covers the data. Bad input is just not genuine."""
+    """Returns whether a signature of this public key covers the data. Bad input is not genuine."""
     raw, signed = _raw(key), _unb64(signature)
     if raw is None or signed is None:
         return False
@@ -77,7 +77,8 @@ def genuine(key: str, signature: str, data: bytes) -> bool:
 
 
 def fingerprint(key: str) -> str:
-    """What a person compares. Of what is no public key: the text itself."""
+    """Returns the fingerprint of a public key, which people compare. A text that is no public key is returned as it
+    is."""
     raw = _raw(key)
     return key if raw is None else _FINGERPRINT + _b64(hashlib.sha256(raw).digest())
 

@@ -115,7 +115,8 @@ _REGISTRY = _Registry(algorithms=list(ALGORITHMS), strict_check_header=False)  #
 
 
 def _read(token: str) -> tuple[jws.CompactSignature, dict[str, Any]]:
-    """What a token says, not yet believed: it only tells by whose keys to judge it."""
+    """Returns the signature and the claims of a token before it is verified: they only tell whose keys to verify it
+    with."""
     if len(token) > _TOKEN_LIMIT:
         raise Unauthenticated(f"The token is longer than {_TOKEN_LIMIT} characters")
     try:

@@ -53,7 +53,8 @@ def verify(
     now: float,
     tolerance: float = TOLERANCE,
 ) -> bool:
-    """Whether a delivery is genuine and recent. `timestamp` may be the header's text; bad input is just not genuine."""
+    """Returns whether a delivery is genuine and recent. `timestamp` may be the header's text; bad input is not
+    genuine."""
     text = str(timestamp)
     if not secret or not _ID.fullmatch(delivery_id) or not _DIGITS.fullmatch(text):
         return False
