@@ -1,8 +1,9 @@
-"""What checks are written with, and what runs them.
+"""Defines checks, suites of checks, and the loop that runs them.
 
-A check is a coroutine that is given a driver (an open connection to the server, in the protocol's own words) and either
-returns, or says what is broken, or that it does not apply to this server. It carries the ids of the requirements that
-it shows, as the manifest has them; their sections and texts come from the catalogue beside this module.
+A check is a coroutine that gets a driver (an open connection to the server, in the protocol's own words). It returns,
+or raises Broken with what the server did, or NotApplicable if it does not apply to this server. It carries the ids of
+the requirements that it shows, as the manifest has them; their sections and texts come from the catalogue beside this
+module.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What came out for one requirement."""
+    """The verdict for one requirement."""
 
     id: str
     verdict: Verdict
@@ -59,7 +60,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Roles(msgspec.Struct, frozen=True, kw_only=True):
-    """Which agents of the server the checks may use. Where none is named, the checks that need one do not apply."""
+    """The agents of the server that the checks may use. Checks that need an agent that is not named do not apply."""
 
     agent: str | None = None  # any that answers soon; the first one, where none is named
     asking: str | None = None  # asks a question before it ends
@@ -164,7 +165,7 @@ Kind = TypeVar("Kind")
 
 
 def member(value: Any, path: str, kind: type[Kind], where: str = "the answer") -> Kind:
-    """What an answer has at a path such as `result.agents.0.name`; broken where it is not there, or something else."""
+    """Returns the value at a path such as `result.agents.0.name`. Raises Broken if it is missing or of another type."""
     at = value
     for step in path.split(".") if path else ():
         if isinstance(at, dict) and step in at:
@@ -252,7 +253,8 @@ def _finding(name: str, verdict: Verdict, why: str) -> Finding:
 
 
 def _unreached(error: InterlinguaError) -> InterlinguaError:
-    """What is wrong with a request is told as it is: it says nothing of the server."""
+    """Returns the error to raise for a server that was not reached. A mistake in the request is reported as it is: it
+    says nothing about the server."""
     return error if isinstance(error, Invalid) else Unavailable(f"the server cannot be reached: {error.message}")
 
 

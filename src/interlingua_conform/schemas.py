@@ -11,7 +11,7 @@ from .base import Broken, shown
 
 
 def compiled(schema: Any, what: str) -> Validator | None:
-    """What checks values against a schema of the server's; None where it refers to what lies elsewhere."""
+    """Returns a validator for a schema of the server; None if the schema refers to a place outside itself."""
     try:
         check_refs_local(schema, what)
     except DefinitionError:
@@ -34,7 +34,8 @@ def fits(value: Any, schema: Any, what: str) -> None:
 
 
 def problem(value: Any, schema: Any, what: str) -> str | None:
-    """What is wrong with a value, by a schema that is one."""
+    """Describes what is wrong with a value by a schema. Returns None if nothing is, or if the schema itself is
+    wrong."""
     try:
         validator = compiled(schema, what)
         if validator is not None:

@@ -98,7 +98,7 @@ class Driver:
         return talk.said
 
     async def backs(self, talk: Talk, *, odd: bool = False) -> list[Json]:
-        """What was said to us so far. `odd`: also what is said to somebody of whom nothing is known."""
+        """Returns the messages to the checker so far. `odd`: also those to a recipient of which nothing is known."""
         await self.wire.look(talk)
         if not self.wire.lists:
             return [told for told in talk.said if told.get("type") != "delegation_notice"]
@@ -223,7 +223,7 @@ suite: Suite[Driver] = Suite("cap", connected, names=names, lasting=True)
 
 
 def by_us(told: Json, talk: Talk) -> bool:
-    """Whether a message of the record is one that we sent, whatever the record has made of it."""
+    """Returns whether the checker sent a message of the record, even if the record changed it."""
     sender = told.get("sender_id")
     if isinstance(sender, str) and sender not in (USER, ORCHESTRATOR):
         return False
@@ -231,7 +231,7 @@ def by_us(told: Json, talk: Talk) -> bool:
 
 
 def kind(told: Json) -> str | None:
-    """What a message is meant as: by the member that has its words, else by what it says that it is."""
+    """Returns the type that a message is meant to have: by the member that has its words, else by its `type`."""
     for name, text in TEXTS.items():
         if text in told:
             return name

@@ -105,7 +105,7 @@ async def slowly(d: Driver) -> Interrupted:
 
 
 async def _objected(d: Driver, talk: Talk) -> Refusal | None:
-    """Whether what was said is answered with an error a moment later, where nothing tells at once."""
+    """Returns the refusal if an error follows a message a moment later. None for a wire that refuses at once."""
     if d.wire.lists:
         return None
     told = await _error(d, talk, d.quiet)

@@ -69,7 +69,8 @@ class Wire(Protocol):
 
 
 def is_message(value: Any) -> bool:
-    """Whether something is meant as a message, however wrong. What else a server tells has neither sender nor type."""
+    """Returns whether a value is meant as a message, however wrong. Other things that a server sends have neither a
+    sender nor a type."""
     if not isinstance(value, dict):
         return False
     named = value.get("type")
@@ -180,7 +181,7 @@ class Lines:
 
 
 def _of(task: Any, names: set[str]) -> bool:
-    """Whether a task is one of these, or a part of one."""
+    """Returns whether a task is one of these, or a part of one."""
     return isinstance(task, str) and any(task == name or task.startswith(f"{name}.") for name in names)
 
 

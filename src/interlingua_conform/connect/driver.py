@@ -117,7 +117,7 @@ class Driver:
         return member(await descriptor(self, (await self.agent(role)).id), "specs", dict, "the descriptor")
 
     async def able(self, role: Role = "agent") -> set[str]:
-        """What an agent supports: threads, interrupts, callbacks, and the modes of streaming."""
+        """Returns the capabilities of an agent: threads, interrupts, callbacks, and the modes of streaming."""
         return capabilities(await self.specs(role))
 
     async def input(self, role: Role = "agent") -> Any:
@@ -263,7 +263,7 @@ def output_of(told: Any, where: str) -> Json:
 
 
 def result_of(output: Json) -> Any:
-    """What an output has as its result: `values` in the OpenAPI document, `result` in the text."""
+    """Returns the result in an output: `values` in the OpenAPI document, `result` in the text."""
     for name in ("values", "result", "messages"):
         if output.get(name) is not None:
             return output[name]
@@ -274,7 +274,7 @@ Seen = TypeVar("Seen")
 
 
 async def briefly(awaited: Awaitable[Seen], what: str) -> Seen:
-    """What is there already, and comes at once."""
+    """Awaits something that is there already, and expects it at once."""
     loop = asyncio.get_running_loop()
     start = loop.time()
     seen = await awaited

@@ -27,7 +27,7 @@ class Block(msgspec.Struct):
 
 
 class Streamed(msgspec.Struct):
-    """What came of a stream."""
+    """The bytes that came of a stream, and how it ended."""
 
     what: str
     status: int
@@ -43,7 +43,7 @@ class Streamed(msgspec.Struct):
         return [line.decode(errors="replace") for line in lines]
 
     def events(self) -> list[Block]:
-        """What has data, and an empty line after it."""
+        """Returns the events: blocks that have data and an empty line after it."""
         found = [Block()]
         for line in self.lines():
             name, _, value = line.partition(":")
@@ -60,7 +60,7 @@ class Streamed(msgspec.Struct):
         return [block for block in found[:-1] if block.data is not None]
 
     def comments(self) -> tuple[int, int]:
-        """How many comments there are, and how many parts between empty lines that are nothing but comments."""
+        """Counts the comments, and the parts between empty lines that hold nothing but comments."""
         total = alone = 0
         part: list[str] = []
         for line in self.lines():

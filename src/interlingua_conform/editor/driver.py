@@ -183,7 +183,7 @@ class Driver:
     # -- what several checks ask -----------------------------------------------------------------------------
 
     async def once(self, name: str, look: Callable[[], Awaitable[Seen]]) -> Seen:
-        """What several checks look at from different sides is done once, also where it does not apply."""
+        """Runs a look that several checks share only once, and keeps its result, also if it does not apply."""
         if name not in self._seen:
             try:
                 self._seen[name] = await look()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Ended(msgspec.Struct):
-    """How a turn ended."""
+    """The end of a turn."""
 
     stop: str | None  # None where it failed
     error: Message | None
@@ -92,7 +92,7 @@ class Session:
         return [update for update in found if update and (not kinds or update.get("sessionUpdate") in kinds)]
 
     def text(self, start: int = 0, end: int | None = None, kind: str = "agent_message_chunk") -> str:
-        """What was said, as far as it is text."""
+        """Returns the text of the updates of a kind; other content is left out."""
         said = []
         for update in self.updates(kind, start=start, end=end):
             content = update.get("content")
@@ -133,7 +133,8 @@ class Turn:
         await self.client.link.until(fits, "anything that the agent does", self.first)
 
     async def question(self) -> Message:
-        """What the server asks by a request. Where the turn ends without one, there is nothing to look at."""
+        """Returns the request by which the server asks the user. If the turn ends without one, the check does not
+        apply."""
         ended = answers(self.id)
 
         def fits(message: Message) -> bool:
@@ -168,7 +169,7 @@ class Turn:
         return next(n for n, m in enumerate(self.client.link.messages) if m is message)
 
     def over(self) -> bool:
-        """Whether it was answered already."""
+        """Returns whether the prompt was answered already."""
         return any(answers(self.id)(message) for message in self.client.link.messages[self.first :])
 
 

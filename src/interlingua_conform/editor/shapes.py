@@ -1,7 +1,7 @@
-"""What updates and questions look like in the published schemas, as far as a client relies on it.
+"""Checks updates and questions against the published schemas, as far as a client relies on them.
 
-Only what is there is looked at, and only kinds that are known: version 1 has fixed names, version 2 lets everybody add
-some.
+Only members that are there and kinds that are known are checked: version 1 has fixed names, version 2 lets everybody
+add some.
 """
 
 from __future__ import annotations

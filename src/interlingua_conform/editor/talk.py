@@ -47,7 +47,7 @@ class Client:
 
     @property
     def now(self) -> int:
-        """How many messages came up to now: where to look for what comes next."""
+        """The number of messages so far: the place at which to look for the next ones."""
         return len(self.link.messages)
 
     def request(self, method: str, params: Any = None, id_: Any = None) -> Message:
@@ -103,7 +103,7 @@ class Client:
         return error
 
     async def ping(self) -> Message:
-        """Whether it still answers: everything that was sent before has been read then."""
+        """Sends a request and waits for its answer: the server has then read everything that was sent before."""
         if not self._mute:
             try:
                 return await self._pinged(PING)
@@ -130,7 +130,7 @@ class Client:
         return [message for message in self.link.messages[before:] if self.odd(message)]
 
     async def soon(self, wanted: Callable[[Message], bool], start: int) -> bool:
-        """Whether a message comes that need not come."""
+        """Waits a while for a message that need not come. Returns whether it came."""
         try:
             async with asyncio.timeout(self.subject.patience / 2):
                 await self.link.until(wanted, "it", start)
@@ -143,7 +143,7 @@ class Client:
             return False
 
     def odd(self, message: Message) -> bool:
-        """Whether a message is a response, and to no ping."""
+        """Returns whether a message is a response, and to no ping."""
         return is_response(message) and not any(answers(id_)(message) for id_ in self._pings)
 
     # -- what the server asks --------------------------------------------------------------------------------
@@ -193,14 +193,14 @@ class Client:
     # -- opening ---------------------------------------------------------------------------------------------
 
     def able(self, path: str) -> bool:
-        """Whether the server says that it can do something: true, or an object."""
+        """Returns whether the server declares a capability: as true, or as an object."""
         at: Any = self.told.get("capabilities" if self.version == 2 else "agentCapabilities")
         for step in path.split("."):
             at = at.get(step) if isinstance(at, dict) else None
         return at is True or isinstance(at, dict)
 
     def opening(self, **members: Any) -> Message:
-        """What a session is opened with."""
+        """Returns the params that open a session."""
         return {"cwd": self.folder, "mcpServers": [], **members}
 
     async def session(self, role: str | None = None, **members: Any) -> Session:

@@ -116,7 +116,8 @@ class _Joining:
                 return delta if self._need(NUMBERS, path) else out + delta
 
     def _fresh(self, value: Any, path: Path, rule: str | None) -> Any:
-        """What lands on nothing. `rule` is the one by which a null at its beginning is left out, if any."""
+        """Returns the value that a delta makes where there was none. `rule` is the one by which a null at its beginning
+        is left out, if any."""
         if isinstance(value, list):
             if value and value[0] is None and rule is not None:
                 wrong = self._need(rule, path)
@@ -189,7 +190,7 @@ def joined(
 
 
 class Judged(msgspec.Struct):
-    """What the deltas of one run show of its server."""
+    """The findings about a server from the deltas of one run."""
 
     needed: Collection[str]  # the rules that the deltas make use of
     wrong: dict[str, str] = {}  # rules, and what the server did
@@ -235,7 +236,7 @@ def _fits(deltas: list[Any], output: Any, mistake: str | None = None, at: Path |
 
 
 def alike(one: Any, other: Any, unsure: Collection[Path] = (), path: Path = ()) -> bool:
-    """Whether two outputs say the same. A member that is null says no more than one that is not there."""
+    """Returns whether two outputs say the same. A member that is null counts as missing."""
     if path in unsure:
         return True
     if isinstance(one, dict) and isinstance(other, dict):

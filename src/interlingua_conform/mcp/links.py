@@ -68,7 +68,7 @@ class StdioLink(Pipes, Link):
 
 
 class WebLink(Link):
-    """What both ways over HTTP have in common: posts, and event streams that are read as they come."""
+    """The base of both connections over HTTP: posts, and event streams that are read as they come."""
 
     def __init__(self, http: Http) -> None:
         super().__init__(http.subject.patience, http.subject.quiet)
@@ -158,7 +158,7 @@ class HttpLink(WebLink):
             await self._tell_lost(message, error.message if isinstance(error, Unavailable) else str(error))
 
     def _move(self, stream: Stream) -> bool:
-        """Whether the server sends us to another path of its own."""
+        """Follows a redirect. Returns whether it leads to another path of the same server."""
         there = urljoin(self.target, stream.headers.get("location", ""))
         known, self.target = self.target, there
         return there != known and urlsplit(there)[:2] == urlsplit(known)[:2] and "//" in there
@@ -279,7 +279,7 @@ class SseLink(WebLink):
 
 
 class Way(msgspec.Struct):
-    """How the server is spoken to: found out once."""
+    """The kind of connection to the server, found out once."""
 
     kind: Kind
     modern: bool = False  # it has no handshake

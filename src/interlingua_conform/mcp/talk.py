@@ -45,7 +45,7 @@ def is_answer(message: Message) -> bool:
 
 
 def is_progress(message: Message) -> bool:
-    """Whether something is progress of an agent, or is meant to be."""
+    """Returns whether a message is progress of an agent, or is meant to be."""
     params = message.get("params")
     return message.get("method") == PROGRESS or (
         isinstance(message.get("method"), str) and isinstance(params, dict) and "delta" in params
@@ -86,7 +86,7 @@ class Client:
         return not self.link.ended and not self.link.stuck
 
     def capability(self, *path: str) -> Any:
-        """What the server declares; None where it does not."""
+        """Returns the capability that the server declares at a path; None if it declares none."""
         at: Any = self.told.get("capabilities")
         for step in path:
             at = at.get(step) if isinstance(at, dict) else None
@@ -94,7 +94,7 @@ class Client:
 
     @property
     def extended(self) -> bool:
-        """Whether it declares the extension in which Interlingua keeps what it promises beyond the document."""
+        """True if the server declares the extension for the promises of Interlingua beyond the document."""
         return self.capability("extensions", EXTENSION) is not None
 
     # -- asking -----------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class Client:
         return {**given, "_meta": {**meta, **given.get("_meta", {})}}
 
     def headers(self, message: Message, version: str = MODERN) -> dict[str, str]:
-        """Those that a request without a session needs over HTTP."""
+        """Returns the headers that a request without a session needs over HTTP."""
         params = message.get("params")
         name = params.get("name") if isinstance(params, dict) else None
         told = {VERSION: version, "mcp-method": str(message.get("method"))}
@@ -175,7 +175,7 @@ class Client:
         return result_of(await self.answer(method, params), method)
 
     async def alive(self) -> None:
-        """Whether it still answers, however it does."""
+        """Sends a request, and waits until the server answers it, in whatever way."""
         await self.answer("server/discover" if self.modern else "ping")
 
     # -- opening ----------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ class Node:
         return answer
 
     async def get(self, path: str) -> Any:
-        """What is there, where something is."""
+        """Returns the value at a path. The check does not apply if the server has none."""
         answer = await self.ask("GET", path)
         applies(answer.status == 200, f"GET {path} was answered with {told(answer)}")
         return answer.json()
@@ -109,7 +109,7 @@ class Node:
         return False
 
     async def offers(self, endpoint: str) -> bool:
-        """Whether the card's map of endpoints names one. A card without a map is taken to offer everything."""
+        """Returns whether the card's map of endpoints names one. A card without a map is taken to offer everything."""
         with contextlib.suppress(NotApplicable):
             known = (await self.card()).get("endpoints")
             return endpoint in known if isinstance(known, dict) and known else True
@@ -134,7 +134,8 @@ class Node:
 
     @once
     async def alone(self) -> Answer | None:
-        """What it says to a message while no peer is connected; None where one is, or where nobody can tell."""
+        """Returns the answer to a message while no peer is connected; None if a peer is, or if the list of peers cannot
+        tell."""
         answer = await self.ask("GET", "/peers")
         if answer.status != 200 or any(peer.get("connected") is not False for peer in listed(answer.json(), "peers")):
             return None
@@ -192,7 +193,7 @@ class Node:
             return None
 
     async def peer(self, link: str | None = None) -> dict[str, Any]:
-        """What it tells of a peer of ours in its list, once that is connected."""
+        """Returns the entry of the checker's peer in the node's list, once that peer is connected."""
         await self.wire()
         wanted = link or (await self.connecting()).host.link
         found: dict[str, Any] | None = None
@@ -212,7 +213,7 @@ class Node:
         return await self.ask("POST", path, self.addressed(body))
 
     def addressed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Where an agent was named, for that agent. Servers that do not know the member pass it over."""
+        """Addresses a body to the agent that was named, if one was. Servers that do not know the member ignore it."""
         agent = self.subject.roles.agent
         return {"skill_id": agent, **body} if agent is not None and "skill_id" not in body else body
 
@@ -340,7 +341,8 @@ class Node:
 
 
 def _answers(frame: Frame, id_: str) -> bool:
-    """Whether a frame is what an agent says to a message. Some name it, some only come after it."""
+    """Returns whether a frame is the answer of an agent to a message. Some answers name the message, some only come
+    after it."""
     if frame.get("type") not in ("acp.message", "acp.reply"):
         return False
     named = frame.get("correlation_id") or frame.get("in_reply_to") or frame.get("reply_to")

@@ -1,4 +1,4 @@
-"""What a node tells on an event stream, read from the moment it is opened: `/stream`, or that of one task."""
+"""Reads the events of a node from the moment on which the stream opens: `/stream`, or that of one task."""
 
 from __future__ import annotations
 

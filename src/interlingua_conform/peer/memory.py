@@ -1,4 +1,4 @@
-"""That whatever was looked at once is remembered."""
+"""Remembers every observation, so that it is made once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Seen = TypeVar("Seen")
 
 
 def once(function: Callable[[Self], Awaitable[Seen]]) -> Callable[[Self], Awaitable[Seen]]:
-    """What was looked at is not looked at again: what came of it is kept in its argument, also that nothing did."""
+    """Makes an observation run only once per object: the result is kept in that object, also if it is an error."""
     name = f"once {function.__module__}.{function.__qualname__}"
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""What was seen of a message that was sent, of one that was received, and of a connection that was asked for."""
+"""Records the observations of a message that was sent, of one that was received, and of a requested connection."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ class Sent(msgspec.Struct):
 
     @property
     def arrived(self) -> Frame:
-        """What came; without a peer of ours, nothing can."""
+        """The frame that arrived. The check does not apply without one: nothing can arrive without a peer of the
+        checker."""
         applies(self.frame is not None, self.why)
         assert self.frame is not None
         return self.frame
 
 
 class Heard(msgspec.Struct):
-    """That a message of our peer's was taken, as far as it was seen."""
+    """The traces of a message that the checker's peer sent to the node."""
 
     frame: Frame
     event: Event | None = None
@@ -39,7 +40,7 @@ class Heard(msgspec.Struct):
 
 
 class Connecting(msgspec.Struct):
-    """What came of asking the node to connect to a peer of ours."""
+    """The result of asking the node to connect to the checker's peer."""
 
     host: Host
     answer: Answer

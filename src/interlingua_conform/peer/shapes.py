@@ -1,4 +1,4 @@
-"""What more than one check asks of a value or an answer: times, ids, parts, lists, refusals."""
+"""Checks values and answers that more than one check looks at: times, ids, parts, lists, refusals."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def text(content: str) -> dict[str, Any]:
 
 
 def absent(answer: Answer) -> bool:
-    """Whether a server says that it does not have something."""
+    """Returns whether a server answers that it does not have something."""
     return answer.status in _ABSENT
 
 

@@ -63,7 +63,7 @@ class Story:
 
     @property
     def statuses(self) -> list[Any]:
-        """Those that it was seen with, in answers to what was asked of it and then whenever it was looked at."""
+        """The statuses of the task, first those in the answers to requests, then those of every look at it."""
         told = [body.get("status") for answer in self.answers.values() if isinstance(body := _read(answer), dict)]
         return [*(status for status in told if status in STATES), *(view.get("status") for view in self.views)]
 
@@ -98,7 +98,7 @@ class Story:
         return taken
 
     async def reach(self, *states: str) -> bool:
-        """Whether it comes to one of these states in time; its event is waited for as well."""
+        """Waits for the task to come to one of these states, and for its event. Returns whether it does in time."""
         try:
             async with asyncio.timeout(self.node.subject.patience):
                 while (status := (await self.look()).get("status")) not in states:
@@ -182,7 +182,7 @@ class Tasks:
 
     @once
     async def kind(self) -> Literal["itself", "driven"]:
-        """Who works on a task: the node, or whoever says how it goes."""
+        """Returns what drives a task: the node itself, or requests that set its status."""
         story = await self.create()
         try:
             async with asyncio.timeout(self.node.subject.quiet):

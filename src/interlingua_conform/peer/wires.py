@@ -56,7 +56,7 @@ class Wire:
 
     @property
     def closed(self) -> bool:
-        """Whether the other side has ended it."""
+        """True if the other side has ended the connection."""
         return self._closed
 
     async def send(self, frame: Any) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong: agents that fail, things that nobody may do, and work that is tried again or by somebody else."""
+"""Checks failures: agents that fail, forbidden requests, and work that is retried or given to another agent."""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ async def the_result_goes_to_the_orchestrator_that_handed_the_task_over(d: Drive
 
 @suite.check("cap.message.participant-ids")
 async def participants_are_agents_the_user_and_the_orchestrator(d: Driver) -> None:
-    """Who the agents of a server are, nobody knows for sure: but what comes of our task comes from one, and to us."""
+    """Looks at the result only: the agents of a server are not known for sure, but the result of the checker's task
+    comes from an agent, and goes to the user or the orchestrator."""
     talk = await worked(d)
     assert talk.result is not None
     sender, to = talk.result.get("sender_id"), talk.result.get("recipient_id")
@@ -104,7 +105,7 @@ async def _takes(d: Driver, *given: Json) -> None:
 
 
 async def _shown(d: Driver, wanted: str) -> None:
-    """Those that the server shows have what belongs to them."""
+    """Checks that the attachments of a type, as far as the server shows any, have the members of that type."""
     for told in await everything(d):
         for one in attached(told):
             if isinstance(one, dict) and one.get("type") == wanted:

@@ -1,4 +1,4 @@
-"""What every message has: the envelope that all types share, and the members of each type."""
+"""Checks the shape of messages: the envelope that all types share, and the members of each type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What agents get from MCP servers, and attach to what they say: within their bindings, and as it is."""
+"""Checks the results that agents get from MCP servers and attach to their messages: within their bindings, and
+unchanged."""
 
 from __future__ import annotations
 

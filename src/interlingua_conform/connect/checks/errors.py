@@ -29,7 +29,7 @@ class Request(msgspec.Struct):
 
 @once
 async def any_threads(d: Driver) -> bool:
-    """Whether any agent supports threads; else their operations need not be there."""
+    """Returns whether any agent supports threads. If none does, the operations on threads may be missing."""
     for agent in (await every_agent(d))[:_MANY]:
         with contextlib.suppress(Broken):
             if "threads" in capabilities(member(await descriptor(d, agent.id), "specs", dict, "the descriptor")):
@@ -77,7 +77,7 @@ async def _invalid(d: Driver, threads: bool) -> list[Request]:
 
 @once
 async def unknown(d: Driver) -> list[tuple[Request, Answer]]:
-    """What is answered to requests of which there is nothing."""
+    """Sends requests for things that do not exist, and returns the answers."""
     wanted = _about(NOBODY, await any_threads(d))
     return [(each, await d.ask(each.method, each.path, each.body)) for each in wanted]
 
@@ -202,7 +202,7 @@ def _read(answer: Answer) -> Any:
 
 
 def _words(value: Any, depth: int = 0) -> bool:
-    """Whether there is a text somewhere in an answer."""
+    """Returns whether an answer holds a text anywhere."""
     if isinstance(value, str):
         return bool(value.strip())
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

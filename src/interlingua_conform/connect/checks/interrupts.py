@@ -21,7 +21,7 @@ _ROUNDS = 5  # questions that are answered of an agent that has many
 
 
 class Asked(msgspec.Struct):
-    """What an interrupt says, in whichever of the ways that the documents leave open."""
+    """The content of an interrupt, in whichever of the forms that the documents leave open."""
 
     type: str | None
     payload: Any
@@ -204,7 +204,7 @@ async def an_interrupted_run_is_resumed(d: Driver) -> None:
 
 @suite.check("connect.interrupts.resume-body", "connect.interrupts.resume-payload")
 async def what_was_asked_for_is_taken_as_the_answer(d: Driver) -> None:
-    """Of the ways in which an answer can be wrapped, one is taken; what the agent makes of it is a result."""
+    """Expects one of the ways in which an answer can be wrapped to be taken: the agent then ends with a result."""
     output = (await resumed(d)).output
     expect(output.get("type") != "interrupt", f"the run asks again for what it was given: {shown(output)}")
 

@@ -16,7 +16,7 @@ from .batches import array, ids
 
 
 class Together(msgspec.Struct):
-    """What was seen of a batch of a slow prompt, a ping and a quick prompt."""
+    """The observations of a batch of a slow prompt, a ping and a quick prompt."""
 
     early: Any  # the array, where it came while the slow one ran
     passed: bool  # whether another line was answered meanwhile
@@ -135,7 +135,7 @@ async def an_entry_is_cancelled_by_another(driver: Driver) -> None:
 
 
 def _early(client: Client, start: int) -> bool:
-    """Whether the slow prompt was refused for where it stood, and not for being cancelled."""
+    """Returns whether the slow prompt was refused for its place in the batch, and not for being cancelled."""
     found = next(m for m in client.link.messages[start:] if m.get("id") == "slow")
     error = found.get("error")
     return isinstance(error, dict) and error.get("code") != -32800

@@ -148,7 +148,8 @@ async def the_same_is_said_on_every_wire(driver: Driver) -> None:
 
 
 async def _said(client: Client) -> list[Any]:
-    """What errors and what ends there are, without what may differ from time to time."""
+    """Returns the error codes and the stop reason of some requests, without anything that may differ from time to
+    time."""
     unknown = await client.refused(PING, {}, "which is no method")
     bad = await client.refused("session/new", {"mcpServers": []}, "without a cwd")
     found: list[Any] = [unknown["code"], bad["code"]]

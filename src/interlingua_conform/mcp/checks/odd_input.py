@@ -1,8 +1,7 @@
-"""What cannot be read, is not known or is wrong: JSON-RPC says what it is answered with, and nothing of it may end the
-server.
+"""Checks unreadable, unknown and wrong input: JSON-RPC defines the answers, and no input may end the server.
 
-MCP had no errors without an id for most of its life, so what cannot be attributed to a request may also be passed over.
-Where one thing ends the server, the next is tried on another connection, so that all of them are told.
+MCP had no errors without an id for most of its life, so a server may also ignore input that belongs to no request. If
+one input ends the server, the next is tried on another connection, so that the report names all of them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Odd(msgspec.Struct):
 
 
 class Unreadable(msgspec.Struct):
-    """What is no request."""
+    """Input that is no request."""
 
     what: str
     data: bytes

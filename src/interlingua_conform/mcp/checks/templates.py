@@ -48,7 +48,8 @@ async def made(d: Driver) -> Made:
 
 
 async def _told(client: Client, before: int) -> bool:
-    """Whether it was told that the list has changed, or is in a moment: over HTTP it comes on another stream."""
+    """Returns whether the server has sent that the list changed, or does so in a moment: over HTTP it comes on another
+    stream."""
     try:
         async with asyncio.timeout(_SOON):
             await client.link.until(lambda message: message.get("method") == CHANGED, CHANGED, before)

@@ -18,7 +18,7 @@ ADDED = {"kind": "other", "code": "looked_at", "message": "is being looked at", 
 
 
 class Changed(msgspec.Struct):
-    """What came of a change of the card."""
+    """The observations of a change of the card."""
 
     before: list[Any]
     during: list[Any]

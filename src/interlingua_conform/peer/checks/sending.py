@@ -21,7 +21,7 @@ INVALID = "ERR_INVALID_REQUEST"
 
 
 class Refusals(msgspec.Struct):
-    """What was said to bodies that are wrong, and whether one of them went out all the same."""
+    """The answers to wrong bodies, and the frames of those that were sent to the peer all the same."""
 
     answers: dict[str, Answer]
     leaked: dict[str, Frame]
