@@ -179,7 +179,7 @@ def _reached_at(settings: ServeSettings, address: str) -> str:
 
 
 async def _own_ports(settings: ServeSettings, app: HttpApp, own: OwnPorts, wire: WireTrace | None) -> list[str]:
-    """Doors at the root of a port of their own, beside their place on the shared one."""
+    """Serves doors at the root of a port of their own, beside their place on the shared port."""
     notes = []
     for name, (host, port) in settings.own_ports.items():
         host = host or settings.host

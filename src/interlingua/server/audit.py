@@ -194,7 +194,7 @@ class Collected:
         self.missing = missing
 
     def tree(self) -> Branch:
-        """As a tree: who delegated what to whom, why, and what came of it."""
+        """Returns the delegations as a tree: who delegated what to whom, why, and with what result."""
         known = {seen.run: seen for seen in self.runs}
         for seen in self.runs[1:]:
             parent = known.get(seen.entry.parent or "", self.runs[0])
@@ -340,7 +340,7 @@ def _manifests(engine: AnyEngine, collected: Collected, cards: dict[str, Any]) -
 
 
 def read_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file, one at a time, and none longer than we would write."""
+    """Yields the lines of a file, none longer than the longest line that this program writes."""
     while raw := file.readline(LONGEST_LINE):
         yield raw
 

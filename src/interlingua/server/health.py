@@ -74,8 +74,8 @@ def place(text: str) -> tuple[str, int]:
 
 @contextlib.asynccontextmanager
 async def probed(where: str | None, probes: Probes, auth: Authenticator) -> AsyncIterator[str | None]:
-    """Answer at an address until the context ends; nowhere, where none is named. Gives the address. Nobody needs a key
-    there, but names are for those who send one, and for everybody where the store has no keys."""
+    """Answers probes at an address until the context ends, and yields the address; does nothing if there is none.
+    Numbers need no key there, but names are only for callers with a key, or for everybody if the store has no keys."""
     if where is None:
         yield None
         return

@@ -47,7 +47,7 @@ _PROBES = ("/healthz", "/readyz", "/metrics", "/mounts")
 
 
 class HttpApp:
-    """Puts doors, checks and the engine together. The engine is started and stopped by whoever made it."""
+    """Puts doors, checks and the engine together. Its maker starts and stops the engine."""
 
     def __init__(
         self, engine: Engine, auth: Authenticator, hosts: HostPolicy, options: Mapping[str, Any] | None = None,
@@ -87,7 +87,7 @@ class HttpApp:
         self.asgi: ASGIApp = _Checked(self._passing[0], hosts, roots)
 
     def alone(self, name: str, hosts: HostPolicy) -> ASGIApp:
-        """One door, with its paths at the root."""
+        """Returns the app of a single door, with its paths at the root."""
         protocol, door = self.doors[name]
         app = Starlette(routes=door.routes, exception_handlers={HTTPException: _no_route})
         fixed = {
@@ -109,7 +109,7 @@ class HttpApp:
         return notes
 
     async def stop(self) -> None:
-        """Nobody asks any more, and the engine is about to stop: doors end their own work."""
+        """Ends the work of the doors. No requests come any more, and the engine is about to stop."""
         for _, door in self.doors.values():
             if door.stop is not None:
                 await door.stop()
@@ -159,7 +159,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 
 class _Fixed:
-    """Calls an endpoint at a fixed path at once; for all others there is starlette with its layers."""
+    """Calls an endpoint at a fixed path directly; all other requests take the way through the layers of starlette."""
 
     def __init__(self, app: ASGIApp, fixed: dict[tuple[str, str], tuple[str, Endpoint]]) -> None:
         self._app = app

@@ -152,7 +152,7 @@ def _hypercorn(app: ASGIApp, listening: socket.socket, tls: Tls | None, grace: i
 
 
 class OwnPorts:
-    """Servers of single doors, beside the shared one. They end together."""
+    """Runs servers of single doors, beside the shared one. They end together."""
 
     def __init__(self) -> None:
         self._servers: list[HttpServer] = []
@@ -191,8 +191,9 @@ _EXPECTED = (
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:
-    """Not that a stream was cut off because the server stops: that is said once, without a traceback for each. And not
-    what uvicorn says of every WebSocket that was refused, and of an answer that a replica did not end."""
+    """Returns whether to log a record of the server. Leaves out streams that are cut off because the server stops: one
+    line says so, without a traceback for each. Also leaves out the lines of uvicorn about every refused WebSocket, and
+    about an answer that a replica did not end."""
     if record.msg in _EXPECTED:
         return False
     if record.exc_info is not None and isinstance(record.exc_info[1], StoreError):

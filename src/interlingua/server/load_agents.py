@@ -36,7 +36,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Source:
-    """One of them, and what was loaded from it."""
+    """A file or folder of agents, and the agents that were loaded from it."""
 
     def __init__(self, origin: Origin, root: Path | None = None) -> None:
         """`root`: of the project; found from the origin's folder if None."""
@@ -53,8 +53,7 @@ class Source:
         return self._now() != self._stamp
 
     async def load(self) -> list[Agent[..., Any]]:
-        """The agents as they are now. They are not the agents of this source before whoever wants them has them in
-        place."""
+        """Loads the agents as they are now. The caller assigns them to `agents` once they are in place."""
         self._modules = self._imported()
         self._stamp = self._now()  # before it is read: what changes meanwhile is a change
         self.problem = ""
@@ -113,7 +112,7 @@ def stamp_of(paths: Iterable[Path]) -> Stamp:
 
 
 def origins(config: Config) -> list[Origin]:
-    """All that the settings name. What is there twice is wanted once."""
+    """Returns the files and folders that the settings name, each once."""
     found: dict[tuple[Any, ...], Origin] = {}
     for entry in config.entries["agents"]:
         target = parse(str(entry["file"]))
@@ -137,7 +136,7 @@ def said(origin: Origin, error: InterlinguaError) -> str:
 
 
 async def load_all(config: Config, root: Path | None = None) -> list[Source]:
-    """All of them, for a start. Whatever is wrong becomes a problem of the config. `root`: of the project."""
+    """Loads all sources at a start. Mistakes become problems of the config. `root`: of the project."""
     sources = []
     for origin in origins(config):
         source = Source(origin, root)

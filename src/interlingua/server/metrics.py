@@ -20,8 +20,8 @@ PATIENCE = 2.0  # seconds in which the store must answer; who collects metrics w
 
 
 async def render(engine: Engine, mounts: Iterable[MountView] = (), caller: Caller | None = OWNER) -> str:
-    """The metrics as a caller may see them: names that are not for it are among `other`. None: somebody unknown, who
-    gets totals."""
+    """Returns the metrics that a caller may see: names that it may not see are among `other`. None: an unknown caller,
+    who gets totals."""
     engine_numbers, callbacks = engine.metrics, engine.callbacks
     lines: list[str] = []
 
@@ -138,7 +138,7 @@ def _may_see_caller(caller: Caller | None, name: str) -> bool:
 
 
 def _shown(busiest: Busiest, may: Callable[[str], bool]) -> list[tuple[str, Numbers]]:
-    """By name, and those that must not be named together with the others."""
+    """Returns the numbers by name, with the names that the caller may not see merged into `other`."""
     named = [(name, numbers) for name, numbers in busiest.all() if name != OTHER and may(name)]
     rest = [numbers for name, numbers in busiest.all() if name == OTHER or not may(name)]
     if not rest:

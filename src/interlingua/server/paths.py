@@ -96,7 +96,8 @@ class Place:
 
     @cached_property
     def bus(self) -> BusSettings:
-        """The bus beside the store: what variables say, before the config file, where the store is that of the file."""
+        """Returns the settings of the bus beside the store. Variables override the config file, which counts only if
+        the store is the file's."""
         given: dict[str, Any] = {}
         if self.named_store is None and self.file is not None:
             from .config.load import bus_in

@@ -54,7 +54,7 @@ class Project(msgspec.Struct, frozen=True):
         return self.id_in(store) or _make_id(self.store.parent)
 
     def prepare(self, store: Path | str) -> None:
-        """Make the project's folder, for a store in it and what is kept beside that."""
+        """Makes the project's folder, if the store is in it, for the store and the files beside it."""
         if self.owns(store):
             _make_folder(self.store.parent)
 
@@ -136,7 +136,7 @@ def _is_root(folder: Path) -> bool:
 
 
 def _written_name(root: Path, config: Path | None) -> str:
-    """The name that somebody has chosen: in the environment, in a config file, or in [tool.interlingua]."""
+    """Returns the name that the environment, a config file or [tool.interlingua] gives to the project."""
     if os.environ.get(VARIABLE):
         return checked_name(os.environ[VARIABLE], VARIABLE)
     for file in (config or root / CONFIG, root / CONFIG):

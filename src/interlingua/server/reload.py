@@ -84,8 +84,8 @@ class Reloader:
         return problems
 
     def _put_in_place(self, gone: list[Source], fresh: list[tuple[Source, list[Agent[..., Any]]]]) -> None:
-        """All at once, so that an agent can move from one file to another; where that cannot be, one after the other,
-        so that those that can be there are."""
+        """Exchanges all agents in one step, so that an agent can move from one file to another. If that fails,
+        exchanges them source by source, so that the ones that fit are there."""
         engine = self._place.engine
         if fresh:
             engine.renew_processes()

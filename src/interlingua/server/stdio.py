@@ -30,7 +30,7 @@ async def serve_stdio(
     project: str = "",
     root: Path | None = None,
 ) -> None:
-    """Serve agents until the peer closes our input, or somebody wants us to end."""
+    """Serves agents until the peer closes stdin, or a signal asks the process to end."""
     speaking = {p.name: p.stdio for p in protocols() if p.stdio is not None}
     serve = speaking.get(protocol)
     if serve is None:

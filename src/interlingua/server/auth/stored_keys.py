@@ -22,7 +22,7 @@ _records = msgspec.json.Decoder(KeyRecord)
 
 
 class StoredKeys:
-    """The key store of a server: `security.keys.KeyStore` over our store."""
+    """Implements `security.keys.KeyStore` over the store of the server."""
 
     def __init__(self, keys: KeyStore) -> None:
         self._keys = keys
@@ -48,8 +48,8 @@ class StoredKeys:
         await self._keys.change(key_id, lambda old: _changed(old, last_used_at=at))
 
     def remembered(self) -> RememberedKeys:
-        """The key store for a server's requests. What this process changes counts at once, whichever part of it does
-        so."""
+        """Returns the key store for a server's requests. It sees at once every change that any part of this process
+        makes."""
         keys = RememberedKeys(self)
         self._keys.on_change = keys.forget
         return keys

@@ -132,7 +132,7 @@ def _wrong_mount(config: Config, written: Entry, key: str, message: str) -> None
 
 
 def _variables(environ: Mapping[str, str]) -> list[Problem]:
-    """Variables that look like ours and are none: where another one may have been meant."""
+    """Warns of unknown variables with a name close to one of this program's: the known one may have been meant."""
     known = [*(one.variable for one in SETTINGS), *(one.variable for one in ENTRIES), *_OTHERS]
     found = []
     for name in environ:

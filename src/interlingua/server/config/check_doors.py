@@ -27,8 +27,8 @@ _ALSO = {"localhost": "127.0.0.1"}
 
 
 async def check_doors(config: Config, project: Project) -> tuple[Engine, list[str]]:
-    """All that a start would refuse: settings of doors, no store, a public address without keys. Gives an engine in
-    which no agent is yet, and which holds them to the rules of the doors; and the agents of other processes."""
+    """Checks all that a start would refuse: settings of doors, no store, a public address without keys. Returns an
+    engine without agents that applies the rules of the doors to agents, and the agents of other processes."""
     _check_ports(config)
     settings = await build.serve_settings(config)
     store, server, keyed, elsewhere = await _check_store(config, project)

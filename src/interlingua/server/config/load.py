@@ -29,7 +29,7 @@ _YES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": F
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something that is wrong, or that is worth a look (a warning)."""
+    """A mistake in the config, or a warning."""
 
     where: str  # file and line, a variable, or a flag
     path: str
@@ -47,7 +47,7 @@ class Value(msgspec.Struct, frozen=True):
     written: Any = None  # before variables were put in
 
     def shown(self, setting: Setting) -> Any:
-        """As it may be seen: a secret only as the name of its variable."""
+        """Returns the value in the form that people may see: a secret only as the name of its variable."""
         if self.written is not None and names_variables(self.written):
             return self.written
         if setting.kind == "path" and self.value is not None and is_postgres(self.value):
@@ -77,7 +77,7 @@ class WrongConfig(InvalidRequest):
 
 
 class Config:
-    """All settings, and where each comes from."""
+    """Holds all settings, and the origin of each."""
 
     def __init__(self, file: Path | None) -> None:
         self.file = file
@@ -104,8 +104,8 @@ def read(
     file: Path | None, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None, *,
     store_from: Path | None = None,
 ) -> Config:  # fmt: skip
-    """All settings. What is wrong is in `problems`; only a file that is no TOML raises. `store_from`: where no file is
-    read, this one still says which store it is, and which bus is beside it, where nothing else says the store."""
+    """Reads all settings. Mistakes are in `problems`; only a file that is no TOML raises. `store_from`: if no file is
+    read and nothing else names the store, this file still names the store, and the bus beside it."""
     environ = os.environ if environ is None else environ
     flags = flags or {}
     config = Config(file)
@@ -122,7 +122,7 @@ def read(
 
 
 def store_in(file: Path) -> Path | None:
-    """The store that a file names, whatever else is wrong in it. Raises where that cannot be told."""
+    """Returns the store that a file names, whatever else is wrong in the file. Raises if the store cannot be read."""
     config = Config(file)
     _take_store(config, toml_lines.read(file), os.environ)
     config.check()
@@ -166,7 +166,8 @@ def _take_file(config: Config, written: Written, environ: Mapping[str, str]) -> 
 
 
 def _take_store(config: Config, written: Written, environ: Mapping[str, str]) -> None:
-    """Only what is said of where the store is. A name that is none counts: it may have been meant for that."""
+    """Takes only the path of the store from the table. Unknown names count too: one of them may be meant as the
+    path."""
     table, known = written.tables.get("store", {}), _tree()
     if isinstance(table, dict):
         table = {key: value for key, value in table.items() if key == "path" or f"store.{key}" not in known}

@@ -37,7 +37,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def flags(self) -> str:
-        """As they are declared: `--max-x`, or `--x/--no-x`."""
+        """The flag in the form of its declaration: `--max-x`, or `--x/--no-x`."""
         if self.flag:
             return self.flag
         plain = self.path.removeprefix("server.").removeprefix("doors.").replace(".", "-").replace("_", "-")

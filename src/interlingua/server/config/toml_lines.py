@@ -96,7 +96,7 @@ class NoVariable(Exception):
 
 
 def expanded(value: Any, environ: Mapping[str, str]) -> Any:
-    """With `${NAME}` replaced by that variable, in all texts; `$${` is `${` itself."""
+    """Replaces `${NAME}` by that variable in all texts of a value; `$${` becomes `${`."""
     missing: list[str] = []
 
     def one(found: re.Match[str]) -> str:

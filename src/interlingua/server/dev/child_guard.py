@@ -38,8 +38,8 @@ def _command(program: Sequence[str], end: str, log: Path | None = None) -> list[
 
 
 class KeptServer:
-    """A server that runs, until it is ended or whoever started it is gone: `last` is what it gets then. Its calls
-    wait."""
+    """Runs a server until it is ended or the process that started it is gone: then it gets the signal `last`. Its calls
+    block."""
 
     def __init__(self, program: Sequence[str], log: Path, *, last: signal.Signals, **more: Any) -> None:
         """`more`: of `subprocess.Popen`."""
@@ -87,7 +87,8 @@ class Kept:
         return cls(process, int(await process.stdout.readline()), said)
 
     async def ended(self) -> int:
-        """Its exit code, as a shell tells it, when it is over and all that it said was told."""
+        """Waits until the program is over and all its output was passed on. Returns its exit code in the form of a
+        shell."""
         return await asyncio.shield(self._ended)
 
     async def stop(self, patience: float) -> int:

@@ -61,7 +61,8 @@ def check() -> None:
 
 
 class Cluster:
-    """The processes of ours. `over` gets an exit code when one ended before it was up, or from whoever wants an end."""
+    """Runs the processes of a local cluster. `over` gets an exit code if one ended before it was up, or if the cluster
+    shall end."""
 
     def __init__(self, settings: DevSettings, env: dict[str, str], say: Say, over: asyncio.Future[int]) -> None:
         self._settings = settings
@@ -154,7 +155,7 @@ async def cluster(settings: DevSettings, say: Say, over: asyncio.Future[int]) ->
 
 
 def _write(file: Path, variables: dict[str, str]) -> None:
-    """For a shell in which commands are to find this cluster."""
+    """Writes the variables with which the commands of a shell find this cluster."""
     file.unlink(missing_ok=True)
     file.touch(mode=0o600)
     file.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()))

@@ -84,7 +84,7 @@ class LocalNats:
             return False
 
     def kill(self) -> None:
-        """As a power cut would."""
+        """Kills the server, like a power cut."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:

@@ -68,7 +68,7 @@ class MountEntry(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def remembered_as(self) -> str:
-        """The key of the mounted place, the same under whatever local name."""
+        """The key of the mounted place. It does not depend on the local name."""
         target = self.target
         return json_values.digest([target.kind, target.rest, target.agent])
 
@@ -147,7 +147,8 @@ async def load_mounted(target: Target, root: Path, entries: list[MountEntry]) ->
 
 
 def left_out(agent: Agent[..., Any], error: DefinitionError) -> str:
-    """Why an agent of a mount cannot be here. Whoever mounts it does not write it, and gives it another name here."""
+    """Describes why an agent of a mount cannot be registered here. The owner of this server cannot change the agent,
+    only give it another name here."""
     key, why = agent.card.key, error.message
     if isinstance(error, NameTaken):
         why = f"there are two agents {key}; give the mount a `prefix`, or `as` where it has one agent"

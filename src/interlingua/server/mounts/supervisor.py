@@ -41,7 +41,7 @@ _SPACE = "mounts"  # of documents in the store: the cards of each mount
 
 
 class Supervised:
-    """One mount."""
+    """Keeps one mount: connects it, and registers its agents."""
 
     def __init__(self, engine: Engine, entry: MountEntry, settings: Mounting) -> None:
         self.entry = entry
@@ -121,7 +121,7 @@ class Supervised:
             await self._let_go(self._found)
 
     def look(self) -> None:
-        """Look at it now, whatever it was going to wait for."""
+        """Looks at the mount now, without waiting for the next planned try."""
         self._suspect = False
         self._look_again.set()
 
@@ -282,7 +282,8 @@ class Supervised:
         return offered
 
     def _dressed(self, real: Agent[..., Any]) -> Agent[..., Any]:
-        """An agent as it is registered here: with its name here, and whatever is behind it at the time."""
+        """Returns an agent in the form that is registered here: under its local name, with a handler that calls
+        whatever is behind it at the time."""
         made = copy.copy(real)
         made.card = self.entry.renamed(real.card)
         made.digest = json_values.digest(msgspec.to_builtins(made.card))
@@ -347,7 +348,8 @@ class Supervised:
         return self._found.get(key)
 
     async def _behind(self, key: str, begun: bool) -> Agent[..., Any]:
-        """The agent itself. A run that had begun waits for it, and others are told to come again later."""
+        """Returns the agent behind a mounted one. A run that had begun waits for it; other runs are refused as
+        unavailable for now."""
         real = self._real(key)
         if (self._closed or self.state == "up") and real is not None:
             return real  # closed: it is mounted no more, and a run that had begun can still be ended well
@@ -372,8 +374,9 @@ class Supervised:
         )
 
     def may_have(self, name: str) -> Unavailable | None:
-        """Why an agent is not known that may be one of this mount: it is down, and nobody has seen what it has. The
-        caller may be one who sees nothing of it, and hears no more than what was asked for."""
+        """Returns an error if an unknown agent may belong to this mount, because the mount is down and its agents were
+        never seen. The caller may not be allowed to see the mount, so the error says no more than the caller asked
+        for."""
         prefix = self.entry.prefix
         if not prefix or not name.startswith(prefix) or self.state == "up" or self._offered:
             return None
@@ -397,7 +400,7 @@ def _left_out(away: dict[str, str]) -> list[str]:
 
 
 class Mounts:
-    """All mounts of a server."""
+    """Holds all mounts of a server."""
 
     def __init__(self, engine: Engine, settings: Mounting | None = None) -> None:
         self._engine = engine

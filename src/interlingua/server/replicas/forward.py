@@ -173,7 +173,7 @@ class _Body:
         self.begun = False  # it comes in pieces, and some of them were sent: it cannot be sent again
 
     async def again(self) -> Message:
-        """As the server's own `receive`, for who answers here after all."""
+        """Acts as the server's own `receive` if the request is answered here after all."""
         if self._first is not None:
             message, self._first = self._first, None
             return message
@@ -209,7 +209,7 @@ class _Body:
             self._whole.set()
 
     async def left(self) -> None:
-        """Until the client is gone."""
+        """Waits until the client is gone."""
         await self._whole.wait()
         while not self._gone.is_set():
             if (await self._receive())["type"] == "http.disconnect":
