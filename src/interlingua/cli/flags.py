@@ -27,8 +27,8 @@ _PANELS = {
 
 
 class SettingsCommand(TyperCommand):
-    """A command that also has a flag for every setting; `given` tells what they were set to. There are many of them,
-    and mostly another command is wanted: they are made when somebody asks."""
+    """A command that also has a flag for every setting; `given` returns their values. The flags are many and most calls
+    are of another command, so they are made when first needed."""
 
     _own: list[Any]
     _made: list[Any] | None
@@ -83,7 +83,7 @@ def _flags(has: Callable[[str], bool]) -> list[Any]:
 
 
 def _quick(option: Any) -> Any:
-    """One of which nothing is made where it was not given: Typer (0.29) has a validator built for every option of a
+    """Skips the processing of an option that was not given. Typer (0.29) builds a validator for every option of a
     command, which for all of these takes as long as everything else at the start of a server."""
     process = option.process_value
 

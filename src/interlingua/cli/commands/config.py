@@ -145,7 +145,7 @@ def init(
 
 
 def _files_with_agents(folder: Path) -> list[str]:
-    """By what they look like: nothing is run for that."""
+    """Finds Python files that look as if they define agents. Runs none of them."""
     marks = re.compile(r"^\s*@(\w+\.)?agent\b", re.MULTILINE)
     found = []
     for path in sorted(folder.glob("*.py")):

@@ -129,7 +129,7 @@ def _farewell(*, stays: bool) -> None:
 
 
 async def _stay(address: str) -> None:
-    """Leave everything up for whoever wants to try, with a table of the doors."""
+    """Prints a table of the doors, and leaves everything running for people who want to try it."""
     import asyncio
     import signal
 

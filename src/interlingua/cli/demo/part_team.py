@@ -57,7 +57,7 @@ async def with_team(wire: Wire, folder: Path | None, store: Path) -> int:
 
 
 class Says:
-    """Answers in place of somebody at the terminal."""
+    """Answers in place of a person at the terminal."""
 
     def __init__(self, screen: Any) -> None:
         self._screen = screen

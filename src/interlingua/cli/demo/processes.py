@@ -1,4 +1,4 @@
-"""The example agents, in an installed package or beside a checkout's sources, and servers of them as processes."""
+"""Finds the example agents, in an installed package or beside a checkout's sources, and serves them in processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def example(name: str) -> Path:
 
 
 def project(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Copies of examples, in a folder that becomes a project: installed ones belong to nobody."""
+    """Copies examples into a folder that becomes a project. Installed examples belong to no project."""
     (folder / CONFIG).write_text('project = "demo"\n')
     return [Path(shutil.copy(example(name), folder)) for name in names]
 
@@ -63,7 +63,7 @@ def copy_team(name: str, to: Path) -> Path:
 
 
 def free_port(wanted: int = USUAL) -> int:
-    """The port that is wanted, or 0 (any) where somebody has it."""
+    """Returns the wanted port, or 0 (any) if it is taken."""
     with socket.socket() as trying:
         trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -74,7 +74,7 @@ def free_port(wanted: int = USUAL) -> int:
 
 
 class Process:
-    """`interlingua serve` in a process of its own, which ends with ours."""
+    """Runs `interlingua serve` in a process of its own, which ends with this one."""
 
     def __init__(self, targets: Sequence[str], store: Path, port: int = 0, log: LogFormat = LogFormat.JSON) -> None:
         self._targets = targets
@@ -141,11 +141,11 @@ class Process:
             self._said.append(line.decode(errors="replace").strip())
 
     async def kill(self) -> None:
-        """As a power cut would: nothing is finished, nothing is said."""
+        """Kills the process, like a power cut: it finishes nothing and says nothing."""
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> None:
-        """As Ctrl-C would."""
+        """Stops the process in the way of Ctrl-C."""
         await self._end(signal.SIGTERM)
 
     async def _end(self, how: signal.Signals) -> None:

@@ -30,7 +30,7 @@ class Wire:
     async def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, *, refused: bool = False
     ) -> Any:
-        """One request, and its answer as JSON. `refused`: the answer is an error with HTTP status 400."""
+        """Sends a request and returns its answer as JSON. `refused`: expects an error with HTTP status 400."""
         self.shown(method, path, body, headers)
         return await self.quietly(method, path, body, headers, (400,) if refused else (200, 202))
 
@@ -74,7 +74,7 @@ def say(title: str, text: str) -> None:
 
 
 def command(*lines: str) -> None:
-    """A line for our own program, or several that pass on what they say to the next."""
+    """Prints a line that runs this program, or several joined by pipes."""
     prompt(" | ".join(f"{program()} {line}" for line in lines))
 
 
@@ -94,7 +94,7 @@ def path(file: Path) -> str:
 
 
 def prompt(line: str) -> None:
-    """A line that is carried out, and that whoever reads it can carry out as well."""
+    """Prints a line that the demo carries out, so that a reader can paste it."""
     from rich.text import Text
 
     from ...terminal.console import error_console

@@ -243,7 +243,7 @@ async def _asked(engine: Engine, part: str) -> QuestionRecord:
 
 
 async def nobody_runs(engine: AnyEngine, run: str) -> bool:
-    """Returns whether a run that has not ended stays as it is until somebody resumes it by hand."""
+    """Returns whether a run that has not ended stays as it is until a person resumes it by hand."""
     return await engine.runs.is_abandoned(run)
 
 

@@ -32,7 +32,7 @@ _STYLES = {"answered": "green", "withdrawn": "dim", "expired": "red", "reminded"
 
 
 async def watch(engine: AnyEngine, where: QuestionFilter, caller: Caller | None, *, json: bool) -> ExitCode:
-    """Until Ctrl-C."""
+    """Prints the news of questions until Ctrl-C."""
     async with Interrupts() as interrupts:
         watching = asyncio.ensure_future(Watch(engine, where, caller, json).run())
         stop = asyncio.ensure_future(interrupts.pressed.wait())
@@ -100,7 +100,7 @@ class Watch:
 
 
 def _when(news: News, record: QuestionRecord) -> int:
-    """When it happened."""
+    """Returns the time at which the news happened."""
     times = {"open": None, "asked": None, "reminded": record.reminded_at}
     return times.get(news, record.closed_at) or record.question.asked_at
 

@@ -47,7 +47,8 @@ def advised(team: Team, folder: Path, problem: Problem) -> Advised:
 
 
 def _advice(team: Team, problem: Problem) -> str:
-    """By the place of what is wrong, and what the team has there: the message says what, this says what then."""
+    """Returns the remedy for a problem, by its place and by what the team has there. The message itself only names the
+    problem."""
     config = team.file or "team.toml"
     if problem.file == team.file and (told := _advice_for_team(team, problem, config)):
         return told
@@ -134,7 +135,8 @@ class Thinks(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def thinkers(team: Team, folder: Path, model: str | None = None) -> dict[str, Thinks]:
-    """As `app.teams` chooses; `model` is the one that the command line gives for all who name none."""
+    """Returns the implementation of each member, chosen as `app.teams` chooses it. `model` is the one that the command
+    line gives to all members that name none."""
     beside = dict(_beside(folder))
     found: dict[str, Thinks] = {}
     for manifest in team.manifests.values():
@@ -149,7 +151,7 @@ def thinkers(team: Team, folder: Path, model: str | None = None) -> dict[str, Th
 
 
 def unthought(team: Team, folder: Path, model: str | None = None) -> list[Problem]:
-    """Members for which nobody thinks: with them the team cannot be loaded."""
+    """Lists the members without an implementation: with them the team cannot be loaded."""
     found: list[Problem] = []
     for id_, one in thinkers(team, folder, model).items():
         file = team.manifests[id_].file
@@ -168,7 +170,8 @@ def _no_handler(handler: str, folder: Path) -> str:
 
 
 def _beside(folder: Path) -> Iterator[tuple[str, str]]:
-    """Agents in the Python file beside the manifests. It is read and not run: a check should have no effects."""
+    """Yields the agents in the Python file beside the manifests. Reads the file without running it: a check should have
+    no effects."""
     try:
         tree = ast.parse((folder / HANDLERS).read_bytes())
     except (OSError, SyntaxError, ValueError):

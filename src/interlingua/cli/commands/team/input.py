@@ -129,7 +129,8 @@ class Answering:
         raise wrong
 
     def _verdict(self, line: str) -> Any:
-        """Only the word approves, and it approves what was shown: nobody has to type its hash."""
+        """Reads a verdict. Only the word `approve` approves, and it approves the result that was shown: a person need
+        not type its hash."""
         if line.startswith("{"):
             return typed_answers.answer_from(self._schema, self._options, line)
         word, _, text = line.partition(" ")
@@ -215,7 +216,7 @@ class Typed:
         self._screen.again()
 
     async def ask(self, question: Question) -> Any:
-        """Raises EOFError where nobody will say."""
+        """Asks the question until the answer is valid. Raises EOFError if no more lines can come."""
         await self._catch_up()
         forget_typed()
         answering = Answering(question)

@@ -154,9 +154,9 @@ class Owner:
 async def follow(
     engine: Engine, root: str, screen: Screen, *, interrupts: Interrupts, ask: bool, asker: Asker | None = None
 ) -> tuple[ExitCode, Tree]:
-    """Show a task from its beginning to its end, or until it waits for what nobody here can answer.
+    """Shows a task from its beginning to its end, or until it waits for an answer that cannot be given here.
 
-    `interrupts`: end the task; `ask`: whoever sits at the terminal; `asker`: somebody else, in their place.
+    `interrupts`: end the task; `ask`: the person at the terminal answers; `asker`: answers in that person's place.
     """
     tree = Tree(engine, root, screen)
     typed = Typed(screen, Owner(engine, root, screen).act, tree.catch_up) if ask else None
