@@ -50,7 +50,7 @@ _LONG = 12  # lines of a diff, a tool's output or an artifact
 
 
 def clean(text: str) -> str:
-    """Without what moves cursors, changes colours or turns the direction of writing."""
+    """Removes characters that move cursors, change colours or turn the direction of writing."""
     return _CONTROL.sub("", text)
 
 
@@ -70,7 +70,7 @@ def error_console() -> Console:
 
 
 def note(text: str) -> None:
-    """A remark of ours, on stderr."""
+    """Prints a remark of the program on stderr."""
     error_console().print(Text(clean(text), "dim"), soft_wrap=True)
 
 

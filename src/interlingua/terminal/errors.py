@@ -103,7 +103,7 @@ def complain(message: str, hint: str = "") -> None:
 
 
 def surprise(error: Exception) -> ExitCode:
-    """A bug of ours: say so, without a wall of text."""
+    """Reports an unexpected error as a bug of the program, in one line unless in debug mode."""
     if debugging():
         import traceback
 

@@ -64,7 +64,7 @@ def age(time: int, now: int) -> str:
 
 
 def until(time: int, now: int) -> str:
-    """When something is due, as one would say it."""
+    """Describes when something is due, in words."""
     if time <= now:
         return f"due {ago(time, now)}"
     seconds = -(-(time - now) // 1_000_000)
@@ -85,7 +85,7 @@ def span(microseconds: int) -> str:
 
 
 def plain(thing: Run | Thread | Question | Checkpoint) -> dict[str, Any]:
-    """As JSON, with times that programs can read."""
+    """Returns the object as JSON, with times that programs can read."""
     data: dict[str, Any] = msgspec.to_builtins(thing)
     _write_times(data)
     for question in data.get("questions", []):

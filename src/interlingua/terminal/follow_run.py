@@ -37,12 +37,14 @@ T = TypeVar("T")
 
 
 class Watch:
-    """asker: who answers; None: nobody here.
-    leave_waiting: where nobody can be asked, a question ends the watch, and the run waits.
-    owned: Ctrl-C cancels the run, also one that came before the watch began; None: it only ends the watch.
-    how: how a question that is left open is answered later.
+    """Follows a run and shows it on a view, until the run ends or the watch does.
 
-    An engine that only reads is enough where nobody answers, and nothing is owned.
+    asker: answers questions; None: questions are not answered here.
+    leave_waiting: without an asker, a question ends the watch, and the run waits.
+    owned: Ctrl-C cancels the run, also one that came before the watch began; None: it only ends the watch.
+    how: describes how to answer an open question later.
+
+    A read-only engine is enough if there is no asker and the run is not owned.
     """
 
     def __init__(

@@ -217,7 +217,8 @@ def _text(delta: Any) -> str:
 
 
 def plain(entry: Entry) -> dict[str, Any]:
-    """As programs read it: the question itself, and around it what became of it and who has to do with it."""
+    """Returns an entry for programs: the question itself, and around it its state, its answer and the people and agents
+    concerned."""
     record = entry.record
     answer = record.answer
     told: dict[str, Any] = {

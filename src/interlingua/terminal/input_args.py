@@ -92,7 +92,8 @@ async def input_of(card: AgentCard, given: str | None, *, ask: bool) -> dict[str
 
 
 def _required_only(card: AgentCard) -> dict[str, Any]:
-    """Only what must be said is asked for; the rest has its defaults."""
+    """Returns the input schema with its required members only, so that nothing else is asked for; the rest has its
+    defaults."""
     needed = card.input.get("required", [])
     properties = {name: schema for name, schema in card.input.get("properties", {}).items() if name in needed}
     return {**card.input, "properties": properties}

@@ -77,17 +77,16 @@ def is_gone(fd: int) -> bool:
 
 
 class Interrupts:
-    """While it is entered: the first Ctrl-C or SIGTERM sets `pressed`, the second leaves at once.
+    """Handles interrupts inside its context: the first Ctrl-C or SIGTERM sets `pressed`, the second leaves at once.
 
-    It is entered before there is anything to be ended: what came earlier ends the command, and what comes later is not
-    lost.
+    The context begins before there is anything to end: a signal before it ends the command, and none after it is lost.
     """
 
     def __init__(
         self, engine: Engine | None = None, *, hangup: bool = False, folder: Path | None = None
     ) -> None:  # fmt: skip
         """`engine`: its runs are handed back when the process leaves at once. `hangup`: SIGHUP counts, too, unless the
-        process is to outlive its terminal. `folder`: removed when the process leaves at once."""
+        process outlives its terminal. `folder`: removed when the process leaves at once."""
         self.pressed = asyncio.Event()
         self._hangup = hangup and not Signals.outlives_terminal()
         self._signals = Signals(self.pressed.set, hangup=self._hung_up if self._hangup else None)

@@ -29,17 +29,17 @@ class View(Protocol):
         """Voids the output that was emitted; `output` is what still stands."""
 
     def make_room(self) -> None:
-        """Something else is about to write to the terminal."""
+        """Prepares for other text that is about to be written to the terminal."""
 
     def aside(self, text: str) -> None:
-        """A remark of ours."""
+        """Shows a remark of the program."""
 
     def waits(self, questions: list[Question], how: str) -> None:
-        """Nobody can be asked here."""
+        """Shows open questions that cannot be asked here."""
 
 
 class JsonView:
-    """One JSON object per event and line."""
+    """Prints each event as a line of JSON."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
@@ -65,7 +65,7 @@ class JsonView:
 
 
 class TextView:
-    """Text as it comes, and the agent's doings beside it."""
+    """Prints the text of a run as it comes, and the agent's other activity beside it."""
 
     def __init__(
         self, card: AgentCard | None, out: TextIO | None = None, *, crash_site: CrashSite | None = None

@@ -50,7 +50,8 @@ def finish(work: Coroutine[Any, Any, int | None]) -> int:
 
 
 def _run(work: Coroutine[Any, Any, int | None]) -> int | None:
-    """As `asyncio.run`. What agents leave on the event loop, as a callback or a timer, does not end it by sys.exit."""
+    """Runs a coroutine like `asyncio.run`. A sys.exit in a callback or timer that an agent leaves on the event loop
+    does not end the loop."""
     main: asyncio.Task[Any] | None = None
 
     async def begin() -> int | None:

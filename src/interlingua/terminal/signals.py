@@ -23,9 +23,9 @@ HANGUP = signal.SIGHUP
 
 
 class Signals:
-    """While it is entered: the first signal calls `first`, the second leaves at once.
+    """Handles signals inside its context: the first signal calls `first`, the second leaves at once.
 
-    Plain signal handlers rather than the loop's: they also work while an agent keeps the event loop busy.
+    Uses plain signal handlers rather than the loop's: they also work while an agent keeps the event loop busy.
     """
 
     def __init__(self, first: Callable[[], None], *, hangup: Callable[[], bool] | None = None) -> None:

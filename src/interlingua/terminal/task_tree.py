@@ -18,7 +18,7 @@ _STYLES = {"succeeded": "green", "failed": "red", "timed_out": "red", "cancelled
 
 
 def plain(branch: Branch) -> dict[str, Any]:
-    """As JSON, with times that programs can read."""
+    """Returns the tree as JSON, with times that programs can read."""
     data: dict[str, Any] = msgspec.to_builtins(branch)
     stack: list[dict[str, Any]] = [data]
     while stack:

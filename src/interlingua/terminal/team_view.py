@@ -67,7 +67,7 @@ class Who(NamedTuple):
 
 
 class Conversation:
-    """Lines for people, out of the events of a task's runs. What stands on several logs is told once."""
+    """Turns the events of a task's runs into lines for people. An event that stands on several logs makes one line."""
 
     def __init__(self, root: str) -> None:
         self.label = ""  # of the whole task, once it has begun
@@ -139,9 +139,10 @@ class Conversation:
             yield from self._said(said)
 
     def _review(self, run: str, request: RunRequest) -> Said | None:
-        """A review that nobody asked for but the engine: on no log is it said before it is over, if ever.
+        """Returns the message that asks for a review which only the engine started: no log has it before the review is
+        over, if ever.
 
-        Where an agent proposes what it did, that is part of the conversation already.
+        If an agent proposes its own result, that is part of the conversation already.
         """
         authority, review = request.authority, request.assignment.review if request.assignment is not None else None
         if authority is None or review is None or run in self._proposed or not request.agent.endswith("/review"):
@@ -224,7 +225,8 @@ def form_of(said: Said) -> str:
 
 
 def _was_held(said: Said) -> bool:
-    """Said while a result was in review: at once on the sender's log, and on the team's when that was approved."""
+    """Returns whether a message was sent while a result was in review: it is on the sender's log at once, and on the
+    team's log after the approval."""
     return said.held or said.time is not None
 
 
@@ -256,7 +258,7 @@ def handled(decision: ErrorHandled) -> str:
 
 
 def attachment(part: Part) -> Text:
-    """One line for what is attached to a message."""
+    """Renders an attachment of a message as one line."""
     match part:
         case ToolResultPart(server=server, tool=tool, result=result, failed=failed, meta=meta):
             name = f"{server}.{tool}" if server else tool

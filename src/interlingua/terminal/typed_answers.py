@@ -59,7 +59,7 @@ class Fields(msgspec.Struct, frozen=True):
 
 
 class Anything(msgspec.Struct, frozen=True):
-    """Nothing simpler than JSON will do."""
+    """An answer that needs free JSON."""
 
 
 Shape = YesNo | Pick | Fields | Anything
