@@ -72,7 +72,8 @@ def described_editor(result: dict[str, Any], target: str) -> Spoken:
 
 
 def _editor_agents(result: dict[str, Any]) -> list[Listed]:
-    """The agents between which a session at one of ours can choose. Others tell of theirs in a session alone."""
+    """Returns the agents that a session can choose on an Interlingua server. Other servers list theirs only in a
+    session."""
     told = [object_of(one) for one in list_of(object_of(result.get("_meta")).get(wire.META_AGENTS))]
     names = [text_of(one.get("name")) for one in told]
     keys = [f"{name}@{text_of(one.get('version'))}" for name, one in zip(names, told, strict=True)]

@@ -69,7 +69,8 @@ async def _spoken(text: str, headers: dict[str, str] | None) -> tuple[list[Spoke
 
 
 async def detected(url: str, headers: dict[str, str] | None = None) -> Spoken:
-    """The protocol to speak at an address that names none. Raises Unavailable where there is none of ours."""
+    """Returns the protocol to speak at an address that names none. Raises Unavailable if it speaks none that
+    Interlingua does."""
     from .at_address import look
 
     found, odd = await look(url, headers)

@@ -29,7 +29,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Spoken(msgspec.Struct, kw_only=True):
-    """One protocol that is spoken there."""
+    """A protocol that the server speaks, and the facts about the server that it shows."""
 
     protocol: str
     target: str | None  # what to give to `interlingua run`; None where we cannot

@@ -41,7 +41,7 @@ async def look(command: list[str], shown: str, patience: float = 10.0) -> tuple[
 
 
 class _Asked(Pipes):
-    """Keeps what it is told, to know it again."""
+    """Keeps the messages that it sends, to recognize their echo."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -120,7 +120,8 @@ async def _mcp(pipes: Pipes, shown: str) -> Spoken | None:
 
 
 async def _cap(pipes: Pipes, shown: str) -> Spoken | None:
-    """A message to nobody in particular: whoever speaks CAP answers it in CAP, if only with an error."""
+    """Sends a message to a recipient that does not exist: a program that speaks CAP answers it in CAP, if only with an
+    error."""
     pipes.send({
         "type": "message", "task_id": "T0", "sender_id": "user", "recipient_id": "nobody", "content": "who is there?",
     })  # fmt: skip
