@@ -57,5 +57,5 @@ class Channel(Protocol):
         ...
 
     async def close(self) -> None:
-        """Send what is queued, as far as the peer takes it soon, and let go."""
+        """Sends what is queued, as far as the peer takes it soon, and closes the channel."""
         ...

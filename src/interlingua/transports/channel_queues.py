@@ -59,7 +59,7 @@ class Queues:
     # -- for those below ----------------------------------------------------------------------------------
 
     def _take(self, frame: bytes) -> None:
-        """Something came. Whoever reads waits for `_in_room` before it reads on."""
+        """Queues a frame that came. The code that reads frames waits for `_in_room` before it reads on."""
         self._in.append(frame)
         self._in_bytes += len(frame)
         if self._in_bytes > _HIGH:

@@ -36,8 +36,8 @@ async def answers(asked: AbstractAsyncContextManager[httpx2.Response], *, whole:
 
 
 class Pulse:
-    """Tells when a server is gone that hangs. Its agents may be quiet for as long as they like. A server of ours says
-    something every 15 seconds wherever a stream is open, and is not asked."""
+    """Reports a server that hangs as lost. Its agents may be quiet for as long as they like. An Interlingua server
+    sends something every 15 seconds on every open stream, so it need not be asked."""
 
     def __init__(self, ask: Callable[[], Awaitable[None]], lost: Callable[[str], None]) -> None:
         self._ask = ask  # raises ConnectionError where nobody answers
@@ -47,7 +47,7 @@ class Pulse:
         self._feeling: asyncio.Task[None] | None = None
 
     def heard(self) -> None:
-        """Something came of the server, of whatever kind."""
+        """Notes that something came from the server, of whatever kind."""
         self._heard = self._loop.time()
 
     def begin(self) -> None:

@@ -62,7 +62,8 @@ def decode(data: bytes | str, *, numbers: Numbers = "null") -> Any:
 
 
 def decode_as(data: bytes | str, read: Callable[[bytes | str], T], *, numbers: Numbers = "null") -> T:
-    """As `decode`, for the decoder of a type. Raises msgspec.ValidationError for what does not fit the type."""
+    """Decodes like `decode`, with the decoder of a type. Raises msgspec.ValidationError for values that do not fit the
+    type."""
     try:
         return read(data)
     except msgspec.ValidationError as error:
@@ -79,7 +80,8 @@ def clean(data: bytes | str) -> bytes:
 
 
 def decode_pieces(data: bytes | str, is_piece: Callable[[Any], bool]) -> Any:
-    """As `decode`; where the value is a piece of a stream, halves of characters are kept for `PairJoiner` to join."""
+    """Decodes like `decode`. If the value is a piece of a stream, halves of characters are kept for `PairJoiner` to
+    join."""
     try:
         return _decode(data)
     except (ValueError, RecursionError):

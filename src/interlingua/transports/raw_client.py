@@ -111,7 +111,7 @@ class Http:
         self, method: str, path: str, body: Any = None, *, content: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> Answer:  # fmt: skip
-        """One request; `body` is sent as JSON, `content` as it is."""
+        """Sends a request and returns its answer; `body` is sent as JSON, `content` as it is."""
         if body is not None:
             content = json.dumps(body).encode()
             headers = {"content-type": "application/json", **(headers or {})}
@@ -246,7 +246,7 @@ class Heard:
         self._news = asyncio.Condition()
 
     async def take(self, line: bytes) -> None:
-        """Something came."""
+        """Takes a line or frame that came."""
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
@@ -265,10 +265,10 @@ class Heard:
             self._news.notify_all()
 
     def came(self, message: dict[str, Any]) -> None:
-        """A message came, and is in `messages`: for those who answer at once."""
+        """Handles a message that was added to `messages`: overridden by classes that answer at once."""
 
     async def end(self) -> None:
-        """Nothing more will come."""
+        """Notes that nothing more will come."""
         async with self._news:
             self.ended = True
             self._news.notify_all()

@@ -25,7 +25,8 @@ def use(tap: Tap | None) -> None:
 
 
 def hooks() -> dict[str, list[Any]]:
-    """For an HTTP client: requests and answers as one message each. Event streams are shown by whoever reads them."""
+    """Returns the hooks that record an HTTP client: requests and answers as one message each. The code that reads an
+    event stream records its events."""
     tap = current
     if tap is None:
         return {}
@@ -44,7 +45,7 @@ def hooks() -> dict[str, list[Any]]:
 
 
 def event(data: str) -> None:
-    """One event of a stream."""
+    """Records one event of a stream."""
     if current is not None:
         current.received(data.encode(errors="replace"))
 

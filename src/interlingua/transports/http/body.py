@@ -60,7 +60,7 @@ def trace(request: Request) -> trace_context.Carrier | None:
 
 
 def trace_of(headers: list[tuple[bytes, bytes]]) -> trace_context.Carrier | None:
-    """As `trace`, from the headers as they came. Several of one name are one list."""
+    """Reads a trace context like `trace`, from raw headers. Several headers of one name are one list."""
     found: dict[str, str] = {}
     for key, value in headers:
         name = _TRACE.get(key)
@@ -126,7 +126,7 @@ def _too_large(began: bytes, limits: HttpLimits) -> Invalid:
 
 
 def _unread(error: Invalid, body: bytes) -> Invalid:
-    """An error that knows what came, for whoever looks for an id in it."""
+    """Attaches the unread body to an error, for code that looks for a request id in it."""
     error.refused_message = body
     return error
 

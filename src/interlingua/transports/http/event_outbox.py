@@ -105,7 +105,7 @@ class Outbox:
         await self._room.wait()
 
     def finish(self) -> None:
-        """Nothing more will come: readers get what waits, and then the end."""
+        """Closes the outbox: readers get the waiting messages, and then the end."""
         self._finished = True
         self._room.set()
         if self.reader is not None:
@@ -172,7 +172,7 @@ class Outbox:
             self.reader = None
 
     def discard(self) -> None:
-        """Nobody will read what waits."""
+        """Drops the waiting messages and closes the outbox: no reader will come for them."""
         self._waiting.clear()
         self._wait(-self.waiting)
         self.finish()

@@ -126,8 +126,8 @@ class PiecesStream(EventStream):
 
 
 def in_pieces(events: list[T], encoded: Callable[[T], bytes]) -> Iterator[list[bytes]]:
-    """Events as pieces of a stream, each alone in a list. Both lists are to be emptied: whoever passes a piece on to a
-    slow reader does not hold it."""
+    """Yields events as pieces of a stream, each alone in a list. Both lists are emptied, so that a slow reader does not
+    make the caller hold a piece."""
     events.reverse()
     while events:
         piece = [encoded(events.pop())]

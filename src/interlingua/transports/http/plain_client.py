@@ -33,7 +33,8 @@ Head = tuple[int, list[tuple[bytes, bytes]], httpx2.AsyncByteStream, dict[str, A
 
 
 def transport(verify: ssl.SSLContext | bool = True) -> httpx2.AsyncBaseTransport | None:
-    """For `httpx2.AsyncClient(transport=…)`. None where the environment names proxies: httpx2 knows those."""
+    """Returns a transport for `httpx2.AsyncClient(transport=…)`. None if the environment names proxies: httpx2 handles
+    those."""
     return None if _proxies() else Plain(verify)
 
 
@@ -42,16 +43,16 @@ def _proxies() -> bool:
 
 
 def let_end(response: httpx2.Response) -> None:
-    """All that matters of this answer has been read. Where its end is still on the way, the connection waits for it
-    and is used again, instead of being cut."""
+    """Marks an answer as read as far as it matters. If its end is still on the way, the connection waits for it and is
+    used again, instead of being cut."""
     last_words = response.extensions.get("let_end")
     if last_words is not None:
         last_words()
 
 
 class Shared:
-    """One client for all runs of a mount, in one event loop. One that goes the way of httpx2 holds connections of its
-    own, which must be closed: then each run has its own."""
+    """Shares one client among all runs of a mount, in one event loop. A client that uses httpx2's own transport holds
+    connections that must be closed: then each run has its own client."""
 
     def __init__(self, make: Callable[[], httpx2.AsyncClient], base: str) -> None:
         self._make = make
@@ -119,7 +120,7 @@ class Whole:
 
 
 class Sent:
-    """A request that is on its way. Its answer is taken by `whole` where all of it comes at once, or else by `head`."""
+    """A request under way. `whole` returns its answer if all of it comes at once; else `head` does."""
 
     __slots__ = ("_line", "_lines", "_read")
 
@@ -156,7 +157,7 @@ class Sent:
         return line.status, line.headers, answer, extensions
 
     def cut(self) -> None:
-        """Nobody wants the answer any more."""
+        """Cuts the connection, as the answer is not wanted any more."""
         self._line.cut()
 
 
@@ -221,7 +222,7 @@ class _Answer(httpx2.AsyncByteStream):
 
 
 class _Line(asyncio.Protocol):
-    """One connection. One request after the other."""
+    """A connection that carries one request after the other."""
 
     def __init__(self, place: tuple[str, int]) -> None:
         self.place = place
@@ -388,7 +389,7 @@ def _late(waiter: asyncio.Future[None]) -> None:
 
 
 class _Lines:
-    """The connections of an event loop that nobody uses now. What is left of them ends with the loop."""
+    """Keeps the unused connections of an event loop. They end with the loop."""
 
     def __init__(self) -> None:
         self._idle: dict[tuple[str, int], deque[_Line]] = {}
@@ -432,7 +433,7 @@ class _Lines:
             self._sweeping = loop.call_later(_IDLE / 2, self._sweep)
 
     def linger(self, line: _Line) -> None:
-        """Until its answer is complete. What has not come by then is not worth a connection."""
+        """Keeps a connection until its answer is complete. If that takes too long, cuts it."""
 
         def ended() -> None:
             self._lingering.pop(line).cancel()

@@ -48,7 +48,7 @@ class ConnectionLost(ConnectionError):
 
 
 class Answer:
-    """An answer, and what shall happen right after it has been sent, before anything else is."""
+    """An answer, and a function to call right after it has been sent, before anything else is."""
 
     __slots__ = ("result", "then")
 
@@ -153,7 +153,8 @@ class Connection:
             self._forget(id_)
 
     def let_go(self) -> None:
-        """All is asked and answered: who handles this connection, and holds on to it, is free."""
+        """Drops the handler, so that it can be freed while the connection lives on. All requests are asked and
+        answered."""
         self.handler = _NOBODY
 
     def _take_back(self, id_: Id, about: Id | None = None) -> None:
@@ -169,9 +170,9 @@ class Connection:
         self._send(self.rpc.notify(method, params), about)
 
     async def batch(self, calls: Iterable[tuple[str, Any, bool]], *, timeout: float | None = None) -> list[Any]:
-        """Send one array, and wait for all answers: results, and RpcErrors in the places of those that failed.
+        """Sends one array, and waits for all answers: results, and RpcErrors in the places of those that failed.
 
-        A peer that does not take arrays answers with an error for nobody: then all of them have failed with it.
+        A peer that does not take arrays answers with an error without an id: then all requests have failed with it.
         """
         if self.lost or self._ended:
             raise ConnectionLost("a batch: the peer is gone")
@@ -219,10 +220,10 @@ class Connection:
     # -- being asked --------------------------------------------------------------------------------------
 
     async def run(self, *, linger: float = 0.0) -> None:
-        """Serve the connection until the peer has gone; then end everything that belongs to it.
+        """Serves the connection until the peer has gone; then ends everything that belongs to it.
 
-        A peer may close its side and still read ours, as a shell does that pipes a file into us: requests that are
-        open then have `linger` seconds to be answered.
+        A peer may close its side and still read the answers, as a shell does that pipes a file into this program: open
+        requests then have `linger` seconds to be answered.
         """
         try:
             while frames := await self.channel.receive():
@@ -240,8 +241,8 @@ class Connection:
             await self.close()
 
     async def take(self, frame: bytes) -> None:
-        """One frame of the peer, and the beginning of what it asks for. For transports without one stream of frames;
-        `run` does this for the others."""
+        """Takes a frame of the peer, and waits until the work that it asks for has begun. For transports without one
+        stream of frames; `run` does this for the others."""
         await self._take(frame)
         if self._beginning:
             await self._begun()
@@ -292,7 +293,8 @@ class Connection:
         self._send_all()
 
     def _refused(self, error: RpcError) -> None:
-        """The peer could not read something. All that we send can be read, except an array by those who take none."""
+        """Handles an error without an id: the peer could not read a message. Everything that this side sends can be
+        read, except an array by a peer that takes none."""
         if self._batches:
             for id_ in self._batches[0]:
                 self._settle(id_, None, error)
@@ -320,7 +322,8 @@ class Connection:
         return calls
 
     async def _begin_all(self) -> None:
-        """Nothing more comes. Of a task that is cancelled before it has begun nothing would ever run."""
+        """Lets all waiting tasks begin when no more frames come. A task that is cancelled before it begins would run
+        nothing."""
         if self._beginning:
             await self._begun()
 

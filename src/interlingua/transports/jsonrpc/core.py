@@ -123,7 +123,7 @@ class Notice(msgspec.Struct, gc=False):
 
 
 class Reply(msgspec.Struct, gc=False):
-    """The peer's answer to a request of ours that is open."""
+    """The peer's answer to an open request of this side."""
 
     id: Id
     result: Any = None
@@ -137,7 +137,7 @@ class CancelWanted(msgspec.Struct, gc=False):
 
 
 class Refused(msgspec.Struct, gc=False):
-    """The peer could not read something that we sent; it cannot say what."""
+    """An error of the peer without an id: it could not read a message, and cannot name it."""
 
     error: RpcError
 
@@ -160,7 +160,7 @@ class Batch:
 
 
 class Rpc:
-    """One connection. `receive` gives what came; `sends` collects what must go out because of it."""
+    """The state of one connection. `receive` returns what came; `sends` collects the frames to send because of it."""
 
     def __init__(
         self,
@@ -374,7 +374,7 @@ class Rpc:
         self._next = max(self._next, number)
 
     def request(self, method: str, params: Any = None) -> tuple[Id, bytes]:
-        """A request of ours: its id, and the frame."""
+        """Makes a request: returns its id, and the frame."""
         self._next += 1
         id_ = self._next
         frame = _encoded(_message(method, params, id_))
@@ -385,7 +385,7 @@ class Rpc:
         return _encoded(_message(method, params))
 
     def cancel(self, id_: Id) -> bytes | None:
-        """Take back a request of ours. The peer still answers it; until then it stays open."""
+        """Makes the frame that cancels a request of this side. The peer still answers it; until then it stays open."""
         if self._cancel is None or id_ not in self._ours:
             return None
         return self.notify(self._cancel[0], {self._cancel[1]: id_})
@@ -395,7 +395,8 @@ class Rpc:
         self._ours.discard(id_)
 
     def batch(self, calls: Iterable[tuple[str, Any, bool]]) -> tuple[list[Id], bytes]:
-        """One array of (method, params, whether an answer is wanted): the ids of the requests, and the frame.
+        """Makes one array of (method, params, whether an answer is wanted): returns the ids of the requests, and the
+        frame.
 
         Many peers of today end the connection at an array: send one only to those that are known to take it.
         """
@@ -432,7 +433,7 @@ def _encoded(message: Any) -> bytes:
 
 
 def _failure(id_: Id | None, error: RpcError) -> bytes:
-    """An error as it goes out, whatever it holds: there must be an answer."""
+    """Encodes an error whatever it holds: a request must have an answer."""
     try:
         return _encoded({"jsonrpc": "2.0", "id": id_, "error": error.plain()})
     except Exception:  # its data is not JSON

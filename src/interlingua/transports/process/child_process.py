@@ -70,7 +70,7 @@ def words_of(command: str, kind: str) -> list[str]:
 
 
 class Guard:
-    """Sees to it that the group of a process ends with ours, however ours ends."""
+    """Ends the group of a process when this process ends, however that happens."""
 
     def __init__(self, group: int) -> None:
         self._group = group
@@ -131,7 +131,7 @@ class Output:
 
 
 class Child:
-    """One process that lives. Made by `start`."""
+    """A running child process. `start` makes it."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class Child:
         return self._process.returncode
 
     async def how_it_ended(self) -> str:
-        """For an error message: its exit status, and what it said last on stderr."""
+        """Describes the end for an error message: the exit status, and the last lines on stderr."""
         with contextlib.suppress(TimeoutError):  # these come a moment after its output has ended
             async with asyncio.timeout(_SOON):
                 await self._process.wait()
@@ -227,7 +227,7 @@ class Child:
             self._log.info("agent %d: %s", self.pid, text)
 
     async def _wait(self) -> None:
-        """When it exits by itself, what it has started ends with it, and so does the channel."""
+        """Waits until the child exits. If it exits by itself, ends the processes that it started, and the channel."""
         await self._process.wait()
         if self._ending is None:
             with contextlib.suppress(TimeoutError):  # what it said last comes first

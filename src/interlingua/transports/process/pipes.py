@@ -334,10 +334,9 @@ def _write_all(fd: int, piece: memoryview) -> bool:
 
 
 def divert_stdio() -> tuple[int, int]:
-    """Take our own stdin and stdout aside, for a `PipeChannel`: from now on they are nobody else's.
+    """Takes this process's stdin and stdout away for a `PipeChannel`: from now on nothing else uses them.
 
-    Whatever prints writes to stderr instead, and child processes find an empty stdin: neither can break into the
-    protocol.
+    Printed text goes to stderr instead, and child processes find an empty stdin: neither can break into the protocol.
     """
     reads, writes, printed = _aside(0, os.O_RDONLY), _aside(1, os.O_WRONLY), _aside(2, os.O_WRONLY)
     nothing = _nothing(os.O_RDONLY)
