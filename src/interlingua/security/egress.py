@@ -86,7 +86,7 @@ class EgressGuard:
         self._threads = ThreadPoolExecutor(_RESOLVERS, thread_name_prefix="interlingua-dns")
 
     def check_text(self, url: str) -> None:
-        """Raise EgressRefused for a URL that is never called, whatever names lead to. No name is resolved."""
+        """Raises EgressRefused for a URL that may never be called, whatever its name resolves to. Resolves no name."""
         host, port, _ = self._parse(url)
         self._check_port(host, port)
         address = _address_in(host)

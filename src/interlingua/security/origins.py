@@ -49,10 +49,11 @@ class HostPolicy:
 
     @classmethod
     def for_bind(cls, host: str, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> HostPolicy:
-        """The default for an address to bind to, with what the owner adds.
+        """Returns the default policy for an address to bind to, with the hosts and origins that the owner adds.
 
-        On loopback, only loopback names. Elsewhere nobody can know by which names the server is reached; there every
-        request is authenticated with what no browser sends by itself, so any Host is fine unless some are given.
+        On loopback, only loopback names are allowed. Elsewhere the names of the server cannot be known; there every
+        request is authenticated with a credential that no browser sends by itself, so any Host is fine unless some are
+        given.
         """
         if is_loopback(host):
             own = host if ":" not in host or host.startswith("[") else f"[{host}]"

@@ -34,7 +34,7 @@ class SigningKey:
 
     @classmethod
     def load_or_create(cls, file: Path) -> SigningKey:
-        """The key pair in a file, which is made where there is none. Several processes may do this at once."""
+        """Loads the key pair in a file, and makes it if there is none. Several processes may do this at once."""
         try:
             if not file.exists():
                 _write(file, Ed25519PrivateKey.generate())
@@ -84,7 +84,8 @@ def fingerprint(key: str) -> str:
 
 
 class Expected:
-    """The key that somebody expects: a public key, the fingerprint of one, or a file that holds either half of one."""
+    """Tests for an expected key: given as a public key, its fingerprint, or a file that holds either half of the
+    key."""
 
     def __init__(self, given: str) -> None:
         self.fingerprint = _expected(given)
@@ -165,7 +166,7 @@ def _b64(data: bytes) -> str:
 
 
 def _unb64(text: str) -> bytes | None:
-    """base64url as we write it, and no other spelling of the same bytes."""
+    """Decodes base64url in the spelling that this program writes, and in no other spelling of the same bytes."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):

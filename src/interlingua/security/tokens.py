@@ -61,7 +61,8 @@ class TokenVerifier:
         return [source.issuer for source in self._sources.values()]
 
     async def verify(self, token: str) -> Caller:
-        """The caller of a good token; Unauthenticated for a bad one, KeysUnavailable where nobody can tell."""
+        """Returns the caller of a good token. Raises Unauthenticated for a bad one, KeysUnavailable if the keys to
+        check it with cannot be fetched."""
         signed, claims = _read(token)
         name = claims.get("iss")
         source = self._sources.get(name) if isinstance(name, str) else None
@@ -102,7 +103,8 @@ class TokenVerifier:
 
 
 class _Registry(jws.JWSRegistry):
-    """Our algorithms only. The library warns of EdDSA, which has two names now, and is fine under both."""
+    """Accepts the algorithms of this project only. The library warns of EdDSA, which has two names now; both are
+    fine."""
 
     max_header_length = 2048
     max_payload_length = _TOKEN_LIMIT
@@ -150,8 +152,9 @@ def _caller(issuer: Issuer, claims: dict[str, Any]) -> Caller:
 
 
 def _scopes(issuer: Issuer, claims: dict[str, Any]) -> tuple[str, ...]:
-    """The scopes that are ours. Others (openid, email …) say nothing to us, but one that looks like ours and means
-    nothing ends it: scopes narrow what is allowed, so skipping a misspelt one would allow more."""
+    """Returns the scopes of a token that this server defines. Others (openid, email …) have no meaning here, but one
+    that looks like a scope of this server and is invalid refuses the token: scopes narrow what is allowed, so skipping
+    a misspelt one would allow more."""
     found: dict[str, None] = {}
     for claim in ("scope", "scp", "scopes"):
         value = claims.get(claim)
@@ -233,8 +236,8 @@ def _for(key: jwk.Key, algorithm: str) -> bool:
 
 
 def _import(jwks: object) -> list[jwk.Key]:
-    """The public keys of a set that we understand. RFC 7517 wants the others ignored; shared secrets are no keys here,
-    because then whoever can read the set could sign."""
+    """Returns the usable public keys of a set. RFC 7517 wants the others ignored; shared secrets do not count as keys,
+    because every reader of the set could sign with them."""
     entries = jwks.get("keys") if isinstance(jwks, dict) else None
     keys: list[jwk.Key] = []
     for entry in entries if isinstance(entries, list) else []:

@@ -35,7 +35,7 @@ def sign(secret: str | bytes, delivery_id: str, timestamp: int, body: bytes) -> 
 
 
 def headers(secret: str | bytes, delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """All three headers of a delivery."""
+    """Returns the three headers of a delivery."""
     return {
         DELIVERY_HEADER: delivery_id,
         TIMESTAMP_HEADER: str(timestamp),
