@@ -14,7 +14,7 @@ _DEEPEST = 20
 
 
 def made_for(schema: Any, what: str, hint: str = "give an input with --input") -> Any:
-    """Something that a schema takes. Where nothing is found, what needs it does not apply."""
+    """Returns a value that fits a schema. If none can be made, the check that needs it does not apply."""
     try:
         found = sample(schema)
     except (TypeError, ValueError, AttributeError, KeyError, OverflowError, MemoryError, RecursionError):

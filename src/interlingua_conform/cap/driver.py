@@ -122,7 +122,7 @@ class Driver:
         return {name for name in names if isinstance(name, str)} - {USER, ORCHESTRATOR}
 
     async def heard(self, talk: Talk, before: Counter[str]) -> Json | None:
-        """The next thing that is said to us; None where nothing more comes."""
+        """Waits for the next message to the checker; returns None if no more come."""
         loop = asyncio.get_running_loop()
         end, looks = loop.time() + self.patience, 0
         while True:
@@ -249,7 +249,7 @@ def attached(told: Json) -> list[Any]:
 
 
 def called(told: Json) -> str:
-    """A message, for somebody who has to find out what is wrong with it."""
+    """Names a message in a report, so that its author can find out what is wrong with it."""
     named = told.get("type")
     return f"a {named}" if isinstance(named, str) else "a message"
 

@@ -61,7 +61,7 @@ async def carried(d: Driver, *given: str) -> Talk:
 
 @once
 async def talks(d: Driver) -> list[Talk]:
-    """Every task that can be played here, whatever came of it."""
+    """Plays every task that can be played on this server, and returns those that were played, however they ended."""
     found: list[Talk] = []
     for role in _ROLES:
         with contextlib.suppress(Broken, NotApplicable, Gone):
@@ -72,7 +72,8 @@ async def talks(d: Driver) -> list[Talk]:
 
 
 async def speaks(d: Driver) -> None:
-    """Somebody here has said something. Of who never does, that nothing is refused shows nothing."""
+    """Expects that some agent has said something. If an agent never says anything, the absence of refusals shows
+    nothing."""
     said = any(not by_us(told, talk) for talk in await talks(d) for told in talk.said)
     applies(said or d.refusals, "nobody here says anything, so that what they take is not seen")
 
@@ -81,7 +82,7 @@ async def speaks(d: Driver) -> None:
 
 
 class Interrupted(msgspec.Struct):
-    """A task of the slow agent, in which we said something while it worked."""
+    """A task of the slow agent, to which the checker sent messages while the agent worked."""
 
     talk: Talk
     refused: dict[str, Refusal | None]  # by who said it
@@ -113,7 +114,7 @@ async def _objected(d: Driver, talk: Talk) -> Refusal | None:
 
 
 async def _error(d: Driver, talk: Talk, within: float) -> Json | None:
-    """An error that comes within some time, unless somebody goes to work first."""
+    """Waits for an error, for some time, or until the agent goes to work."""
     loop = asyncio.get_running_loop()
     end = loop.time() + within
     while True:
@@ -161,7 +162,7 @@ async def forged(d: Driver) -> Forged:
 
 @once
 async def unknown(d: Driver) -> Talk:
-    """A notice to somebody who is not there. A command that is one agent takes it, and so may a server."""
+    """Sends a notice to an agent that does not exist. A command that is one agent takes it, and so may a server."""
     talk = await d.begin(_NOBODY)
     if talk.refusal is None:
         told = await _error(d, talk, d.quiet)

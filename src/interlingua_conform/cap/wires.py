@@ -35,7 +35,7 @@ _ENDED = frozenset(
 
 
 class Talk(msgspec.Struct, eq=False):
-    """A task of ours, and what was said in it."""
+    """A task of the checker, and the messages in it."""
 
     task: str
     agent: str  # to whom it was handed

@@ -172,7 +172,7 @@ class Driver:
         return output_of(await self.told("GET", base + at(run) + "/wait"), f"GET {base}/{run}/wait")
 
     async def stop(self, run: str, base: str = "/runs") -> None:
-        """End a run that nobody needs any more, in whichever way the server understands."""
+        """Ends a run that is not needed any more, in whichever way the server understands."""
         with contextlib.suppress(Gone):
             answer = await self.ask("POST", base + at(run) + "/cancel?wait=true")
             if answer.status >= 400:
@@ -218,7 +218,7 @@ def identity(item: Json, where: str = "an agent") -> str:
 
 @once
 async def every_agent(d: Driver) -> list[Agent]:
-    """All agents of the server, page by page."""
+    """Returns all agents of the server, read page by page."""
     found: dict[str, Agent] = {}
     body: Json = {}
     for _ in range(_PAGES):
@@ -255,7 +255,7 @@ def capabilities(specs: Json) -> set[str]:
 
 
 def output_of(told: Any, where: str) -> Json:
-    """The output that a wait gives: beside the run in the OpenAPI document, alone in the text."""
+    """Returns the output in the answer to a wait: beside the run in the OpenAPI document, alone in the text."""
     value = member(told, "", dict, f"the answer to {where}")
     if "output" not in value and isinstance(value.get("type"), str):
         return value

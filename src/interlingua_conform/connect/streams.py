@@ -19,7 +19,7 @@ _LINE = re.compile(rb"\r\n|\n|\r")
 
 
 class Block(msgspec.Struct):
-    """One event, by its lines."""
+    """The lines of one event."""
 
     id: str | None = None
     event: str | None = None

@@ -168,8 +168,8 @@ class Driver:
         self._spare.append(client)
 
     async def spare(self) -> Client:
-        """A client whose connection may be broken, of the version that is spoken otherwise. Where none is left over, it
-        is one that checks have shared: whoever wants that again gets a new one."""
+        """Returns a client whose connection a check may break, of the version in use. If none is left over, it takes
+        one that checks share, and the next check that needs that one gets a new one."""
         version = (await self.either()).version
         self._spare += [client for client in self._clients.values() if client not in self._spare]
         for client in list(self._spare):
@@ -272,8 +272,8 @@ async def opened(subject: Subject) -> AsyncIterator[Driver]:
 
 
 async def names(driver: Driver) -> dict[str, str]:
-    """The agents of a server that lets one choose. One that is alone has no name here: it is told by a role what to do,
-    as by any other prompt."""
+    """Returns the agents of a server that offers a choice. A single agent has no name here: a role sends it a prompt
+    that says what to do."""
     client = await driver.either()
     told = member(await client.answer("session/new", client.opening()), "result", dict, "the answer to session/new")
     found: dict[str, str] = {}

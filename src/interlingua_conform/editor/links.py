@@ -27,7 +27,7 @@ CONNECTION, SESSION = "acp-connection-id", "acp-session-id"
 
 
 class Link(Heard):
-    """One connection to the server."""
+    """A connection to the server."""
 
     kind: ClassVar[Kind]
     listener: Callable[[Message], None] | None = None  # hears every message as it comes
@@ -40,7 +40,7 @@ class Link(Heard):
         await self.put_bytes(json.dumps(message).encode())
 
     async def put_bytes(self, data: bytes) -> None:
-        """One message as it is, without what ends it on this wire."""
+        """Sends a message as it is, and adds only the end mark of this wire."""
         raise NotImplementedError
 
     async def close(self) -> None:

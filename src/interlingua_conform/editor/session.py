@@ -33,8 +33,8 @@ class Session:
         self.words = _words(client.subject.roles.input)
 
     async def play(self, role: str | None) -> None:
-        """Choose an agent: the option or the mode of that name. A server with one agent has neither, and is told by the
-        role what to do: it is the prompt then."""
+        """Chooses an agent: the option or the mode of that name. A server with one agent has neither: the role is then
+        the text of the prompt."""
         if role is None:
             return
         for option in objects(self.told.get("configOptions")):
@@ -120,7 +120,7 @@ class Turn:
         self.first = first
 
     async def begun(self) -> None:
-        """Until the agent does something: says or shows it."""
+        """Waits until the agent says or shows something."""
         news = ("agent_message_chunk", "agent_message", "agent_thought_chunk", "tool_call", "tool_call_update", "plan")
         ended = answers(self.id)
 
@@ -149,7 +149,7 @@ class Turn:
         return found
 
     async def end(self) -> Ended:
-        """Until the turn is over: its answer, and in version 2 the update that says idle."""
+        """Waits until the turn is over: its answer, and in version 2 the update that says idle."""
         answer = await self.client.response(self.id, "session/prompt", self.first)
         if "error" in answer:
             return Ended(None, answer["error"], answer, self.first, self._at(answer))

@@ -25,7 +25,7 @@ NOT_TAKEN_BACK = "the server does not honour $/cancel_request, which it need not
 
 
 class Client:
-    """One connection that has been initialized."""
+    """A connection that has been initialized."""
 
     def __init__(self, link: Link, subject: Subject, version: int, folder: str) -> None:
         self.link = link

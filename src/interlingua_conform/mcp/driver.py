@@ -157,7 +157,7 @@ class Driver:
         return [Agent(name, item) for name, item in zip(names, items, strict=True) if isinstance(name, str) and name]
 
     def input(self, agent: Agent) -> Any:
-        """Something that an agent takes. What was given is for the one that answers soon."""
+        """Returns an input that an agent takes. A given input is for the agent that answers soon."""
         roles = self.subject.roles
         mine = roles.agent or (agent.name not in (roles.asking, roles.slow, roles.failing) and agent.name)
         if roles.input is not None and mine == agent.name:
@@ -179,7 +179,7 @@ class Driver:
 
 @once
 async def listed(d: Driver) -> list[Any]:
-    """All agents as they are listed."""
+    """Returns all agents in the form of the list."""
     return await pages(await d.client())
 
 
@@ -237,7 +237,7 @@ async def ended(d: Driver, token: Any = None) -> Seen:
 
 
 async def shown_progress(d: Driver, token: Any = TOKEN) -> Seen:
-    """A run that has told of its progress."""
+    """Returns a run that sent progress."""
     seen = await ended(d, token)
     applies(seen.progress, "the server sends no progress of its agent, as it may")
     return seen
@@ -257,7 +257,7 @@ async def afterwards(d: Driver) -> list[Message]:
 
 @once
 async def pair(d: Driver) -> tuple[Seen, Seen]:
-    """Two runs at once, each with its own input and token."""
+    """Starts two runs at once, each with its own input and token, and returns both."""
     client = await d.client()
     agent = await d.agent()
     one = d.input(agent)

@@ -31,7 +31,7 @@ _SOON = 1.0
 
 
 class Link(Heard):
-    """One connection to the server."""
+    """A connection to the server."""
 
     kind: ClassVar[Kind]
     listener: Callable[[Message], None] | None = None  # hears every message as it comes
@@ -83,7 +83,7 @@ class WebLink(Link):
         return task
 
     async def _tell_lost(self, message: Any, why: str, status: int = 0) -> None:
-        """Nothing more will come of a request. Most have their answer by then."""
+        """Reports a request for which nothing more will come, unless it has its answer, as most do."""
         if not _is_request(message):
             return
         id_ = str(message["id"])
@@ -135,7 +135,8 @@ class HttpLink(WebLink):
             await link.close()
 
     async def put(self, message: Any, headers: dict[str, str] | None = None) -> None:
-        """A request goes on by itself; whatever gets no answer is there when this returns."""
+        """Posts a message. A request goes on by itself; the effects of any other message are there when this
+        returns."""
         posted = self._spawn(self._post(message, {**self.headers, **(headers or {})}))
         if not _is_request(message):
             await posted
@@ -183,7 +184,8 @@ class HttpLink(WebLink):
         return await self.http.ask("POST", self.target, content=data, headers=headers)
 
     async def listen(self) -> None:
-        """Open the stream of what belongs to no request. A server need not have one, nor say so at once."""
+        """Opens the stream of messages that belong to no request. A server need not have one, and may be slow to say
+        so."""
         answered = asyncio.Event()
         self._spawn(self._listen(answered))
         with contextlib.suppress(TimeoutError):

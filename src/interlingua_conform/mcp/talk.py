@@ -275,7 +275,7 @@ class Seen(msgspec.Struct):
 
     @property
     def deltas(self) -> list[Message]:
-        """The deltas that were told under this run's token, as far as they are objects."""
+        """Returns the deltas that came under this run's token, as far as they are objects."""
         own = [m for m in self.progress if m.get("method") == PROGRESS and same(token_of(m), self.token)]
         found = [m.get("params", {}).get("delta") for m in own]
         return [delta for delta in found if isinstance(delta, dict)]
@@ -305,7 +305,7 @@ class Run:
         return Seen(self.request, answer, messages[self.first : place], place)
 
     async def begun(self) -> bool:
-        """Until it has said something; False where it was answered instead."""
+        """Waits until the run has sent something. Returns False if its answer came instead."""
         ended = self.client.answers(self.id)
         token = self.request["params"].get("_meta", {}).get("progressToken")
 

@@ -119,7 +119,7 @@ class Node:
 
     @once
     async def feed(self) -> Feed:
-        """All of its events, from the beginning of the look."""
+        """Returns all events of the node, from the beginning of the look."""
         feed = await self.opened("/stream")
         applies(feed.streams, f"GET /stream was answered with {feed.status} and {feed.media_type or 'no type'}")
         return feed
@@ -143,7 +143,7 @@ class Node:
 
     @once
     async def connecting(self) -> Connecting:
-        """The node, asked to connect to a peer of ours."""
+        """Asks the node to connect to the checker's peer."""
         await self.feed_if_any()
         with contextlib.suppress(Broken, Gone):
             await self.alone()
@@ -151,7 +151,7 @@ class Node:
 
     @contextlib.asynccontextmanager
     async def connected(self, card: Frame) -> AsyncIterator[Connecting]:
-        """A peer of ours with this card, which the node is asked to connect to."""
+        """Opens a peer with this card, and asks the node to connect to it."""
         async with Host.open(self.subject, card) as host:
             made = Connecting(host, await self.ask("POST", "/peers/connect", {"link": host.link}))
             if made.answer.status >= 300:
@@ -178,7 +178,7 @@ class Node:
         return any(peer.get("connected") and peer.get("link") == link for peer in known)
 
     async def wire(self) -> Wire:
-        """A connection of the node with a peer, which we are."""
+        """Returns the connection of the node with the checker's peer."""
         if self.line is not None:
             return self.line
         made = await self.connecting()
@@ -218,7 +218,8 @@ class Node:
         return {"skill_id": agent, **body} if agent is not None and "skill_id" not in body else body
 
     async def say(self, body: dict[str, Any], path: str = "/message:send", *, wire: Wire | None = None) -> Sent:
-        """Have the node send a message, whatever it says to that. Its parts hold a mark by which it is known again."""
+        """Has the node send a message, whatever it answers. The parts of the message hold a mark by which it is
+        recognized."""
         mark = f"mark {new_id('n')}"
         body = {name: _marked(value, mark) for name, value in body.items()}
         wire = wire or await self.wire_if_any()
@@ -259,14 +260,14 @@ class Node:
 
     @once
     async def to_peer(self) -> Sent:
-        """A message to our peer by its id."""
+        """Has the node send a message to the checker's peer by its id."""
         id_ = (await self.peer()).get("id")
         await self.sends()
         return await self.say({"role": "user", "parts": [text("{mark}")]}, f"/peer/{segment(id_)}/send")
 
     @once
     async def said(self) -> list[Frame]:
-        """Some messages that the node sent to our peer."""
+        """Returns some messages that the node sent to the checker's peer."""
         if self.line is None:
             made = [(await self.send(role=role)).arrived for role in ("user", "agent", "user")]
             basic = await self.basic()

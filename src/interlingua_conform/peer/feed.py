@@ -18,7 +18,7 @@ from ..base import Gone, Subject, shown
 
 
 class Event(msgspec.Struct):
-    """One event as it came. `body` is empty where its data are no JSON object."""
+    """An event as it came. `body` is empty if its data are no JSON object."""
 
     name: str | None
     data: str
@@ -87,7 +87,8 @@ class Feed:
                 self._news.notify_all()
 
     async def _greeted(self) -> None:
-        """Some say that they are ready, some only are so a moment after their headers."""
+        """Waits a moment for the first event. Some nodes announce that the stream is ready; others are ready a moment
+        after their headers, without a word."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._subject.quiet), self._news:
                 while not self.events and not self.ended:
@@ -97,8 +98,8 @@ class Feed:
         return next((event for event in self.events[start:] if wanted(event)), None)
 
     async def until(self, wanted: Callable[[Event], bool], start: int = 0) -> Event | None:
-        """The first event from `start` on that is wanted; None where it does not come in time. A stream that once kept
-        somebody waiting for nothing is given less time from then on."""
+        """Returns the first wanted event from `start` on; None if it does not come in time. A stream on which a wait
+        was in vain once gets less time from then on."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience), self._news:
                 while (found := self.find(wanted, start)) is None and not self.ended:

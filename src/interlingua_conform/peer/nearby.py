@@ -24,7 +24,8 @@ _GROUP = ("224.0.0.251", 5354)
 
 @once
 async def found(node: Node) -> Event | None:
-    """The event by which the node tells that it found our peer, if it does. Others may be found meanwhile."""
+    """Returns the event by which the node reports the checker's peer, if it finds it. Other peers may be found
+    meanwhile."""
     feed = await node.feed()
     if not address_towards(node.subject).startswith("127.") or absent(await node.ask("GET", "/discover")):
         return None

@@ -14,7 +14,8 @@ from .wires import Frame, Host, SocketWire
 
 
 class Sent(msgspec.Struct):
-    """A message that the node was asked to send: what it answered, and what came to our peer."""
+    """A message that the node was asked to send: the answer of the node, and the frame that came to the checker's
+    peer."""
 
     body: dict[str, Any]
     answer: Answer

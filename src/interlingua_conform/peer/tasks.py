@@ -40,7 +40,7 @@ def task_of(answer: Answer) -> dict[str, Any]:
 
 
 class Story:
-    """One task: what was asked of it and answered, and the events that told of it."""
+    """The life of one task: the requests about it with their answers, and its events."""
 
     def __init__(self, node: Node, created: Answer, body: dict[str, Any], feed: Feed | None) -> None:
         self.node = node
@@ -69,7 +69,7 @@ class Story:
 
     @property
     def states(self) -> list[Any]:
-        """The states that were told as events, in order."""
+        """The states that came as events, in order."""
         return [event.body.get("state") for event in self.events if event.body.get("type") == "status"]
 
     async def look(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _answering(question: Any) -> list[dict[str, Any]]:
 
 
 class Tasks:
-    """All stories of a node."""
+    """Holds all stories of a node."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -216,7 +216,8 @@ class Tasks:
 
     @once
     async def completed(self) -> Story:
-        """With a message to it and one from it, an artifact on the way, and a result."""
+        """Plays a task that is completed, with a message to it and one from it, an artifact on the way, and a
+        result."""
         if await self.kind() == "itself":
             story = await self.create()
             await story.reach("completed")
@@ -262,7 +263,8 @@ class Tasks:
 
     @once
     async def asked(self) -> Story:
-        """Asked for input twice where we say how it goes, and continued by either spelling of the path."""
+        """Plays a task that is asked for input, and continues it. If the checker drives it, it does so twice, by each
+        spelling of the path."""
         said = {"role": "user", "parts": [text(WORD)]}
         if await self.kind() == "itself":
             story = await self.create(self._role("asking"))
@@ -332,7 +334,7 @@ class Tasks:
 
     @once
     async def disturbed(self) -> dict[str, tuple[Story, Answer, dict[str, Any]]]:
-        """Tasks that have ended, told to go on: what was answered, and how each looks after a moment."""
+        """Tells ended tasks to go on. Returns the answers, and the state of each task a moment later."""
         found: dict[str, tuple[Story, Answer, dict[str, Any]]] = {}
         tried = []
         for state in TERMINAL:

@@ -40,12 +40,12 @@ def new_id(kind: str = "msg") -> str:
 
 
 def introduction(card: Frame) -> Frame:
-    """A card as it is shown to whoever is at the other end."""
+    """Returns the frame that shows a card to the other end."""
     return {"type": "acp.agent_card", "message_id": new_id("card"), "ts": now(), "card": card}
 
 
 class Wire:
-    """One connection. What came is in `frames`; what came and is no JSON object is in `noise`."""
+    """A connection. `frames` holds the JSON objects that came, `noise` everything else that came."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -115,7 +115,7 @@ class SocketWire(Wire):
         await self._connection.close()
 
     async def read(self) -> None:
-        """Until the connection ends."""
+        """Reads frames until the connection ends."""
         try:
             async for data in self._connection:
                 await self.took(data)
@@ -145,7 +145,7 @@ class PipeWire(Wire):
 
 
 class Host:
-    """A peer of ours that listens: whoever is given `link` can connect, and is shown `card` at once."""
+    """A listening peer of the checker: a node that is given `link` can connect, and gets `card` at once."""
 
     def __init__(self, subject: Subject, card: Frame) -> None:
         self._subject = subject

@@ -98,7 +98,7 @@ async def whoever_hands_something_over_was_handed_something(d: Driver) -> None:
 
 
 def _below(found: list[Handoff]) -> list[tuple[Handoff, Handoff]]:
-    """Handoffs of somebody to whom an agent has handed something, with that one."""
+    """Pairs each delegation with the one that its sender had received before."""
     return [
         (one, above)
         for one in found
@@ -129,7 +129,8 @@ async def every_level_hands_over_in_the_same_way(d: Driver) -> None:
 
 @suite.check("cap.example-flow.subtask-ids")
 async def the_id_of_a_part_extends_that_of_the_whole(d: Driver) -> None:
-    """The document shows it in an example, and asks for nothing: but whoever uses such ids means the same by them."""
+    """Expects ids of parts to name their whole, if a server uses such ids. The document shows them in an example, and
+    asks for nothing."""
     dotted = [one for one in await _handed(d) if one.task.startswith(f"{one.talk.task}.")]
     applies(dotted, "the ids of parts do not begin with that of the whole task")
     for one in dotted:

@@ -119,7 +119,7 @@ async def what_failed_can_be_given_to_another_agent(d: Driver) -> None:
 
 @suite.check("cap.observability.escalate", "cap.audit.escalate")
 async def whoever_is_told_of_a_failure_can_pass_it_up(d: Driver) -> None:
-    """By whatever the document has for it: an error of its own, or words to who is above it."""
+    """Accepts each way that the document has for it: an error of the agent's own, or a message to the one above it."""
     raised = []
     for talk in await talks(d):
         above = {one.recipient: one.sender for one in of_talk(talk)} | {talk.agent: ORCHESTRATOR}

@@ -65,7 +65,7 @@ _records("context_summary", "cap.delegation.records-summary")
 
 
 def _notice(talk: Talk) -> Json:
-    """Our notice, as the record has it: the one with our words, or the first about our task."""
+    """Returns the checker's notice from the record: the one with its words, or the first about its task."""
     noted = [told for told in talk.said if kind(told) == "delegation_notice"]
     expect(noted, f"no delegation_notice is in the conversation: {shown(talk.said)}")
     ours = [told for told in noted if words(told) == words(talk.sent[0])]

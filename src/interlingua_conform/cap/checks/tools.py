@@ -13,7 +13,8 @@ from ..wires import Json
 
 
 async def _results(d: Driver) -> list[tuple[str, Json, bool]]:
-    """Results of tools that agents attached: by whom, and whether they had been given it by somebody else."""
+    """Returns the tool results that agents attached: the sender, the result, and whether that agent had received it
+    from another."""
     found = []
     for talk in await talks(d):
         given: list[tuple[str, Json]] = []

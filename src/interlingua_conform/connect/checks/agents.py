@@ -113,7 +113,7 @@ async def no_two_agents_have_the_same_name_and_version(d: Driver) -> None:
 
 @suite.check("connect.openapi.default-agent")
 async def a_run_without_an_agent_is_one_of_the_default_agent(d: Driver) -> None:
-    """Such a run is put off, as nobody knows what that agent does, and cancelled."""
+    """Delays the run and cancels it, as the effects of the default agent are unknown."""
     for given in [{}, {"input": await d.input()}, *await _inputs(d)]:
         answer = await d.ask("POST", "/runs", {**given, "after_seconds": 3600, "metadata": d.mark})
         if answer.status != 422:

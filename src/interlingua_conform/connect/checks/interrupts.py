@@ -39,8 +39,9 @@ async def interrupted(d: Driver) -> tuple[str, Json]:
 
 
 def read(output: Json, specs: Json) -> Asked:
-    """The text has interrupt_type and interrupt_payload beside each other. In the OpenAPI document `interrupt` is a
-    payload of which interrupt_type tells the kind; published servers and clients make the type a key of it."""
+    """Reads an interrupt in every form in use. The text has interrupt_type and interrupt_payload beside each other. In
+    the OpenAPI document `interrupt` is a payload that interrupt_type describes; published servers and clients make the
+    type a key of it."""
     entries = specs.get("interrupts")
     known = {
         entry["interrupt_type"]: entry

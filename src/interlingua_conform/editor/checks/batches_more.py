@@ -26,7 +26,8 @@ class Together(msgspec.Struct):
 
 
 async def _together(driver: Driver) -> Together:
-    """In version 2 a prompt is answered at once, so this is for servers that take batches in version 1."""
+    """Sends a slow prompt, a ping and a quick prompt in one batch, to servers that take batches in version 1. In
+    version 2 a prompt is answered at once."""
 
     async def look() -> Together:
         client = await driver.v1_batches()

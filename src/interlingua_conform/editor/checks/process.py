@@ -174,7 +174,7 @@ async def _given_up(process: asyncio.subprocess.Process) -> AsyncIterator[None]:
 
 
 async def _until_all(driver: Driver, lines: int, read: Callable[[], Awaitable[bytes | None]]) -> bytes:
-    """So many lines, or as many as come."""
+    """Reads so many lines, or as many as come."""
     came = b""
     with contextlib.suppress(TimeoutError, ConnectionError):  # what has not come will be missed
         async with asyncio.timeout(driver.subject.patience):

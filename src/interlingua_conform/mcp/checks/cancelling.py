@@ -77,8 +77,8 @@ def _progress_of(run: Run) -> Any:
 
 
 async def taken_back(client: Client, run: Run, pace: float | None = None) -> bool:
-    """Cancel a request: it gets no answer, and its run says no more. Gives whether it was seen to end: it told of its
-    progress at this pace before, or its stream has ended."""
+    """Cancels a request: it gets no answer, and its run sends no more. Returns whether the run was seen to end: it sent
+    its progress at this pace before, or its stream has ended."""
     await client.notify("notifications/cancelled", {"requestId": run.id, "reason": "enough of it"})
     ended = client.answers(run.id)
     client.forget(run.id)
@@ -104,7 +104,7 @@ async def taken_back(client: Client, run: Run, pace: float | None = None) -> boo
 
 
 async def has_ended(again: Run) -> None:
-    """The run of a key has come to its end: whoever comes `again` with it is told so."""
+    """Expects the run of a key to have ended: `again`, a second request with the key, then gets its end."""
     try:
         await again.end()
     except Gone:

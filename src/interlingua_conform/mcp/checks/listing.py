@@ -38,7 +38,7 @@ async def agents_are_listed(d: Driver) -> None:
 
 @check("mcp.listing.params-empty", calm=True)
 async def params_may_be_empty(d: Driver) -> None:
-    """In the revision without a handshake, only what every request has is in them."""
+    """Sends empty params. In the revision without a handshake, they hold only the members that every request has."""
     client = await d.client()
     answer = await client.answer("agents/list", {})
     error = answer.get("error")

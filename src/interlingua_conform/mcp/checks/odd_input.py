@@ -112,7 +112,7 @@ async def nothing_ends_the_server(d: Driver) -> None:
 
 @check("mcp.intro.extends-mcp")
 async def nothing_but_messages_comes(d: Driver) -> None:
-    """Whatever the server says of itself has no place between the messages."""
+    """Expects no output of the server between the messages."""
     for link in d.links:
         only_one(link)
     noise = [line for link in d.links for line in link.noise]
@@ -198,7 +198,7 @@ def _is_refusal(answer: Answer) -> None:
 
 
 async def _batch(trials: Trials) -> None:
-    """One revision has batches. Others may have them, or not."""
+    """Sends a batch. One revision has batches; other revisions may have them, or not."""
     async with trials.trying("a batch of two requests") as client:
         if client.modern:
             return

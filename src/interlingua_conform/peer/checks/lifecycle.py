@@ -16,7 +16,7 @@ from .tasks import played, stories
 
 
 async def _told(node: Node, name: str = "completed", *states: str) -> Story:
-    """A story whose states were told as events."""
+    """Returns a story whose states came as events."""
     await node.feed()
     story: Story = await getattr(stories(node), name)()
     story.need(*states)

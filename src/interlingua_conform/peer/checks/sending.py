@@ -226,7 +226,8 @@ async def an_id_that_is_given_is_used(node: Node) -> None:
 
 @once
 async def _twice(node: Node) -> tuple[Answer, list[Frame]]:
-    """A message that is sent twice under one id: the second answer, and all that came to our peer."""
+    """Sends a message twice under one id. Returns the second answer, and all frames with it that came to the checker's
+    peer."""
     wire = await node.wire()
     sent = await node.send(message_id=new_id())
     applies(sent.frame is not None, sent.why)

@@ -74,7 +74,7 @@ ODD = (
 
 
 def _everything() -> Frame:
-    """One card with all that is odd, for servers that mind none of it."""
+    """Returns a card with every odd part at once, for servers that mind none of them."""
     card = _odd("peer.14.ignore-extension-fields")
     card["capabilities"] |= _odd("peer.5-6.unknown-capabilities")["capabilities"]
     card["capabilities"] |= _odd("peer.5-3-1.unknown-ignored")["capabilities"]
