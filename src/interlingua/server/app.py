@@ -1,4 +1,4 @@
-"""Serving: the engine, the HTTP app and uvicorn, from start to graceful end."""
+"""Runs a server: the engine, the HTTP app and uvicorn, from start to graceful end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Audit exports and lineages, out of the store. All of this is the owner's: sealed runs are read like any other.
+"""Reads audit exports and lineages from the store, for the owner: sealed runs are read like any other.
 
-Which runs there are, and how far each has come, is read in one go: logs only grow, so what is read afterwards up to
-there fits together, also while the runs go on. The format of the file is the model's, and files are the caller's.
+The list of runs, and how far each has come, is read in one step: logs only grow, so the events up to there fit
+together, also while the runs go on. The model defines the format of the file, and the caller opens it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Health, readiness and metrics of a process: the answers, and a port of their own for a process without doors.
+"""Serves health, readiness and metrics of a process, on a port of their own if the process has no doors.
 
-Nobody is asked for a key on that port, so it is on loopback unless the owner names another address. Without a key
-nothing but numbers can be read there, unless the store has no keys at all.
+That port asks for no key, so it is on loopback unless the owner names another address. Without a key, callers read
+nothing but numbers there, unless the store has no keys at all.
 """
 
 from __future__ import annotations

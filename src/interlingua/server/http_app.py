@@ -1,4 +1,4 @@
-"""The HTTP app: every door under its prefix on one port, with health, readiness and metrics beside them."""
+"""Builds the HTTP app: every door under its prefix on one port, with health, readiness and metrics beside them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An ASGI app on a socket, from start to graceful end: by uvicorn, or by hypercorn where HTTP/2 is wanted.
+"""Serves an ASGI app on a socket, from start to graceful end: by uvicorn, or by hypercorn for HTTP/2.
 
-Knows nothing of what the app does. Signals are left to whoever starts it.
+Knows nothing of the app. Leaves signals to the program that starts it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The program's log as lines on stderr: JSON for machines, text for people, or nothing.
+"""Writes the program's log as lines on stderr: JSON for machines, text for people, or nothing.
 
-A record carries what is known of it in `extra={"fields": {...}}`: run, caller, agent, method, path, status, ms. Secrets
-are taken out of every line here, whoever wrote it.
+A record carries its fields in `extra={"fields": {...}}`: run, caller, agent, method, path, status, ms. Secrets are
+removed here from every line, whichever module wrote it.
 """
 
 from __future__ import annotations

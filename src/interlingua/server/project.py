@@ -1,4 +1,4 @@
-"""Projects: the folder that agents belong to, its id, and the store below it.
+"""Finds projects: the folder that agents belong to, its id, and the store below it.
 
 A store belongs to one project. A project without a name has a random id, which is used for the store beside it alone.
 """

@@ -1,7 +1,7 @@
-"""Reloading: agents, teams and mounts as their files say now, while everything that runs goes on.
+"""Reloads agents, teams and mounts from their files, while everything that runs goes on.
 
-A run stays with the code that it began with; one that is entered again (after a long wait, or a crash) has the new
-code. What does not load keeps what was there before. Everything else that a config file says needs a restart.
+A run stays with the code that it began with; a run whose handler starts again (after a long wait, or a crash) has the
+new code. If something does not load, its earlier version stays. Everything else in a config file needs a restart.
 """
 
 from __future__ import annotations

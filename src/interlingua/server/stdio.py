@@ -1,4 +1,4 @@
-"""Serving one peer over stdin and stdout: the engine, a channel and a protocol, from start to graceful end."""
+"""Serves one peer over stdin and stdout: the engine, a channel and a protocol, from start to graceful end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire, written down: every message of a connection as one line of JSON, both ways, without secrets."""
+"""Records the wire: every message of a connection as one line of JSON, both ways, without secrets."""
 
 from __future__ import annotations
 

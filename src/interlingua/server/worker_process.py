@@ -1,4 +1,4 @@
-"""Running agents: an engine and the mounts on it, from start to graceful end. It has no doors.
+"""Runs agents without doors: an engine and the mounts on it, from start to graceful end.
 
 A server has one of these, and doors in front of it; a worker of a cluster is nothing else.
 """

@@ -1,4 +1,4 @@
-"""Issuers of tokens as they are named on a command line: by their address, from which their keys can be found."""
+"""Finds issuers of tokens by the address that a command line gives, and their keys from there."""
 
 from __future__ import annotations
 

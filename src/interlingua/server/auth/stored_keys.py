@@ -1,4 +1,4 @@
-"""API keys, kept in the store. The security package knows what a key is; the store keeps it."""
+"""Keeps API keys in the store. The security package defines a key; the store keeps its record."""
 
 from __future__ import annotations
 

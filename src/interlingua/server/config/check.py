@@ -1,7 +1,7 @@
-"""Looks at everything that a config says, without serving: agents are loaded, teams checked, mounts tried. What doors
-need is looked at in `config_check_doors`.
+"""Checks everything in a config without serving: agents are loaded, teams checked, mounts tried. `check_doors` checks
+the requirements of doors.
 
-Nothing is left running, and nothing is written but what loading an agent writes.
+Leaves nothing running, and writes nothing but what loading an agent writes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Looks at what a config says of doors, without opening one: their settings, their ports, who may come in by them, and
-the store behind them."""
+"""Checks the doors of a config without opening one: their settings, their ports, the access to them, and the store
+behind them."""
 
 from __future__ import annotations
 

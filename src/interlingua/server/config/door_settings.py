@@ -1,4 +1,4 @@
-"""The settings of the doors: a part of the table that `config_table` is."""
+"""Defines the settings of the doors: a part of the table in `settings`."""
 
 from __future__ import annotations
 

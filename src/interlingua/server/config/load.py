@@ -1,7 +1,7 @@
-"""The settings of `interlingua serve` as they are in force: flags before variables before the file before defaults.
+"""Reads the settings of `interlingua serve` in their order: flags before variables before the file before defaults.
 
-Everything that is wrong is found in one go and kept as problems; `config_table` says what there is, and
-`config_meaning` what becomes of it.
+Finds all mistakes in one pass and keeps them as problems; `settings` lists the settings, and `build` turns them into
+values.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Reads `interlingua.toml` as it is written: TOML, the lines on which things stand, and variables in texts.
+"""Reads `interlingua.toml` as it is written: TOML, the line of each key, and variables in texts.
 
-What its keys mean is in `config`.
+`load` reads its keys.
 """
 
 from __future__ import annotations

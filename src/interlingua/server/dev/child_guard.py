@@ -1,7 +1,8 @@
-"""A program that ends with whoever started it, however that came: also where that was killed and could say nothing.
+"""Runs a program that ends with the process that started it, even if that process was killed without a chance to act.
 
-It has a session of its own, so that a Ctrl-C at the terminal reaches only its owner, who ends things in order. `Kept`
-is for an event loop that hears what the program says, `KeptServer` for a server that writes that to a file.
+The program has a session of its own, so that a Ctrl-C at the terminal reaches only its owner, which ends things in
+order. `Kept` is for an event loop that reads the program's output, `KeptServer` for a server that writes its output to
+a file.
 """
 
 from __future__ import annotations

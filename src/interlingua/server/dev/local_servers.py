@@ -1,6 +1,6 @@
-"""Servers of this machine, started for a while: for development and tests, never for what must last.
+"""Starts servers on this machine for a while: for development and tests, never for data that must last.
 
-It finds the programs that are installed, starts them on loopback in a folder of their own, and they end with whoever
+Finds the installed programs and starts them on loopback in a folder of their own. They end with the process that
 started them.
 """
 

@@ -1,4 +1,5 @@
-"""A mount as its owner wants it, and one look at it: what agents it has, or why it cannot be reached."""
+"""Describes a mount as its owner configures it, and one look at it: its agents, or the reason why it cannot be
+reached."""
 
 from __future__ import annotations
 

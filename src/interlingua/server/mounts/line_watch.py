@@ -1,6 +1,5 @@
-"""A bare connection to the address of a mount, on which nothing is said: its end is the first sign that whoever listens
-there is gone. It tells nothing else, and no protocol knows of it.
-"""
+"""Holds a bare connection to the address of a mount, and sends nothing on it: its end is the first sign that the server
+there is gone. It shows nothing else, and no protocol knows of it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Keeps mounts: those that are down are shown as down and tried again, and their agents answer that they are.
+"""Keeps mounts connected: a mount that is down is shown as down and tried again, and its agents answer that it is down.
 
-An agent of a mount is registered once and stays, whatever becomes of the connection behind it: a run asks here for what
-is behind it at the time. The cards that a mount had are kept in the store, so that its agents are there after a restart
-while it is down. What a mount is made of is its protocol's business.
+An agent of a mount is registered once and stays, whatever happens to the connection behind it: each run asks here for
+the current agent. The store keeps the cards of a mount, so that its agents are there after a restart while it is down.
+The protocol of a mount decides what it is made of.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Passing a request on to the replica that it belongs to, as it is, and its answer back.
+"""Forwards a request unchanged to the replica that it belongs to, and its answer back.
 
-Only to replicas that the store knows, and only once: what was passed on is answered where it came to. Nobody trusts
-anybody because of it: who asks is checked there again, and Host and Origin, too.
+Forwards only to replicas that the store knows, and only once: the replica that gets a forwarded request answers it
+itself. Forwarding grants no trust: that replica checks the caller again, and Host and Origin, too.
 """
 
 from __future__ import annotations

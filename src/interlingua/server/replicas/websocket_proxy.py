@@ -1,4 +1,4 @@
-"""A WebSocket that belongs to another replica: its messages go there, and come back, until one side closes."""
+"""Relays a WebSocket that belongs to another replica: messages pass both ways until one side closes."""
 
 from __future__ import annotations
 
