@@ -1,7 +1,8 @@
-"""`interlingua stdio` without the command-line library, whose import takes longer than all the rest of the start.
+"""Starts `interlingua stdio` without the command-line library, whose import takes longer than all the rest of the
+start.
 
-Editors start agents with every window and wait for them. Only what is written plainly is read here; whatever else it
-is (a call for help, a mistake) goes the way of every other command.
+Editors start agents with every window and wait for them. This module reads plain command lines only; any other (a call
+for help, a mistake) goes the way of every other command.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Holds what `serve` and `worker` share: reading their settings, loading their agents, and waiting until they shall
-end. Each opens its own server or worker for that time."""
+"""Holds what `serve` and `worker` share: reading their settings, loading their agents, and waiting for their end. Each
+opens its own server or worker for that time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Serves agents on our own stdin and stdout: the work behind `interlingua stdio`, however it was read."""
+"""Serves agents on this process's stdin and stdout: the work behind `interlingua stdio`, whichever module read the
+command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`interlingua audit`: what happened in a task, as a file that proves itself, and as a tree."""
+"""`interlingua audit`: the history of a task, as a file that proves itself, and as a tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`interlingua config`: the settings of `interlingua serve`, looked at, checked and begun with."""
+"""`interlingua config`: shows and checks the settings of `interlingua serve`, and writes a first file of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`interlingua questions watch`: what is asked, answered, withdrawn, expired and reminded of, as it happens.
+"""`interlingua questions watch`: questions as they are asked, answered, withdrawn, expired and reminded of.
 
-Follows the store, whoever writes to it: nothing that changed between two looks is left out.
+Follows the store, so the process that writes to it does not matter: no change between two looks is left out.
 """
 
 from __future__ import annotations
