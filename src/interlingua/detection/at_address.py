@@ -1,6 +1,6 @@
-"""Looks at what answers at an address: each protocol is tried there, and below the prefix that servers often have.
+"""Looks at the server at an address: tries each protocol there, and below the prefix that servers often have.
 
-Only what changes nothing is sent: lists and handshakes. Whatever a stranger answers, it ends in a finding or in none.
+Sends only requests that change nothing: lists and handshakes. Any answer of a stranger ends in a finding or in none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tells which of the protocols something speaks, by speaking each of them to it.
+"""Detects the protocols that a server or a program speaks, by speaking each of them to it.
 
-Four of the five are called ACP, and others go by that name too. `addresses` looks at what answers at an address,
-`commands` at what a program says over its pipes, `links` at a node behind an acp:// link, `sockets` at a WebSocket; all
-give `Spoken`. What is wrong there as far as it shows without running anything is found by `closer`.
+Four of the five are called ACP, and others go by that name too. `at_address` looks at an address, `over_pipes` at a
+program's pipes, `node_links` at a node behind an acp:// link, `websockets` at a WebSocket; all return `Spoken`.
+`quick_check` adds the mistakes that show without running anything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Looks at the node behind an acp:// link, by the card that it tells to whoever connects."""
+"""Looks at the node behind an acp:// link, by the card that it shows to every client that connects."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Looks at what a program says over its pipes. It is started once for each protocol: what a program makes of the first
-words of another protocol may be anything.
-"""
+"""Looks at the output of a program on its pipes. Starts the program once for each protocol: its reaction to the first
+words of another protocol may be anything."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Looks at what answers over a WebSocket: an agent for editors, or a node, which shows its card to whoever connects.
+"""Looks at the server behind a WebSocket: an agent for editors, or a node, which shows its card to every client that
+connects.
 
-Where it is neither, the same address is looked at over HTTP: most servers have both there.
+If it is neither, the same address is looked at over HTTP: most servers have both there.
 """
 
 from __future__ import annotations
