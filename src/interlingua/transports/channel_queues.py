@@ -1,4 +1,5 @@
-"""The two queues of a channel without a stream of its own: what came, and what shall go. Both make the fast wait."""
+"""Queues the incoming and the outgoing frames of a channel without a stream of its own. Both queues make a fast sender
+wait."""
 
 from __future__ import annotations
 

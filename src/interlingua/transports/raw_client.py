@@ -1,6 +1,6 @@
-"""The bare wires: HTTP with event streams, and lines of JSON over the pipes of a command.
+"""Provides bare wires: HTTP with event streams, and lines of JSON over the pipes of a command.
 
-They send what they are given, however wrong, and keep what comes. Whatever is waited for has a time: a server that says
+They send what they are given, however wrong, and keep what comes. Every wait has a time limit: a server that says
 nothing is `Gone`.
 """
 

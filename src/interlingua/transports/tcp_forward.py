@@ -1,4 +1,4 @@
-"""A port whose connections go somewhere else, byte by byte. What they say is not looked at."""
+"""Forwards the connections of a port to another place, byte by byte, without a look at the bytes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A channel over a WebSocket, one message per text frame: a server's (starlette) or a client's (websockets).
+"""Implements a channel over a WebSocket, one message per text frame: a server's (starlette) or a client's (websockets).
 
-Binary frames are no messages, and ignored. Every WebSocket of an HTTP server sends through this channel. Its queue is
-bounded in bytes for senders that wait in `drain` or `written`. What its reader has taken, or will never take, is freed
-at once.
+Binary frames are no messages, and are ignored. Every WebSocket of an HTTP server sends through this channel. Its queue
+is bounded in bytes for senders that wait in `drain` or `written`. Frames that the reader has taken, or will never take,
+are freed at once.
 """
 
 from __future__ import annotations

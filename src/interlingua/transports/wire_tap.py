@@ -1,4 +1,5 @@
-"""Shows the wires of a program to an observer that records them. The app sets the observer once, at the start.
+"""Shows the wires of a program to an observer that records them. `server.wire_trace` sets the observer, once, before
+they open.
 
 JSON-RPC connections and HTTP clients that are opened afterwards show what they send and receive.
 """

@@ -1,8 +1,8 @@
-"""The one answer that is a stream of events: every door sends its server-sent events through it.
+"""Sends server-sent events: every door answers with an event stream through this module.
 
-A reader is given more only after it has taken what it was given before. Of a piece that it has not taken, only a slice
-stands in its connection; a large piece that many readers get is held once for all of them. A reader that takes nothing
-for too long is given up, and what is left of it goes with it.
+A reader gets more only after it has taken what it got before. Of a piece that it has not taken, only a slice stands in
+its connection; a large piece that many readers get is held once for all of them. A reader that takes nothing for too
+long is dropped, together with everything that waits for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finding a route by its path where that has no parameters.
+"""Finds a route by its path, if the path has no parameters.
 
 starlette tries one route after another, which for a door of thirty costs more than all the rest of its routing.
 """

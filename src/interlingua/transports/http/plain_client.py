@@ -1,8 +1,9 @@
-"""The way of HTTP requests to servers without TLS, for the clients of mounts: it costs a fifth of httpx2's own.
+"""Sends HTTP requests to servers without TLS, for the clients of mounts, at a fifth of the cost of httpx2's own
+transport.
 
 Connections are kept for a few seconds after an answer, for all clients of an event loop together: a run that opens a
-client of its own finds one that an earlier run has left. Whatever is less simple (TLS, proxies, bodies that come in
-pieces) goes the way of httpx2.
+client of its own finds the connection of an earlier run. Requests that are less simple (TLS, proxies, bodies that come
+in pieces) use httpx2's own transport.
 """
 
 from __future__ import annotations

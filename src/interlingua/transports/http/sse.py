@@ -1,4 +1,4 @@
-"""Server-sent events, written so that every published reader understands them.
+"""Writes server-sent events so that every published reader understands them.
 
 Data is one line of ASCII JSON: readers that split on any Unicode line break would cut it otherwise. Lines end with LF.
 A keep-alive is a comment with a single newline: an empty line after it would be an empty event to some readers

@@ -1,12 +1,12 @@
-"""A JSON-RPC connection: the rules of `jsonrpc` over any channel, with asyncio.
+"""Runs a JSON-RPC connection: the rules of `core` over any channel, with asyncio.
 
-Requests of the peer run as tasks, so that a slow one holds up nothing; each begins in the order in which it came.
-Notifications are handled one after the other, and what they wait for makes the peer wait: that is how a flood is
-slowed down. A notification's handler must therefore not wait for an answer over the same connection.
+Requests of the peer run as tasks, so that a slow one holds up nothing; they begin in the order in which they came.
+Notifications are handled one after the other, and their handlers make the peer wait: that slows a flood down. A
+notification's handler must therefore not wait for an answer over the same connection.
 
-A peer that asks a lot and does not read the answers is no longer listened to, until it reads. One that only answers,
-tells or cancels always is: whoever reads slowly must be able to stop what it reads, and two sides that both have much
-to say must not wait for each other.
+A peer that asks a lot and does not read the answers is not read any more, until it reads. A peer that only sends
+answers, notifications or cancels is always read: a slow reader must be able to stop what it reads, and two sides that
+both have much to send must not wait for each other.
 """
 
 from __future__ import annotations

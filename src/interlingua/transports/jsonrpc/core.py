@@ -1,8 +1,8 @@
-"""JSON-RPC 2.0 without I/O: frames in, what they ask for out, and answers as frames. Batches included.
+"""Implements JSON-RPC 2.0 without I/O: frames in, their requests out, and answers as frames. Batches included.
 
-A frame is one message as a transport brings it: a line, a WebSocket message, an HTTP body. `Rpc` keeps what both
-sides of a connection need to know: which of our requests are open, which of the peer's, and which answers belong into
-one array. Nothing here waits, writes or knows a protocol's methods; `rpc.Connection` puts asyncio around it.
+A frame is one message in the form of its transport: a line, a WebSocket message, an HTTP body. `Rpc` keeps the state of
+a connection: the open requests of this side, those of the peer, and the answers that belong into one array. Nothing
+here waits, writes or knows a protocol's methods; `connection.Connection` puts asyncio around it.
 
 The rules that keep two peers from harming each other:
 

@@ -1,4 +1,5 @@
-"""JSON-RPC over HTTP where a request is refused before it is begun: a status, with an error that carries its id."""
+"""Answers HTTP requests that are refused before their JSON-RPC request begins: a status, with an error that carries its
+id."""
 
 from __future__ import annotations
 

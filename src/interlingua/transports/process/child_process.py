@@ -1,14 +1,15 @@
-"""A child process that speaks over its pipes: started in a group of its own, listened to, and ended together with all
-that it started.
+"""Runs a child process that speaks over its pipes: starts it in a group of its own, reads it, and ends it together with
+all processes that it started.
 
-Wrappers (npx, node shims, shell scripts) start the real program as a child of theirs, so ending the process that we
-started is not enough: its whole group is ended. That happens in every way of ending:
+Wrappers (npx, node shims, shell scripts) start the real program as a child of theirs, so ending the process that was
+started here is not enough: its whole group is ended. That happens in every way of ending:
 
-- we let it go: its stdin is closed, then the group is asked to end (SIGTERM), then made to (SIGKILL);
+- the owner ends it: its stdin is closed, then the group is asked to end (SIGTERM), then made to (SIGKILL);
 - the child exits by itself, and leaves others behind: the rest of its group is ended the same way;
 - this process exits: the task that keeps the child is cancelled with the event loop, and `atexit` is the last resort;
-- this process is killed and can do nothing any more: a shell that waits on a pipe from us sees it close, and ends the
-  group. (PR_SET_PDEATHSIG would need code between fork and exec, and reaches only the first process of the group.)
+- this process is killed and can do nothing any more: a shell that waits on a pipe from this process sees it close, and
+  ends the group. (PR_SET_PDEATHSIG would need code between fork and exec, and reaches only the first process of the
+  group.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages as lines: split on `\\n` alone, of any size up to a limit. Without I/O.
+"""Splits a stream into messages, one per line: at `\\n` alone, of any size up to a limit. Without I/O.
 
 Not `str.splitlines`, which also splits on line separators that JSON allows inside strings.
 """

@@ -1,7 +1,7 @@
-"""A stderr that never waits for long: some clients give an agent a pipe for it, and never read that.
+"""Provides a stderr that never waits for long: some clients give an agent a pipe for it, and never read that pipe.
 
-Without this, an agent that prints more than the pipe holds stops for ever, in the middle of a turn. It guards what
-Python code writes; child processes write for themselves, and stop only themselves.
+Without this, an agent that prints more than the pipe holds stops for ever, in the middle of a turn. It guards the
+output of Python code; child processes write by themselves, and stop only themselves.
 """
 
 from __future__ import annotations

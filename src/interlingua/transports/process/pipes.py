@@ -1,8 +1,9 @@
-"""A channel over two file descriptors, one message per line: our own stdin and stdout, or those of a child process.
+"""Implements a channel over two file descriptors, one message per line: the stdin and stdout of this process, or those
+of a child process.
 
-Pipes and sockets are read and written by the event loop; anything else (a file, a terminal) by threads, because the
-loop cannot wait for it, and because a terminal may be shared with others who do not expect it to be non-blocking.
-Each descriptor is closed by whoever reads or writes it, so that no number is ever used after it belongs to another.
+The event loop reads and writes pipes and sockets; threads read and write anything else (a file, a terminal), because
+the loop cannot wait for it, and because other programs may share a terminal and do not expect it to be non-blocking.
+The side that reads or writes a descriptor also closes it, so that no number is used after it belongs to another file.
 """
 
 from __future__ import annotations
