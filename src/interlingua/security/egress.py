@@ -1,8 +1,8 @@
-"""The guard for outgoing calls whose address others chose: webhooks, file URLs, links.
+"""Guards outgoing calls whose address others chose: webhooks, file URLs, links.
 
-A host is resolved once, every address it has is judged, and the connection goes to an address that was judged: a name
-cannot lead elsewhere between check and connect. The guard sits in the transport, so every hop of a redirect is judged
-too. Links that the owner gives are not guarded.
+A host is resolved once, every address of it is judged, and the connection goes to a judged address: a name cannot lead
+elsewhere between check and connect. The guard sits in the transport, so every hop of a redirect is judged too. Links
+that the owner gives are not guarded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""API keys: how they are made, what is kept of them, and how one is checked.
+"""Makes API keys, defines their records, and checks keys against them.
 
-The secret leaves `make_key` once and is kept nowhere; a record holds only its hash. Where records live is the
-business of whoever implements `KeyStore`.
+The secret leaves `make_key` once and is kept nowhere; a record holds only its hash. An implementation of `KeyStore`
+decides where records live.
 """
 
 from __future__ import annotations

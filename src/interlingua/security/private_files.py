@@ -1,4 +1,4 @@
-"""Files that only their owner reads, written once: whole or not at all, and never over somebody else's."""
+"""Writes files that only their owner reads, once: whole or not at all, and never over an existing file."""
 
 from __future__ import annotations
 

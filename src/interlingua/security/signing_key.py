@@ -1,4 +1,5 @@
-"""The owner's key: an Ed25519 pair that signs what is handed to others, and what others need to check it.
+"""Holds the owner's key: an Ed25519 pair that signs what the owner hands to others, and the public half with which they
+check it.
 
 The private key is a PEM file that only its owner may read, made when it is first needed. A public key is one line,
 `ed25519:…`; its fingerprint is short enough to be read out over the telephone.

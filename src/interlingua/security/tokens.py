@@ -1,7 +1,7 @@
-"""Bearer tokens of issuers that the owner trusts: JWTs, checked against the issuer's published keys (JWKS).
+"""Checks bearer tokens of issuers that the owner trusts: JWTs, verified with the issuer's published keys (JWKS).
 
-Only signatures with public keys count: `none` and HMAC are refused, whatever a token says of itself. Keys come through
-a function that is given, are kept for a while, and stay in use while their issuer cannot be reached.
+Only signatures with public keys count: `none` and HMAC are refused, whatever a token claims. The caller gives the
+function that fetches keys; keys are kept for a while, and stay in use while their issuer cannot be reached.
 """
 
 from __future__ import annotations

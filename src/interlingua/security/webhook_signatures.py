@@ -1,4 +1,4 @@
-"""Signatures of webhook deliveries: HMAC-SHA256 over id, time and body, so that a receiver knows who sent them.
+"""Signs webhook deliveries: HMAC-SHA256 over id, time and body, so that a receiver knows who sent them.
 
 The value is versioned (`v1=…`); a sender that changes its secret may send several, separated by commas. The time is
 signed with the rest, so an old delivery cannot be played again later.
