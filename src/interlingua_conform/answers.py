@@ -1,4 +1,4 @@
-"""Answers to questions of agents that nobody has met before: what fits, where the server tells what does."""
+"""Makes answers to questions of unknown agents: fitting ones, if the server describes which answers fit."""
 
 from __future__ import annotations
 

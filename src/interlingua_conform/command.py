@@ -1,4 +1,4 @@
-"""`interlingua conform`: what of a protocol's document a server keeps, seen from outside."""
+"""`interlingua conform`: checks from outside how much of a protocol's document a server keeps."""
 
 from __future__ import annotations
 

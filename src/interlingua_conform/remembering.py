@@ -1,4 +1,4 @@
-"""Scenes that several checks look at: each is played once per connection, and what came of it is remembered."""
+"""Plays scenes that several checks look at: each once per connection, and remembers the result."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A value that a JSON Schema takes, to have something to send to an agent that nobody has met before.
+"""Makes a value that a JSON Schema accepts, to send to an unknown agent.
 
-Small and readable rather than complete: where it gives up, the caller of `interlingua conform` names an input.
+Small and readable rather than complete: if it fails, the caller of `interlingua conform` names an input.
 """
 
 from __future__ import annotations

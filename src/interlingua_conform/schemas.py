@@ -1,4 +1,4 @@
-"""Schemas of strangers: whether they are any, and what fits them. Shared by the checks of all protocols."""
+"""Checks schemas of servers, and values against them. Shared by the checks of all protocols."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Somebody who hands tasks to agents, for checks: it speaks as the orchestrator and as the user, and keeps what it saw.
+"""Delegates tasks to agents, for checks: the driver speaks as the orchestrator and as the user, and keeps what it saw.
 
-What a check looks at is mostly a scene that several checks need (`once`): it is played once, and what came of it, also
-where that was a failure, is there for all of them. `talks` are all scenes that this server lets us play.
+Most checks look at a scene that several checks need (`once`): it is played once, and its result, also a failure, is
+there for all of them. `talks` are all scenes that this server allows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scenes that checks look at: tasks that are worked on, asked about, failing and slow, and what nobody may do."""
+"""Plays scenes for checks: tasks that are worked on, asked about, failing and slow, and forbidden requests."""
 
 from __future__ import annotations
 

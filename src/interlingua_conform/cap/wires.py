@@ -1,8 +1,9 @@
-"""The two ways to participants: messages posted to an address, and one message per line over the pipes of a command.
+"""Connects to participants in two ways: messages posted to an address, and one message per line over the pipes of a
+command.
 
-The document has no transport. An address is taken to have `POST /messages`, `GET /tasks/{id}` with what was said in a
-task as its `conversation`, and `GET /agents` with manifests; a server that answers a message with messages, and keeps
-no conversations, is understood too. Over pipes nobody sees more than what is said to whoever started the command.
+The document has no transport. The checker expects `POST /messages` at an address, `GET /tasks/{id}` with the messages
+of a task as its `conversation`, and `GET /agents` with manifests; it also understands a server that answers a message
+with messages, and keeps no conversations. Over pipes it sees only the messages to the program that started the command.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A client of the Agent Connect Protocol for checks: it asks, finds the agents that may be used, and keeps what it saw.
+"""Speaks the Agent Connect Protocol for checks: the driver sends requests, finds the agents that may be used, and keeps
+what it saw.
 
-What a check looks at is mostly a scene that several checks need (`once`): it is played once, and what came of it, also
-where that was a failure, is there for all of them.
+Most checks look at a scene that several checks need (`once`): it is played once, and its result, also a failure, is
+there for all of them.
 """
 
 from __future__ import annotations

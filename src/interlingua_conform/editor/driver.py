@@ -1,8 +1,8 @@
-"""The driver: the connections that checks share, opened when the first check wants them.
+"""Drives the connections that checks share, and opens each when the first check wants it.
 
 A connection speaks one version, so there is one of each; a second one of version 1 is another client. Checks that break
-what they use take a spare one. Over HTTP the messages go by WebSocket where the server has that, for it carries all of
-them; what is special about Streamable HTTP is looked at by its own checks.
+what they use take a spare one. Over HTTP the messages go by WebSocket if the server has it, since it carries all of
+them; checks of their own look at the specialities of Streamable HTTP.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The wires of the protocol: the pipes of a command, a WebSocket, and POSTs with event streams.
+"""Implements the wires of the protocol: the pipes of a command, a WebSocket, and POSTs with event streams.
 
-All of them take one message at a time, right or wrong, and keep what came in the same way. What messages mean is not
-known here, but for what Streamable HTTP needs: which session a message is of.
+All of them take one message at a time, right or wrong, and keep what came in the same way. They know nothing of the
+meaning of messages, except what Streamable HTTP needs: the session of a message.
 """
 
 from __future__ import annotations

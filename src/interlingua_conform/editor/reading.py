@@ -1,4 +1,4 @@
-"""Small readers of messages: what is a response, an update, a choice. They take whatever came, also what is wrong."""
+"""Reads messages: responses, updates, choices. These functions take any message, also a wrong one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A client of the server under test: it opens sessions, prompts, and remembers all that was said.
+"""Acts as a client of the server under test: it opens sessions, prompts, and remembers all messages.
 
-What it is asked in between is answered with no (a permission is refused, a form declined), so that nothing is done at
-the server that nobody wanted; checks that are about questions take them into their own hands.
+It answers requests of the server with no (a permission is refused, a form declined), so that nothing unwanted happens
+at the server; checks of questions answer for themselves.
 """
 
 from __future__ import annotations

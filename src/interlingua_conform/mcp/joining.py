@@ -1,8 +1,8 @@
-"""The delta algorithm of the document, written for looking at servers: which of its rules a run's deltas needed, and
-which rule a server got wrong whose deltas do not join to its output.
+"""Implements the delta algorithm of the document for checks: it finds the rules that a run's deltas needed, and the
+rule that a server got wrong if its deltas do not join to its output.
 
-It is written from the text, and not with `interlingua.model.delta`: what the door and the mounts got wrong alike would
-go unseen. Where the text can be read in two ways, a server may have read it in either.
+It is written from the text, and not with `interlingua.model.delta`: a mistake that the door and the mounts share would
+go unseen. If the text can be read in two ways, a server may have read it in either.
 """
 
 from __future__ import annotations

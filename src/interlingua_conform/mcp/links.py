@@ -1,8 +1,9 @@
-"""The wires of MCP: the pipes of a command, Streamable HTTP, and the older pair of an event stream and posts.
+"""Implements the wires of MCP: the pipes of a command, Streamable HTTP, and the older pair of an event stream and
+posts.
 
 All of them take one message at a time, right or wrong, and keep what came in the same way. A request that a POST could
-not carry is told as a message of ours, with the request's `id`, what became of it under `lost`, and the `status` that
-the POST was answered with, if that was the reason.
+not carry becomes a message made here, with the request's `id`, the reason under `lost`, and the `status` of the answer
+to the POST, if that was the reason.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A client of MCP: the handshake or the revision without one, requests and their answers, and runs of agents.
+"""Acts as a client of MCP: the handshake or the revision without one, requests and their answers, and runs of agents.
 
-It is lenient in taking answers (an id that came back as a text, one that is missing), so that one mistake of a server
-is found by the check that looks at it, and all others can go on.
+It takes answers leniently (an id that came back as a text, or a missing one), so that the check of that subject finds a
+mistake of a server, and all other checks can go on.
 """
 
 from __future__ import annotations

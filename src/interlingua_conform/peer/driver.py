@@ -1,7 +1,8 @@
-"""The node that is looked at, and what was seen of it: its card, its streams, a peer of ours that it talks to.
+"""Drives the node under test and keeps what it saw of it: its card, its streams, and the checker's peer that it talks
+to.
 
-Checks share one of these, and whatever was looked at once is remembered. It says what came and judges nothing: where
-something that others stand on does not work, those others do not apply, and the check of that something fails.
+Checks share one driver, and it remembers every observation. It reports and judges nothing: if something that other
+checks need does not work, those checks do not apply, and the check of that thing fails.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A peer of ours that announces itself, as the published reference does: for nodes that listen for such announcements.
+"""Announces a peer of the checker, as the published reference does: for nodes that listen for such announcements.
 
-How agents announce themselves is experimental, so that nothing is wrong with a node that does not hear this one. It is
-heard on this machine alone, and so is only sent where the node is on it, too.
+Announcements are experimental, so a node that does not hear this one is not wrong. Only this machine hears it, so it is
+sent only if the node is on it, too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Lives of tasks, each played once: one that is completed, one that fails, one that is asked for input, some that are
-cancelled.
+"""Plays the lives of tasks, each once: one that is completed, one that fails, one that is asked for input, some that
+are cancelled.
 
-Some servers work on tasks themselves (an agent of theirs does), others leave that to programs which say over
-`PUT /tasks/{id}` how it goes. Both are played: the first need an agent for each role, for the second we are that
-program.
+Some servers work on tasks themselves (an agent of theirs does), others leave that to programs that report over `PUT
+/tasks/{id}` how it goes. Both are played: servers of the first kind need an agent for each role, for the second kind
+the checker is that program.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Connections over which a node and we exchange frames: as a peer that the node connects to, as a guest of its link,
-and over the pipes of a command.
+"""Carries frames between a node and the checker: as a peer that the node connects to, as a guest of its link, and over
+the pipes of a command.
 
-They hold what came and say when something comes; what frames mean is not known here.
+They keep what came and wake the reader; they know nothing of the meaning of frames.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Work that agents hand to each other: to whom they may, what the record tells of it, and what runs side by side."""
+"""Checks work that agents delegate to each other: to which agents they may, what the record shows of it, and what runs
+side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that are handed over from outside: begun by a notice, with attachments, and worked on by its recipient."""
+"""Checks tasks that come from outside: begun by a notice, with attachments, and worked on by its recipient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifests that a server lists of its agents: one that it lists is one that it has not refused."""
+"""Checks the manifests that a server lists of its agents: a manifest that it lists is one that it has not refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that vet what others did: who oversees whom is known from manifests, and from who inquires."""
+"""Checks agents that review the work of others. Manifests show who oversees whom, and so do the inquiries."""
 
 from __future__ import annotations
 

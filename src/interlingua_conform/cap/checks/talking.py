@@ -1,4 +1,4 @@
-"""Messages between agents and the user: questions, answers, and what is said while somebody works."""
+"""Checks messages between agents and the user: questions, answers, and messages while an agent works."""
 
 from __future__ import annotations
 

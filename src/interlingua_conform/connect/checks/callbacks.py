@@ -1,6 +1,6 @@
-"""Callbacks: the server calls an address of the client's when the status of a run changes.
+"""Checks callbacks: the server calls an address of the client's when the status of a run changes.
 
-They can be seen only where the server can reach the one who looks: both on one machine.
+The checker sees them only if the server can reach it: both on one machine.
 """
 
 from __future__ import annotations

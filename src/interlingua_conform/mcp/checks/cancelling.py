@@ -1,8 +1,7 @@
-"""Taking requests back: `notifications/cancelled`, and clients that only go away.
+"""Checks cancelled requests: `notifications/cancelled`, and clients that only disconnect.
 
-That no answer comes shows nothing alone: a run that goes on in silence gives none either. What is looked for is that
-one which told of its progress again and again is quiet, that its stream has ended, or (where there are keys) that the
-run has.
+A missing answer alone shows nothing: a run that goes on in silence gives none either. The checks expect that a run
+which sent progress again and again falls silent, that its stream ends, or (if there are keys) that the run has ended.
 """
 
 from __future__ import annotations

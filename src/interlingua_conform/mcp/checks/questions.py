@@ -1,6 +1,5 @@
-"""Questions of an agent: asked by an elicitation, returned where the revision has no requests of the server, and told
-by an error to who cannot be asked.
-"""
+"""Checks questions of an agent: asked by an elicitation, returned if the revision has no requests of the server, and
+reported as an error to clients that cannot be asked."""
 
 from __future__ import annotations
 

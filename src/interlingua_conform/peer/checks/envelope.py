@@ -1,4 +1,4 @@
-"""The envelope of messages that a node sends, and its parts: looked at where they arrive, at a peer of ours."""
+"""Checks the envelope of messages that a node sends, and its parts, as they arrive at the checker's peer."""
 
 from __future__ import annotations
 

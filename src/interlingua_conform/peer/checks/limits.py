@@ -1,4 +1,4 @@
-"""Limitations, which can be changed while a node runs. What is changed for a look is put back."""
+"""Checks limitations, which can be changed while a node runs. Each check restores the limits that it changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry of peers: what is told of each, how one is reached, and several at once."""
+"""Checks the registry of peers: its entries, messages to one peer, and several peers at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Peers whose cards are unlike the node's own: older, newer, with less or with more in them. All are talked to."""
+"""Checks peers whose cards are unlike the node's own: older, newer, with less or with more in them. The node talks to
+all of them."""
 
 from __future__ import annotations
 
