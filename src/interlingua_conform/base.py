@@ -23,7 +23,7 @@ from interlingua.model.errors import InterlinguaError, Invalid, InvalidRequest, 
 
 UNREADABLE = "no sense could be made of what came"
 
-_NAMED = 20  # agents that are named to whoever named none of them
+_NAMED = 20  # agents that the error lists, if a name is unknown
 
 Verdict = Literal["pass", "fail", "not applicable"]
 Driver = TypeVar("Driver")

@@ -50,7 +50,7 @@ def _of_kind(kind: Any, schema: dict[str, Any], root: Any, depth: int) -> Any:
         case "object":
             properties = schema.get("properties", {})
             required = schema.get("required", [])
-            named = required or list(properties)[:1]  # an agent that requires nothing still wants to be told something
+            named = required or list(properties)[:1]  # an agent that requires nothing still needs some input
             return {name: sample(properties.get(name, {}), root, depth + 1) for name in named}
         case "array":
             return [sample(schema.get("items", {}), root, depth + 1) for _ in range(schema.get("minItems", 1))]

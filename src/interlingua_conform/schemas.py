@@ -41,7 +41,7 @@ def problem(value: Any, schema: Any, what: str) -> str | None:
         if validator is not None:
             validator.check(value, Invalid)
     except Broken:
-        return None  # it is no schema, which is told elsewhere
+        return None  # it is no schema, which another check reports
     except Invalid as error:
         return error.message
     return None

@@ -124,7 +124,7 @@ async def _stay(
                 reloader = Reloader(place, config, own, again)
                 reloading = [loop.create_task(_reload(reloader, reload))]
                 show(place, form)
-                if form is not LogFormat.JSON:  # whoever reads lines of JSON wants nothing else
+                if form is not LogFormat.JSON:  # a reader of JSON lines wants nothing else
                     say("Ctrl-C stops.")
                 if config["server.reload"]:
                     reloading.append(loop.create_task(reloader.watch()))

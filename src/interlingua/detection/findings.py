@@ -32,7 +32,7 @@ class Spoken(msgspec.Struct, kw_only=True):
     """A protocol that the server speaks, and the facts about the server that it shows."""
 
     protocol: str
-    target: str | None  # what to give to `interlingua run`; None where we cannot
+    target: str | None  # the argument for `interlingua run`; None if that cannot run it
     name: str = ""  # what it calls itself
     version: str = ""  # its own
     protocol_versions: list[str] = []

@@ -17,7 +17,7 @@ Probe = Callable[[Pipes, str], Awaitable[Spoken | None]]
 
 _LATEST_MCP = "2025-11-25"
 _GRACE = 0.3
-_ODD = 3  # things that are told of what speaks none
+_ODD = 3  # odd facts to report of a program that speaks no protocol
 
 
 async def look(command: list[str], shown: str, patience: float = 10.0) -> tuple[list[Spoken], list[str]]:

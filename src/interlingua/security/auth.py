@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 API_KEY_HEADER = "x-api-key"
 
-# Whoever can reach an open server on loopback is on this machine, and may do what its owner may.
+# A caller that can reach an open server on loopback is on this machine, and may do what its owner may.
 ANONYMOUS = Caller("anonymous", "anyone on this machine", ("*",))
 
 _CREDENTIALS = frozenset({API_KEY_HEADER, "authorization"})

@@ -82,7 +82,7 @@ class EgressGuard:
         self.allow_hosts = tuple(host.lower() for host in allow_hosts)
         self._resolve = resolve or self._getaddrinfo
         self._resolve_timeout = resolve_timeout
-        # Threads of its own: names that resolve slowly, which a stranger can have, hold up nobody else's threads.
+        # Threads of its own: slow names, which a stranger can provide, must not hold up the threads of other work.
         self._threads = ThreadPoolExecutor(_RESOLVERS, thread_name_prefix="interlingua-dns")
 
     def check_text(self, url: str) -> None:

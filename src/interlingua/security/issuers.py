@@ -24,7 +24,7 @@ class Issuer(msgspec.Struct, frozen=True):
     jwks_url: str | None = None
     jwks: dict[str, Any] | None = None
     algorithms: tuple[str, ...] = tuple(ALGORITHMS)
-    scopes: list[str] = []  # of callers whose tokens name none of ours
+    scopes: list[str] = []  # of callers whose tokens name no scope of this server
 
     def __post_init__(self) -> None:
         if not self.issuer or "|" in self.issuer:  # caller ids are ISSUER|SUBJECT

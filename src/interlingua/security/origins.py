@@ -94,7 +94,7 @@ class HostPolicy:
             return True
         parsed = _parse_origin(origin)
         if parsed is None or parsed[1].port == "*":
-            # "null" is what sandboxed frames and files send, whoever made them.
+            # Sandboxed frames and files send "null", from whatever site.
             return origin == "null" and "null" in self.allowed_origins
         scheme, page = parsed
         default = _DEFAULT_PORTS.get(scheme)

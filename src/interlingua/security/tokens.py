@@ -126,7 +126,7 @@ def _read(token: str) -> tuple[jws.CompactSignature, dict[str, Any]]:
         _REGISTRY.check_header(signed.headers())
         claims = msgspec.json.decode(signed.payload, type=dict[str, Any])
         header = signed.headers()
-        # Extensions that must be understood: we have none. b64 would change what is signed.
+        # Extensions that must be understood: none is supported. b64 would change the signed bytes.
         odd = "crit" in header or "b64" in header or header.get("typ", "JWT").lower() not in _TYPES
     except Exception:  # whatever parsers make of a stranger's bytes, the answer is the same
         raise Unauthenticated("The token is no well-formed JWT") from None
@@ -198,7 +198,7 @@ class _Source:
         if key is not None or key_id is None or self.issuer.jwks is not None:
             return key
         async with self._lock:
-            # Somebody who waited here for another's fetch looks again before fetching.
+            # A caller that waited here for the fetch of another looks again before it fetches.
             key = self._pick(algorithm, key_id)
             if key is None and (self._searched_at is None or self._now() - self._searched_at >= self._pause):
                 self._searched_at = self._now()
@@ -224,7 +224,7 @@ class _Source:
                 text = await self._fetch(self.issuer.jwks_url)
             if len(text) <= _KEYS_LIMIT:
                 keys = _import(msgspec.json.decode(text))
-        except Exception:  # unreachable, not JSON, no keys: the same to us; the old keys stay in use
+        except Exception:  # unreachable, not JSON, no keys: in any case the old keys stay in use
             keys = []
         self._keys = keys or self._keys
         self._fresh_until = self._now() + (self._keep if keys else self._pause)

@@ -136,7 +136,7 @@ class _Seen:
         try:
             body: Body = body_decoder.decode(row.body)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return  # it was changed in the store; whoever checks the file is told
+            return  # it was changed in the store; a check of the file reports it
         branch = self.branch
         match body:
             case RunCreated():

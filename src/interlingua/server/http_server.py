@@ -23,7 +23,7 @@ from ..model.errors import InvalidRequest, StoreError
 from ..transports.http.unread_body import UnreadBody
 
 _BACKLOG = 2048
-_TRIES = 3  # for a free port that somebody else was given too
+_TRIES = 3  # for a free port that another program took meanwhile
 
 
 class CannotListen(InvalidRequest):
@@ -121,7 +121,7 @@ def _hypercorn(app: ASGIApp, listening: socket.socket, tls: Tls | None, grace: i
     from hypercorn.utils import wrap_app
 
     log = logging.getLogger("interlingua.http2")
-    log.setLevel(logging.WARNING)  # where it runs is said by whoever started it
+    log.setLevel(logging.WARNING)  # its starter reports the address
     config = Config()
     config.errorlog = log
     config.include_server_header = False
@@ -197,7 +197,7 @@ def _worth_a_line(record: logging.LogRecord) -> bool:
     if record.msg in _EXPECTED:
         return False
     if record.exc_info is not None and isinstance(record.exc_info[1], StoreError):
-        # A stream that was open when the store went away: its reader comes again, and no line of ours is to blame.
+        # A stream that was open when the store went away: its reader comes again, and no code here is to blame.
         record.msg, record.args, record.exc_info = "a stream was cut off: %s", (record.exc_info[1],), None
         return True
     return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)

@@ -39,7 +39,7 @@ FOR_MACHINES = "for_machines"
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
-# What the logging module finds out for each record: from where it was logged, and in which thread. No line of ours has
+# What the logging module finds out for each record: from where it was logged, and in which thread. No line here has
 # it, and it takes as long as writing the line. These switches are the module's own.
 _UNUSED = ("logThreads", "logMultiprocessing", "logProcesses", "logAsyncioTasks")
 

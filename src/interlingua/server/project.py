@@ -150,7 +150,7 @@ def _written_name(root: Path, config: Path | None) -> str:
 def _package_name(root: Path) -> str:
     try:
         table = _read(root / PYPROJECT).get("project")
-    except InvalidRequest:  # it is no file of ours, and does not name us
+    except InvalidRequest:  # it is no file of this program, and does not name it
         return ""
     name = table.get("name") if isinstance(table, dict) else None
     return name if isinstance(name, str) and _NAME.fullmatch(name) else ""

@@ -42,7 +42,7 @@ class Workplace:
         self, engine: Engine, mounts: Mounts | None = None, store: str = "", bus: str = "", metrics: str | None = None
     ) -> None:
         self.engine = engine
-        self.metrics = metrics  # where they are told without a key, if anywhere
+        self.metrics = metrics  # the address that shows them without a key, if any
         self.store = store  # both as they may be seen
         self.bus = bus
         self.mounts = mounts if mounts is not None else Mounts(engine)

@@ -87,7 +87,7 @@ def report(error: InterlinguaError) -> ExitCode:
 
         traceback.print_exception(error)
     hint = getattr(error, "hint", "") or next((text for cls, text in _HINTS if isinstance(error, cls)), "")
-    complain(str(error), hint)  # whoever types commands is the owner
+    complain(str(error), hint)  # a person who types commands is the owner
     return exit_code_of(error)
 
 

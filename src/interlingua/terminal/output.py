@@ -76,7 +76,7 @@ class TextView:
         self._shown: list[str] = []  # of the text, as it came
         self._line_open = False  # the cursor is behind text of the agent
         self._made_room = False  # the last that was written was not text of the agent
-        self._thought: str | None = None  # the thought that is being told, piece by piece
+        self._thought: str | None = None  # the thought that comes piece by piece
         self._same = _same_file(self._out, sys.stderr)
         self._crash_site = crash_site
         self.run_name: str | None = None  # of the run at the server that keeps it
@@ -130,7 +130,7 @@ class TextView:
         self._shown.append(text)
         self._end_thought()
         if self._out.isatty():
-            # Behind something of ours the cursor is on a new line already.
+            # After text of the program the cursor is on a new line already.
             self._out.write(clean(text.lstrip("\n") if self._made_room else text))
         else:
             self._out.write(text)

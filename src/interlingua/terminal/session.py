@@ -43,7 +43,7 @@ def finish(work: Coroutine[Any, Any, int | None]) -> int:
     except KeyboardInterrupt:
         code = ExitCode.CANCELLED
     except BrokenPipeError:
-        # The reader of our output has left. What is still buffered must not fail again when Python exits.
+        # The reader of the output has left. Text that is still buffered must not fail again when Python exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = ExitCode.BROKEN_PIPE
     return code or 0
@@ -126,7 +126,7 @@ async def engine_in(
         project = place.project.id_in(path) if place.named_store is None else ""
     engine = Engine(
         path, agents=agents, bus=place.bus, project=project, root=place.project.root if project else None,
-        wait_for_store=False,  # somebody waits at the terminal
+        wait_for_store=False,  # a person waits at the terminal
     )  # fmt: skip
     try:
         await engine.start()

@@ -45,7 +45,7 @@ from .console import clean, error_console, note, question_view
 from .output import JsonView
 
 LONG = 120  # characters of what stands in one line
-MANY = 12  # lines of what somebody said
+MANY = 12  # lines of a message
 
 _STYLES = {
     "delegation": "cyan", "error": "red", "inquiry": "yellow", "question": "yellow", "answer": "green",
@@ -71,11 +71,11 @@ class Conversation:
 
     def __init__(self, root: str) -> None:
         self.label = ""  # of the whole task, once it has begun
-        self.asked: set[str] = set()  # questions that were told as part of the conversation
+        self.asked: set[str] = set()  # questions that were shown as part of the conversation
         self._root = root
         self._who: dict[str, Who] = {}
         self._told: set[str] = set()
-        self._refusals: set[tuple[str, str]] = set()  # whom, and why, as far as nobody was told so yet
+        self._refusals: set[tuple[str, str]] = set()  # agent and reason, as far as they were not shown yet
         self._proposed: set[str] = set()  # runs that judge what an agent proposed by itself
         self._reviews: dict[str, tuple[Authority, Proposal]] = {}  # the others that judge
         self._tools: dict[tuple[str, str], ToolCall] = {}
@@ -388,7 +388,7 @@ def _write(text: str) -> None:
 def _print(line: Line) -> None:
     console, indent = error_console(), 2 * line.depth
     if console.is_terminal:
-        # What somebody said stays under its own indentation where a line is too long for the window.
+        # A message stays under its own indentation if a line is too long for the window.
         inner = len(line.text.plain) - len(line.text.plain.lstrip(" "))
         console.print(Padding(line.text[inner:], (0, 0, 0, indent + inner), expand=False))
     else:

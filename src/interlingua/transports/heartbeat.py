@@ -40,7 +40,7 @@ class Pulse:
     sends something every 15 seconds on every open stream, so it need not be asked."""
 
     def __init__(self, ask: Callable[[], Awaitable[None]], lost: Callable[[str], None]) -> None:
-        self._ask = ask  # raises ConnectionError where nobody answers
+        self._ask = ask  # raises ConnectionError if no server answers
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._heard = self._loop.time()

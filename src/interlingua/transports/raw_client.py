@@ -29,7 +29,7 @@ log = logging.getLogger("interlingua_conform")
 
 _SAID = 4  # times what one answer may have: what a command may say in all
 _LIGHT = 1024  # bytes that a line counts for at least: short ones take more memory than they have letters
-_UNKNOWN_ISSUERS = (18, 19, 20, 21)  # of OpenSSL: self-signed, or by somebody whom nobody knows
+_UNKNOWN_ISSUERS = (18, 19, 20, 21)  # of OpenSSL: self-signed, or by an unknown issuer
 _PIECE = 64 * 1024  # bytes that are read at once; what waits beyond them is left to the command
 _STDERR = 64 * 1024  # bytes of what a command says on stderr that are kept
 
@@ -57,7 +57,7 @@ class Answer(msgspec.Struct):
 
 @cache
 def authorities() -> ssl.SSLContext:
-    return ssl.create_default_context()  # those of the system, or of SSL_CERT_FILE, as for everything else that we call
+    return ssl.create_default_context()  # of the system, or of SSL_CERT_FILE, as in all calls of the program
 
 
 def trusted(address: str) -> ssl.SSLContext | bool:
@@ -382,7 +382,7 @@ class Pipes(Heard):
 
     async def _read_stderr(self) -> None:
         assert self._process.stderr is not None
-        while data := await self._process.stderr.read(65536):  # always read, or the process would wait for us
+        while data := await self._process.stderr.read(65536):  # always read, or the process would wait for a reader
             self.stderr = (self.stderr + data)[-_STDERR:]
 
     def send(self, message: Any) -> None:
@@ -406,7 +406,7 @@ class Pipes(Heard):
         try:
             async with asyncio.timeout(self._patience):
                 code = await self._process.wait()
-                await asyncio.wait(self._reading, timeout=1.0)  # whoever it started may keep them open
+                await asyncio.wait(self._reading, timeout=1.0)  # its children may keep the pipes open
                 return code
         except TimeoutError:
             raise Gone(f"the process did not end within {self._patience:g} s") from None

@@ -39,7 +39,7 @@ class Pipe:
         try:
             await self._carry(reader, writer)
         except (asyncio.CancelledError, OSError, TimeoutError):
-            pass  # whoever connects finds that it is closed, and tries again
+            pass  # a client finds its connection closed, and tries again
         finally:
             self._open.discard(task)
             writer.close()

@@ -85,13 +85,13 @@ class WebSocketChannel:
         try:
             await self._write_all()
         finally:
-            self._lost()  # nobody waits for a queue that nothing empties
+            self._lost()  # no sender waits for a queue that nothing empties
 
     async def _write_all(self) -> None:
         while not self._gone:
             await self._news.wait()
             self._news.clear()
-            # What is said in one breath goes out together: each frame by itself wakes whoever listens, and the last one
+            # What is said in one breath goes out together: each frame by itself wakes the listener, and the last one
             # (the answer) is what they wait for.
             for _ in range(_A_BREATH):
                 queued = len(self._out)

@@ -32,8 +32,8 @@ class Driver:
         self.patience = subject.patience
         self.quiet = subject.quiet
         self.kept: dict[Any, tuple[Any, Exception | None]] = {}
-        self.refusals: list[Json] = []  # every error_response that something of ours was answered with
-        self.going: list[Talk] = []  # tasks that may go on when nobody looks any more
+        self.refusals: list[Json] = []  # every error_response to a message of the checker
+        self.going: list[Talk] = []  # tasks that may go on after the checks
 
     # -- who there is -------------------------------------------------------------------------------------
 
@@ -44,7 +44,7 @@ class Driver:
         if wanted is not None:
             return wanted
         if not self.wire.lists:
-            return "agent"  # a command is mostly one agent, whatever we call it
+            return "agent"  # a command is mostly one agent, under whatever name
         with contextlib.suppress(Broken, NotApplicable):
             for told in await manifests(self):
                 if isinstance(told.get("id"), str):
@@ -151,7 +151,7 @@ class Driver:
             talk.result = told
             if not self._asks(told, talk):
                 if told.get("recipient_id") == USER and sender != USER and told.get("type") != "error_response":
-                    continue  # something that the user is told on the way
+                    continue  # a message to the user on the way
                 break
             talk.questions.append(told)
             asker, asked = told.get("sender_id"), told.get("recipient_id")

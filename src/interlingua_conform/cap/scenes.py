@@ -146,7 +146,7 @@ async def forged(d: Driver) -> Forged:
         for recipient in listed
         if isinstance(told.get("allowed_agents"), list) and recipient not in told["allowed_agents"]
     ]
-    wanted = await d.agent()  # nobody else is run, should it be taken
+    wanted = await d.agent()  # no other agent runs, should it be taken
     pairs = sorted((pair for pair in pairs if pair[1] == wanted), key=lambda pair: pair[0] == wanted)
     applies(pairs, f"every agent that the server lists may delegate to {wanted}")
     sender, recipient = pairs[0]

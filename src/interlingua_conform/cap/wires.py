@@ -39,16 +39,16 @@ class Talk(msgspec.Struct, eq=False):
     """A task of the checker, and the messages in it."""
 
     task: str
-    agent: str  # to whom it was handed
-    sent: list[Json] = []  # by us
+    agent: str  # the recipient of the task
+    sent: list[Json] = []  # by the checker
     said: list[Json] = []  # by anybody, as far as the server shows it
-    inline: list[Json] = []  # what came as the answers to what we sent
-    recorded: bool = False  # the server keeps what is said, ours included
+    inline: list[Json] = []  # the messages in the answers to those of the checker
+    recorded: bool = False  # the server keeps all messages, those of the checker included
     over: bool = False  # the server says that it has ended
     start: int = 0  # how much had come before it
     refusal: Refusal | None = None  # of what began it
     questions: list[Json] = []
-    answered: list[Refusal | None] = []  # whether our answers were refused
+    answered: list[Refusal | None] = []  # refusals of the checker's answers
     result: Json | None = None  # the last word
 
 

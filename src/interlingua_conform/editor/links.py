@@ -79,7 +79,7 @@ class SocketLink(Link):
         await self.end()
 
     async def put_bytes(self, data: bytes) -> None:
-        with contextlib.suppress(websockets.exceptions.ConnectionClosed):  # whoever waits is told that it ended
+        with contextlib.suppress(websockets.exceptions.ConnectionClosed):  # the waiting reader sees the end
             await self.socket.send(data, text=True)
 
     def gone(self) -> str:

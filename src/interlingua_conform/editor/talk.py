@@ -110,7 +110,7 @@ class Client:
             except Gone:
                 if self.link.ended:
                     raise
-                self._mute = True  # it does not answer what it does not know, which is told elsewhere
+                self._mute = True  # it ignores unknown methods, which another check reports
         return await self._pinged("session/new")
 
     async def _pinged(self, method: str) -> Message:

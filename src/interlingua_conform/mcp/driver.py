@@ -189,7 +189,7 @@ async def pages(
     """Returns the current entries of all pages. `whole`: raises Broken if the pages do not end."""
     answer = await client.answer(method, {})
     if "error" in answer:
-        answer = await client.answer(method)  # that this is needed, is told elsewhere
+        answer = await client.answer(method)  # another check reports that this is needed
     told, where = result_of(answer, method), f"the result of {method}"
     found = member(told, name, list, where)
     for _ in range(_PAGES):

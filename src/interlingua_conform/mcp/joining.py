@@ -94,7 +94,7 @@ class _Joining:
             return None if self._need(NULL, path) else out
         if out is ABSENT or out is None:
             if out is None:
-                self._need(NULL, path)  # nobody can get this one wrong and still have the value
+                self._need(NULL, path)  # a server that gets this one wrong cannot have the value
             return self._fresh(delta, path, NO_OUTPUT if out is ABSENT else NULL_OUTPUT)
         if kind(out) != kind(delta):
             self._need(TYPES, path)

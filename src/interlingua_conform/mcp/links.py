@@ -36,7 +36,7 @@ class Link(Heard):
 
     kind: ClassVar[Kind]
     listener: Callable[[Message], None] | None = None  # hears every message as it comes
-    stuck = False  # something was not answered in time: whoever needs an answer takes another link
+    stuck = False  # a request was not answered in time: checks that need an answer take another link
 
     def came(self, message: Message) -> None:
         if self.listener is not None:

@@ -131,7 +131,7 @@ class Node:
         except (NotApplicable, Gone):
             return None
 
-    # -- our peer -----------------------------------------------------------------------------------------
+    # -- the checker's peer -----------------------------------------------------------------------------------------
 
     @once
     async def alone(self) -> Answer | None:
@@ -208,7 +208,7 @@ class Node:
         assert found is not None
         return found
 
-    # -- messages to our peer -----------------------------------------------------------------------------
+    # -- messages to the checker's peer -----------------------------------------------------------------------------
 
     async def post(self, body: dict[str, Any], path: str = "/message:send") -> Answer:
         return await self.ask("POST", path, self.addressed(body))
@@ -281,7 +281,7 @@ class Node:
             found.append(heard.answer)
         return found
 
-    # -- messages from our peer ---------------------------------------------------------------------------
+    # -- messages from the checker's peer ---------------------------------------------------------------------------
 
     async def hear(self, *, entry: bool = False, **members: Any) -> Heard:
         """Send the node a message as a peer, and see that it is taken: on its stream, at /message:recv, or by an agent

@@ -25,7 +25,7 @@ def once(function: Callable[[Self], Awaitable[Seen]]) -> Callable[[Self], Awaita
                 kept = (await function(self), None)
             except (Broken, NotApplicable, Gone) as error:
                 kept = (None, error)
-            except asyncio.CancelledError:  # whoever stands on it as well does not wait as long again
+            except asyncio.CancelledError:  # other checks that need it do not wait as long again
                 self.__dict__[name] = (None, NotApplicable("it takes too long to see this"))
                 raise
             self.__dict__[name] = kept

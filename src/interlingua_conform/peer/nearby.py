@@ -38,7 +38,7 @@ async def found(node: Node) -> Event | None:
 
 
 def _announce() -> None:
-    token = f"tok_{secrets.token_hex(8)}"  # a peer that is known already is not told of again
+    token = f"tok_{secrets.token_hex(8)}"  # a node does not report a known peer again
     packet = b"ACP1" + json.dumps({"v": 1, "name": FOUND, "tok": token, "wp": 9, "hp": 9}).encode()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 0)  # it leaves this machine by no interface

@@ -173,7 +173,7 @@ class Tasks:
         return body, await self.node.ask("POST", "/tasks", body)
 
     async def create(self, role: str | None = None, **more: Any) -> Story:
-        await self.node.wire_if_any()  # whoever works on tasks of this node is there then
+        await self.node.wire_if_any()  # a peer that works on tasks of this node is there then
         feed = await self.node.feed_if_any()
         body, answer = await self.ask(role, **more)
         applies(answer.status in (200, 201), f"no task can be created: {told(answer)}")
@@ -208,7 +208,7 @@ class Tasks:
     async def lasting(self) -> Story:
         """A new task that does not end by itself: whether one that does is still there is a matter of luck."""
         kind = "driven"
-        with contextlib.suppress(NotApplicable):  # nobody works on it
+        with contextlib.suppress(NotApplicable):  # nothing drives the task
             kind = await self.kind()
         return await self.create(self._role("slow") if kind == "itself" else None)
 

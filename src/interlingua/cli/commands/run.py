@@ -253,7 +253,7 @@ async def _watch(
     try:
         code = await watch.follow()
         return code if at_server is None else await at_server.exit_code(engine, run, code)
-    except OSError as error:  # nobody reads what it says any more
+    except OSError as error:  # the reader of the output has gone
         terminal = interrupts.terminal_went_away()
         if not terminal and not isinstance(error, BrokenPipeError):
             raise

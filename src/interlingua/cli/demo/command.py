@@ -125,7 +125,7 @@ def _farewell(*, stays: bool) -> None:
     prompt(f"cp {' '.join(path(example(name)) for name in EXAMPLES)} .")
     command("run mailcomposer.py --thread lunch 'To: ada@example.org. Subject: Lunch.'")
     command("run counter.py '{\"to\": 20}'")
-    command(f"serve echo.py{' --port 0' if stays else ''}")  # the usual port is ours
+    command(f"serve echo.py{' --port 0' if stays else ''}")  # this server has the usual port
 
 
 async def _stay(address: str) -> None:

@@ -99,7 +99,7 @@ class Process:
         except Unavailable as error:
             if self.address or not self._port or "is taken" not in error.message:
                 raise
-            self._port = 0  # somebody was faster, as another demo is that was started together with this one
+            self._port = 0  # another program took it, as a demo that was started at the same time does
             await self._start()
 
     async def _start(self) -> None:

@@ -78,7 +78,7 @@ async def _check_store(config: Config, project: Project) -> tuple[Store, str, bo
         finally:
             await store.close()
     except InterlinguaError as error:
-        # Whoever checks it is its owner, who may read the database's own words.
+        # Only the owner checks a config, and may read the database's own words.
         hint = getattr(error, "hint", "") if isinstance(error, UnnamedProject) else ""
         config.wrong(build.place(config, "store.path"), "store.path", f"{error}; {hint}" if hint else str(error))
         return store, "", True, []

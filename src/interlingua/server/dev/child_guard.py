@@ -18,9 +18,10 @@ from typing import Any
 
 _LONGEST = 1024 * 1024  # bytes of one line of output
 
-# The program says its own pid before it begins. A shell beside it holds our pipe: when that ends, so does the program.
-# The system's own signal for the death of a parent would also come when only the thread ends that started it. What is
-# given: the signal that ends it then, the file that it writes to (or nothing: to us), and the program.
+# The program says its own pid before it begins. A shell beside it holds a pipe of this process: when that ends, so does
+# the program. The signal of the system for the death of a parent would also come when only the thread ends that started
+# the program. The arguments are: the signal that ends it then, the file that it writes to (or nothing: to this process),
+# and the program.
 _KEEPER = """
 end=$1; log=$2; shift 2
 exec 3<&0 </dev/null
@@ -44,7 +45,7 @@ class KeptServer:
 
     def __init__(self, program: Sequence[str], log: Path, *, last: signal.Signals, **more: Any) -> None:
         """`more`: of `subprocess.Popen`."""
-        self._process = subprocess.Popen(  # noqa: S603 - our own words
+        self._process = subprocess.Popen(  # noqa: S603 - a fixed command
             _command(program, last.name.removeprefix("SIG"), log), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, start_new_session=True, **more,
         )  # fmt: skip

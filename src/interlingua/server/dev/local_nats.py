@@ -78,7 +78,7 @@ class LocalNats:
     def _answers(self) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                # Another server may have the port, and ours is about to say so.
+                # Another server may have the port, and this one is about to say so.
                 return self._name.encode() in connection.recv(4096)
         except OSError:
             return False

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from ...protocols.targets import Target
 
 _PORTS = {"https": 443, "wss": 443}
-_LASTS = 10.0  # seconds; whoever closes one sooner does so with all that say nothing
+_LASTS = 10.0  # seconds; a server that closes a connection sooner closes every silent one
 
 
 def place_of(target: Target) -> tuple[str, int] | None:

@@ -68,7 +68,7 @@ class Passing:
             return
         named, marked = bound.elsewhere(scope), _marked(scope)
         if marked is not None and marked != self._replicas.id.encode():
-            # Whoever passed it on knew somebody else at this address.
+            # The replica that forwarded it knew another server at this address.
             await _answer(scope, receive, send, 421, "this is another replica than the one that was meant")
         elif named is None:
             await self._app(scope, receive, send)

@@ -57,7 +57,7 @@ class Outbox:
         self._head = b"" if kind is None else b"event: %s\n" % kind.encode()
         self._ids = None if ids is None else ids.encode()
         self.reader: Reader | None = None
-        self.used = False  # somebody has read from it
+        self.used = False  # a reader has read from it
         self.waiting = 0  # bytes
         self._waiting: deque[tuple[int, str, bytes]] = deque()
         self._taken: deque[tuple[int, str, bytes]] = deque()  # kept for who comes back

@@ -78,7 +78,7 @@ class EventStream(Response):
         finally:
             self._send = None
             listening.cancel()
-            if not telling.done():  # else nothing is waited for: whoever has read the end may look at once
+            if not telling.done():  # else it does not wait: a client that has read the end may look at once
                 telling.cancel()
                 await asyncio.gather(telling, return_exceptions=True)
 
@@ -116,7 +116,7 @@ class PiecesStream(EventStream):
 
     async def tell(self) -> bool:
         async with contextlib.aclosing(self._pieces) as pieces:
-            # The piece is given away, so that nobody holds it while a slow reader takes it.
+            # The piece is given away, so that no caller holds it while a slow reader takes it.
             given: list[bytes] = []
             async for one in pieces:
                 given.append(one)

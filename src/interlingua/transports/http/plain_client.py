@@ -24,7 +24,7 @@ from .. import wire_tap
 
 _IDLE = 4.0  # seconds that a connection is kept; servers hang up after five and more
 _MOST_IDLE = 50  # per server
-_FULL = 1024 * 1024  # bytes that nobody has read yet: the server waits
+_FULL = 1024 * 1024  # bytes that were not read yet: the server waits
 _LINGER = 1.0  # seconds for the last bytes of an answer whose reader knows all it wants
 _SIMPLE = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE"))
 _LESS_SIMPLE = frozenset((b"content-encoding", b"set-cookie", b"location"))  # headers of an answer that httpx2 knows
@@ -248,7 +248,7 @@ class _Line(asyncio.Protocol):
     def ask(self, request: bytes) -> None:
         self.status, self.reason, self.headers = 0, b"", []
         self.complete = self._headed = False
-        self.taken()  # what nobody wanted to read of the answer before
+        self.taken()  # the unread rest of the answer before
         if self._transport is not None:
             self._transport.write(request)
 
@@ -311,7 +311,7 @@ class _Line(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        if self.complete:  # nobody has asked
+        if self.complete:  # no request is open
             self.cut()
             return
         try:
@@ -372,12 +372,12 @@ class _Line(asyncio.Protocol):
         self._stays = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
-        if self.ended is None:  # else nobody reads it any more
+        if self.ended is None:  # else its reader has gone
             self._chunks.append(body)
             self._size += len(body)
 
     def on_message_complete(self) -> None:
-        if not self._headed:  # it was only told to wait
+        if not self._headed:  # only an interim status came
             self.reason, self.headers = b"", []
             return
         self.complete = True

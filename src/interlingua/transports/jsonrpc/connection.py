@@ -116,7 +116,7 @@ class Connection:
         self._tasks: dict[Call, asyncio.Task[None]] = {}
         self._beginning = 0  # bytes of requests that may not have had their first turn
         self._open: dict[Id, asyncio.Future[Any]] = {}
-        self._batches: list[list[Id]] = []  # of ours that are open, oldest first
+        self._batches: list[list[Id]] = []  # the open ones of this side, oldest first
         self._later: dict[Batch, list[Callable[[], None]]] = {}  # what waits until an array has been sent
 
     # -- asking -------------------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ class Rpc:
         seen = json_text.glimpse(frame)
         if seen.kind == "answer" or (seen.kind is None and seen.id in self._ours):
             self.odd += 1
-            # Of an answer whose id cannot be read nobody knows what it was for. To fail all is better than to hang.
+            # An answer with an unreadable id could be for any request. To fail all is better than to hang.
             ended = [seen.id] if seen.id is not None else list(self._ours)
             log.warning("an answer of the peer cannot be read: %s", problem)
             error = RpcError(code, f"the answer cannot be read: {problem}")

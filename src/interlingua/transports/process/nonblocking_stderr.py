@@ -11,7 +11,7 @@ import os
 import select
 import threading
 
-_PATIENCE = 500  # milliseconds for a reader that is only slow; then we drop, until there is room again
+_PATIENCE = 500  # milliseconds for a slow reader; then text is dropped until there is room again
 
 _one_at_a_time = threading.Lock()  # room for one piece is room for one writer
 

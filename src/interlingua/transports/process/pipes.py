@@ -108,7 +108,7 @@ class _Input:
         self._loop.add_reader(self._fd, self._readable)
 
     def _readable(self) -> None:
-        if self._frames or self._ended:  # nobody has taken the last ones
+        if self._frames or self._ended:  # the last ones were not taken yet
             self._paused = True
             self._loop.remove_reader(self._fd)
             return
@@ -177,7 +177,7 @@ class _Output:
         self._piece = memoryview(b"")  # what is being written; never copied again, however often the peer stalls
         self._queued = 0
         self._busy = False  # a write is under way, or will be in this turn of the loop
-        self._gone = False  # nobody reads any more, or we have closed
+        self._gone = False  # the reader has gone, or this side has closed
         self.room = asyncio.Event()
         self.room.set()
         self._idle = asyncio.Event()
@@ -268,7 +268,7 @@ class _Output:
     def _stop(self) -> None:
         if self._fd >= 0:
             self._wait(False)
-            if stat.S_ISSOCK(os.fstat(self._fd).st_mode):  # our input may be a second descriptor of the same socket
+            if stat.S_ISSOCK(os.fstat(self._fd).st_mode):  # the input may be a second descriptor of the same socket
                 with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._fd)) as peer:
                     peer.shutdown(socket.SHUT_WR)
             _close(self._fd)
@@ -324,7 +324,7 @@ def _write_all(fd: int, piece: memoryview) -> bool:
     while piece:
         try:
             piece = piece[os.write(fd, piece) :]
-        except BlockingIOError:  # somebody else made it non-blocking
+        except BlockingIOError:  # another process made it non-blocking
             threading.Event().wait(0.005)
         except OSError:
             return False
@@ -374,7 +374,7 @@ def _nothing(flags: int) -> int:
 
 def _close(fd: int) -> None:
     with contextlib.suppress(OSError):
-        os.set_blocking(fd, True)  # the shell that started us may use the same pipe after us
+        os.set_blocking(fd, True)  # the shell that started this process may use the same pipe later
     with contextlib.suppress(OSError):
         os.close(fd)
 

@@ -20,7 +20,7 @@ class Overseen(msgspec.Struct, eq=False):
     overseer: str
     delegator: str
     words: list[Json]  # of the overseer
-    returned: Json | None  # the last thing that the delegator was told about it, by either
+    returned: Json | None  # the last message to the delegator about it, from either
 
 
 async def _overseen(d: Driver) -> list[Overseen]:

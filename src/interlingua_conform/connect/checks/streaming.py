@@ -51,7 +51,7 @@ class Going(msgspec.Struct):
 
     first: dict[str, Any] | None  # the first update, where one came
     pending: bool  # whether the run still went on then
-    joined: list[dict[str, Any]]  # what one that joined was told, while the agent said nothing new
+    joined: list[dict[str, Any]]  # the updates for a client that joined, while the agent said nothing new
     runs: dict[str, str]  # by what is to become of them without their connection: cancel, continue
 
 

@@ -187,7 +187,7 @@ def _all_there(data: bytes, count: int, what: str) -> None:
     """The first answer is that to initialize, and then those to all requests."""
     found: list[Any] = []
     for line in data.splitlines():
-        with contextlib.suppress(ValueError):  # what else it writes is told elsewhere
+        with contextlib.suppress(ValueError):  # another check reports its other output
             found.append(json.loads(line))
     ids = [message.get("id") for message in found if isinstance(message, dict) and "method" not in message]
     wanted = [0, *(ping["id"] for ping in _pings(count, _LONG if count == _UNREAD else ""))]

@@ -227,7 +227,7 @@ async def leave(client: Client) -> None:
     link = client.link
     if isinstance(link, StdioLink):
         link.end_input()
-        with contextlib.suppress(Gone):  # that it does not end is told elsewhere
+        with contextlib.suppress(Gone):  # another check reports that it does not end
             await link.exit_code()
     elif isinstance(link, SocketLink):
         link.abort()

@@ -58,7 +58,7 @@ async def _pace(client: Client, run: Run) -> float | None:
         async with asyncio.timeout(min(_TELLS, client.subject.patience / 2)):
             for _ in range(2):
                 start, before = clock(), client.now
-                await client.alive()  # some do something only when they are told something
+                await client.alive()  # some servers act only when a message comes
                 await client.link.until(_progress_of(run), "progress of the run", before)
                 longest = max(longest, clock() - start)
             return longest

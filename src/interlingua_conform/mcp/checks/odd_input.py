@@ -157,7 +157,7 @@ async def _refused(trials: Trials, odd: Odd) -> None:
 async def _passed_over(trials: Trials, what: str, message: Message) -> None:
     async with trials.trying(what) as client:
         if client.modern:
-            return  # over HTTP there is no session that it could be told in
+            return  # over HTTP no session could carry the error
         before = client.now
         await client.link.put(message)
         await client.alive()

@@ -101,7 +101,7 @@ async def _late(node: Node) -> tuple[str, Answer]:
     id_ = new_id()
     body = {"role": "user", "parts": [text("wait")], "message_id": id_, "sync": True, "timeout": 0.1}
     answer = await node.post(body)
-    # The members that ask for a wait are not in the document: whoever does not know them sends, or says so.
+    # The members that ask for a wait are not in the document: a node that does not know them sends, or says so.
     applies(answer.status not in (200, 400, 503), f"nobody can wait for a reply here: {told(answer)}")
     return id_, answer
 

@@ -77,7 +77,7 @@ class Watch:
     async def _changed(self, record: QuestionRecord) -> None:
         id_ = record.question.id
         if id_ not in self._known:
-            # What was open before, and is not ours to see, is not known either: then nothing is said of its end.
+            # Questions that were open before, and that the caller may not see, are unknown here: their end stays out.
             await self._tell("asked", record)
             self._known[id_] = 0
         if record.reminded > self._known[id_]:

@@ -38,7 +38,7 @@ class Tree:
         self._seen = {root: 0}  # the last event that was shown, run by run
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self.finished: Event | None = None  # how the whole ended
-        self.left: tuple[list[Question], str] | None = None  # what waits for an answer, where nobody can be asked
+        self.left: tuple[list[Question], str] | None = None  # the questions left open, if they cannot be asked here
 
     def event(self, event: Event) -> None:
         if event.seq <= self._seen.get(event.run, 0):
@@ -208,7 +208,7 @@ async def run(
             try:
                 code, tree = await follow(engine, root, screen, interrupts=interrupts, ask=ask)
                 await _finish(engine, root, agent, screen, tree, code, out, events, json, site)
-            except BrokenPipeError:  # nobody reads what it says any more
+            except BrokenPipeError:  # the reader of the output has gone
                 await _give_up(engine, root)
                 raise
             _remarks(screen, tree, code, place, store, model)
