@@ -36,7 +36,7 @@ async def serve_stdio(
     if serve is None:
         raise InvalidRequest(f"{protocol!r} is not spoken over stdio; known are {', '.join(sorted(speaking))}")
     wire = WireTrace(trace, protocol) if trace is not None else None
-    # A client that has hung up waits a few seconds for this process, and then kills it; the next one goes on with the rest.
+    # A client that has hung up waits some seconds for this process, then kills it; the next one goes on with the rest.
     settings = settings or Settings(shutdown_grace=2.0)
     async with Engine(store, agents=agents, bus=bus, settings=settings, project=project, root=root) as engine:
         channel = PipeChannel(*pipes)

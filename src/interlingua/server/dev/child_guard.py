@@ -20,7 +20,7 @@ _LONGEST = 1024 * 1024  # bytes of one line of output
 
 # The program says its own pid before it begins. A shell beside it holds a pipe of this process: when that ends, so does
 # the program. The signal of the system for the death of a parent would also come when only the thread ends that started
-# the program. The arguments are: the signal that ends it then, the file that it writes to (or nothing: to this process),
+# the program. Arguments: the signal that ends it then, the file that it writes to (or nothing: to this process),
 # and the program.
 _KEEPER = """
 end=$1; log=$2; shift 2
