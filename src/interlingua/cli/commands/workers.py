@@ -36,8 +36,8 @@ def workers(
     """List the processes that are alive on a store: servers, workers, and commands that are at work now.
 
     Since when, on which host, with which agents, and how many runs each has now: as the store says, and beside that
-    what each says of itself on the bus, where there is one. A process that died is not listed, and its runs are handed
-    back.
+    what each says of itself on the bus, where there is one. A process that died is not listed; other processes continue
+    its runs.
     """
     from ...terminal.session import go
 

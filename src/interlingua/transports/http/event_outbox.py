@@ -147,6 +147,11 @@ class Outbox:
         return self._taken_bytes
 
     @property
+    def holds(self) -> int:
+        """Bytes of all messages that are here."""
+        return self.waiting + self._taken_bytes
+
+    @property
     def _taken_to(self) -> int:
         return self._waiting[0][0] - 1 if self._waiting else self._last
 
@@ -172,9 +177,11 @@ class Outbox:
             self.reader = None
 
     def discard(self) -> None:
-        """Drops the waiting messages and closes the outbox: no reader will come for them."""
+        """Drops all messages, those kept for a replay included, and closes the outbox: no reader will come for them."""
         self._waiting.clear()
         self._wait(-self.waiting)
+        self._taken.clear()
+        self._taken_bytes = 0
         self.finish()
 
     @property
