@@ -15,7 +15,7 @@ class MissingExtra(Unavailable):
 
 
 def require(what: str, package: str, extra: str, *modules: str) -> None:
-    """Raise MissingExtra where a module of a package is not there, or cannot be imported."""
+    """Raises MissingExtra if a module of a package is missing, or cannot be imported."""
     try:
         for module in modules:
             importlib.import_module(module)

@@ -71,12 +71,12 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
 
 Role = Literal["agent", "asking", "slow", "failing"]
 OPTIONS: dict[Role, str] = {"agent": "--agent", "asking": "--asks", "slow": "--slow", "failing": "--fails"}
-"""How a role is named to `interlingua conform`."""
+"""The option of `interlingua conform` that names the agent of a role."""
 WANTED: dict[Role, str] = {
     "agent": "--agent", "asking": "--asks: one that asks a question", "slow": "--slow: one that runs for a while",
     "failing": "--fails: one that always fails",
 }  # fmt: skip
-"""The same, for whoever did not name one."""
+"""The same options with their meaning, for a caller that did not name the agent."""
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,14 +86,14 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     headers: dict[str, str] = {}
     secret: str | None = None
-    """What messages are signed with, where the server has such a secret and the looker is let in on it."""
+    """The secret that signs messages, if the server has one and the checker knows it."""
     roles: Roles = Roles()
     patience: float = 10.0
     """Seconds that an answer may take."""
     most: int = 64 * 1024 * 1024
     """Bytes of an answer, a stream or a line that are read: some have no end."""
     quiet: float = 0.2
-    """Seconds after which something that must not come is taken not to come."""
+    """Seconds after which an unwanted message counts as one that does not come."""
 
 
 CheckFunction = Callable[[Driver], Awaitable[None]]
@@ -142,7 +142,7 @@ class Suite(Generic[Driver]):
 
     @property
     def ids(self) -> list[str]:
-        """Every requirement that is looked at, in the order of the checks."""
+        """The ids of all requirements that the checks show, in the order of the checks."""
         return list(dict.fromkeys(name for check in self.checks for name in check.ids))
 
 
@@ -150,13 +150,13 @@ class Suite(Generic[Driver]):
 
 
 def expect(holds: object, why: str) -> None:
-    """Say that the server is broken, unless something holds."""
+    """Raises Broken unless something holds."""
     if not holds:
         raise Broken(why)
 
 
 def applies(holds: object, why: str) -> None:
-    """Say that the requirement does not apply here, unless something holds."""
+    """Raises NotApplicable unless something holds."""
     if not holds:
         raise NotApplicable(why)
 
@@ -206,7 +206,7 @@ def shown(value: Any, most: int = 200) -> str:
 
 @cache
 def catalogue() -> dict[str, Requirement]:
-    """Every requirement that can be seen from outside."""
+    """Returns every requirement that can be seen from outside."""
     data = resources.files(__package__).joinpath("catalogue.json").read_bytes()
     return {entry.id: entry for entry in msgspec.json.decode(data, type=list[Requirement])}
 
@@ -224,11 +224,11 @@ class Report(msgspec.Struct):
 async def conform(
     suite: Suite[Any], subject: Subject, only: Iterable[str] | None = None, *, calm: bool = False
 ) -> AsyncIterator[Finding]:  # fmt: skip
-    """Run the checks, and give what came out for each requirement, in the order of the checks.
+    """Runs the checks, and yields the finding for each requirement, in the order of the checks.
 
     A requirement that several checks show fails with the first that fails. `only` are ids, or beginnings of ids;
-    `calm`: only what neither runs nor changes anything. Raises Unavailable where the server cannot be reached at all,
-    and InvalidRequest where an agent is named that it does not have.
+    `calm`: only checks that neither run nor change anything. Raises Unavailable if the server cannot be reached at all,
+    and InvalidRequest if a named agent is not on it.
     """
     wanted = None if only is None else tuple(only)
     chosen = [c for c in suite.checks if wanted is None or any(i.startswith(wanted) for i in c.ids)]
@@ -275,8 +275,8 @@ class _Sharing:
         await self._kept.aclose()
 
     async def meet(self) -> None:
-        """See that the agents that were named are there: what is said of a server because of a slip of the pen is said
-        of nobody. Where it does not tell who is there, checks find out."""
+        """Checks that the named agents are on the server: a misspelt name must not count as a mistake of the server. If
+        the server does not list its agents, the checks find out."""
         roles = {role: name for role in OPTIONS if (name := getattr(self._subject.roles, role)) is not None}
         if not roles or self._suite.names is None:
             return

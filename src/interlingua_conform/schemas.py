@@ -24,7 +24,7 @@ def compiled(schema: Any, what: str) -> Validator | None:
 
 
 def fits(value: Any, schema: Any, what: str) -> None:
-    """Say that the server is broken, where a value is not what its schema says."""
+    """Raises Broken if a value does not fit its schema."""
     validator = compiled(schema, what)
     try:
         if validator is not None:

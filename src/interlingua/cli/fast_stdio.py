@@ -39,7 +39,7 @@ def read(arguments: list[str]) -> tuple[list[str], str, Path | None, Path | None
 
 
 def stdio(arguments: list[str]) -> int | None:
-    """Do what a `stdio` command asks, and return its exit code. None where it has to be read more carefully."""
+    """Carries out a `stdio` command, and returns its exit code. None if the full parser has to read it."""
     wanted = None if os.environ.get("INTERLINGUA_DEBUG") else read(arguments)
     if wanted is None:
         return None

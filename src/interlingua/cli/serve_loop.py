@@ -42,7 +42,8 @@ ConfigFile = Annotated[
 
 
 def stay(config: Path | None, targets: list[str], flags: dict[str, Any], verb: str, open_: Open, show: Show) -> None:
-    """Read the settings, open the place, tell of it, and leave when a signal says so. `verb`: the command's name."""
+    """Reads the settings, opens the server or worker, shows it, and leaves when a signal asks for it. `verb`: the
+    command's name."""
     from ..server.config.load import read
     from ..server.logs import LogFormat, logging_as
     from ..terminal.session import go
@@ -151,7 +152,7 @@ def _say_last(text: str) -> None:
 
 
 def _hangup(reload: asyncio.Event) -> Callable[[], bool]:
-    """SIGHUP reloads; but where it says that the terminal is gone, the process ends as by Ctrl-C. (Not where it was
+    """Handles SIGHUP: it reloads, but if the terminal is gone, it ends the process like Ctrl-C. (Not if the process was
     started with `nohup`.)"""
     import asyncio
 
@@ -201,7 +202,7 @@ def show_mounts(place: Workplace) -> None:
 
 
 def say_rows(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Show a table whose cells are never cut, however narrow the terminal is: addresses are there to be copied."""
+    """Shows a table whose cells are never cut, however narrow the terminal is: people copy addresses from it."""
     from ..terminal.console import clean
 
     cells = [names, *(tuple(map(clean, row)) for row in rows)]

@@ -32,8 +32,8 @@ _UPGRADE = 426
 async def look(
     url: str, headers: dict[str, str] | None = None, patience: float = 5.0
 ) -> tuple[list[Spoken], list[str]]:
-    """Every protocol that is spoken at or below an address; where there is none, what is there instead. Raises
-    Unavailable where nothing answers."""
+    """Finds every protocol that is spoken at or below an address; if there is none, describes what is there instead.
+    Raises Unavailable if nothing answers."""
     base = url.rstrip("/")
     subject = Subject(address=base, headers=headers or {}, patience=patience, most=MOST)
     async with Http(subject) as http:

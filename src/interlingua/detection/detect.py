@@ -23,7 +23,8 @@ _PREFERRED = ("connect", "peer", "mcp", "cap", "editor")  # the first has thread
 
 
 async def inspect(text: str, headers: dict[str, str] | None = None) -> tuple[list[Spoken], list[str]]:
-    """Every protocol that is spoken by what a text names (an address, a link, a command), and what was odd."""
+    """Finds every protocol that is spoken by the target of a text (an address, a link, a command), and reports odd
+    facts."""
     from . import quick_check
 
     found, odd = await _spoken(text, headers)
@@ -32,7 +33,7 @@ async def inspect(text: str, headers: dict[str, str] | None = None) -> tuple[lis
 
 
 def addressed(text: str) -> str:
-    """HOST:PORT as people write it is an address of HTTP, unless there is a program of that name."""
+    """Turns HOST:PORT, as people write it, into an address of HTTP, unless there is a program of that name."""
     host = _HOST.fullmatch(text)
     if host is None or host[1] in COMMANDS or shutil.which(text) is not None:
         return text

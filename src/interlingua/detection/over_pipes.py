@@ -21,7 +21,7 @@ _ODD = 3  # odd facts to report of a program that speaks no protocol
 
 
 async def look(command: list[str], shown: str, patience: float = 10.0) -> tuple[list[Spoken], list[str]]:
-    """Every protocol that a program speaks, and what was odd. Raises Unavailable where it cannot be started."""
+    """Finds every protocol that a program speaks, and reports odd facts. Raises Unavailable if it cannot be started."""
     subject = Subject(command=tuple(command), patience=patience, most=MOST)
     odd: list[str] = []
     tries = [asyncio.ensure_future(_try(probe, subject, shown, odd)) for probe in (_editor, _mcp, _cap, _peer)]

@@ -24,7 +24,8 @@ _INITIALIZE = {
 async def look(
     url: str, headers: dict[str, str] | None = None, patience: float = 5.0
 ) -> tuple[list[Spoken], list[str]]:
-    """Every protocol that is spoken there, and what is there instead. Raises Unavailable where nothing answers."""
+    """Finds every protocol that is spoken there, and describes what is there instead. Raises Unavailable if nothing
+    answers."""
     from .at_address import look as at_address
 
     base = url.rstrip("/")

@@ -126,7 +126,7 @@ def redact(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_bind(host: str, authenticator: Authenticator) -> None:
-    """Refuse to serve the world without authentication."""
+    """Refuses to serve the world without authentication."""
     if authenticator.open_to_all and not is_loopback(host):
         raise UnsafeBind(
             f"Refused to listen on {host or 'all addresses'!r} without authentication: anyone who reaches it could run "

@@ -52,7 +52,7 @@ class KeyStore(Protocol):
         """True when there is such a key. Revoking again keeps the first time."""
 
     async def touch(self, key_id: str, at: int) -> None:
-        """Note that the key was used."""
+        """Notes that the key was used."""
 
 
 def make_key(name: str, scopes: Iterable[str], now: int, *, expires_at: int | None = None) -> tuple[str, KeyRecord]:

@@ -63,7 +63,7 @@ class HostPolicy:
         return cls(tuple(hosts) or ("*",), origins)
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Raise HostRefused or OriginRefused, or do nothing."""
+        """Raises HostRefused or OriginRefused for a request that is not allowed."""
         host = _parse(one(headers, "host") or "")
         if host is None or host.port == "*":
             raise HostRefused("The request has no Host header, or one that makes no sense")

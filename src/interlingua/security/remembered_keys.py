@@ -43,7 +43,7 @@ class RememberedKeys:
         return record
 
     def forget(self, key_id: str) -> None:
-        """Read the record again when it is next asked for, also where a read of it is under way."""
+        """Forgets a record, so that its next use reads it again, also while a read of it is under way."""
         self._changes += 1
         self._records.pop(key_id, None)
 

@@ -207,7 +207,7 @@ class Collected:
 
 
 async def collect(runs: RunQueries, run: str) -> Collected:
-    """Everything below a run, and itself. Raises RunNotFound where there never was such a run."""
+    """Collects a run and everything below it. Raises RunNotFound if there never was such a run."""
     found = await _snapshot(runs, run)
     for seen in list(found.values()):
         if seen.row is not None:

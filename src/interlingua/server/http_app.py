@@ -53,8 +53,8 @@ class HttpApp:
         self, engine: Engine, auth: Authenticator, hosts: HostPolicy, options: Mapping[str, Any] | None = None,
         without: Collection[str] = (),
     ) -> None:  # fmt: skip
-        """`options`: what the owner set of doors, by protocol; several things as a tuple. `without`: doors that are
-        not wanted."""
+        """`options`: the owner's settings of doors, by protocol; several objects as a tuple. `without`: the doors to
+        leave out."""
         self.engine = engine
         self.probes = Probes(engine)
         self._auth = auth
@@ -182,7 +182,7 @@ class _Fixed:
 
 
 class _Checked:
-    """Around everything: Host and Origin are checked before any door, and each request is one line of the log."""
+    """Wraps the whole app: checks Host and Origin before any door, and logs each request as one line."""
 
     def __init__(self, app: ASGIApp, hosts: HostPolicy, roots: set[str]) -> None:
         self._app = app
@@ -290,7 +290,7 @@ class Webhooks:
         self._secret = secret
 
     def check(self, url: str) -> None:
-        """Raise where nothing is ever sent to this URL."""
+        """Raises an error for a URL to which nothing is ever sent."""
         self._guard.check_text(url)
 
     async def send(self, url: str, body: Any, delivery: int) -> None:

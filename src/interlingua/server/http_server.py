@@ -74,7 +74,8 @@ class HttpServer:
             await asyncio.sleep(0.001)
 
     async def close(self) -> None:
-        """Answer what was asked, take nothing more, and cut off what stays open for longer than the grace."""
+        """Answers the open requests, takes no new ones, and cuts off connections that stay open for longer than the
+        grace."""
         self._stop()
         if self._running is not None:
             with contextlib.suppress(TimeoutError):
@@ -114,7 +115,8 @@ def _uvicorn(app: ASGIApp, listening: socket.socket, tls: Tls | None, grace: int
 
 
 def _hypercorn(app: ASGIApp, listening: socket.socket, tls: Tls | None, grace: int, max_bytes: int) -> _Made:
-    """HTTP/1.1 and HTTP/2 on one port. In cleartext a client speaks HTTP/2 by prior knowledge, or asks to upgrade."""
+    """Serves HTTP/1.1 and HTTP/2 on one port. In cleartext a client speaks HTTP/2 by prior knowledge, or asks to
+    upgrade."""
     extras.require("HTTP/2", "hypercorn", "http2", "hypercorn")
     from hypercorn.asyncio.run import worker_serve
     from hypercorn.config import Config, Sockets
@@ -167,7 +169,7 @@ class OwnPorts:
         http2: bool = False,
         tls: tuple[Path, Path | None] | None = None,
     ) -> str:
-        """Answer on the first of the ports that is free. Gives the address."""
+        """Serves an app on the first of the ports that is free. Returns the address."""
         listening = listen(host, ports, option=option)
         try:
             server = HttpServer(app, listening, http2=http2, tls=Tls(*tls) if tls is not None else None)

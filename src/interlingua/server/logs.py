@@ -110,7 +110,7 @@ class TextLines(logging.Formatter):
 
 @contextlib.contextmanager
 def logging_as(form: LogFormat, stream: TextIO | None = None) -> Iterator[None]:
-    """Write the log in a format while the context lasts. Off leaves everything as it is."""
+    """Writes the log in a format while the context lasts. Off leaves everything as it is."""
     if form is LogFormat.OFF:
         yield
         return

@@ -150,7 +150,7 @@ def _shown(busiest: Busiest, may: Callable[[str], bool]) -> list[tuple[str, Numb
 
 
 def _asked(asked: list[tuple[str, int, int]], caller: Caller | None) -> list[tuple[str, int, int]]:
-    """Open questions by agent: how many, and when the oldest was asked."""
+    """Counts the open questions by agent, with the time at which the oldest was asked."""
     named = [one for one in asked if _may_see_agent(caller, one[0])]
     rest = [one for one in asked if not _may_see_agent(caller, one[0])]
     if not rest:

@@ -46,8 +46,8 @@ class Project(msgspec.Struct, frozen=True):
         return self.root / CONFIG
 
     def claim(self, store: Path | str) -> str:
-        """Return the id of the project in a store that it is about to use; for one in its own folder, make what is
-        missing there. Raises UnnamedProject for any other store of a project without a name."""
+        """Returns the id of the project in a store that it is about to use; for a store in its own folder, makes the
+        missing parts there. Raises UnnamedProject for any other store of a project without a name."""
         self.prepare(store)
         if not (self.owns(store) or self.named):
             raise UnnamedProject(self, store)
@@ -113,14 +113,14 @@ def find_project(start: Path, *, config: Path | None = None) -> Project:
 
 
 def find_root(start: Path) -> Path:
-    """Find the root of the project of what is in a folder, without its name."""
+    """Finds the root of the project of a folder, without its name."""
     start = start.expanduser()
     folder = (start.parent if start.is_file() else start).resolve()
     return next((one for one in (folder, *folder.parents) if _is_root(one)), folder)
 
 
 def checked_name(name: object, where: str) -> str:
-    """Return a project's name as it is written somewhere. Raises InvalidRequest."""
+    """Returns a project's name as it is written somewhere. Raises InvalidRequest if it is not valid."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequest(
             f"{where}: project is a name of at most 100 letters, digits, dots, dashes and underscores, not {name!r}"
@@ -201,7 +201,7 @@ def _kept_id(folder: Path) -> str:
 
 
 def _make_id(folder: Path) -> str:
-    """Write a random id, unless another process has just done so."""
+    """Writes a random id, unless another process has just done so."""
     try:
         write_once(folder / _ID, f"{secrets.token_hex(8)}\n".encode())
     except OSError as error:

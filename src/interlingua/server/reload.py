@@ -141,7 +141,7 @@ class Reloader:
         return stamp_of([Path(file)]) if file is not None else {}
 
     async def watch(self, every: float = POLL) -> None:
-        """Reload whenever a file of the config, an agent or a team has changed, for ever."""
+        """Reloads whenever a file of the config, an agent or a team has changed, for ever."""
         while True:
             await asyncio.sleep(every)
             if self._config_stamp() != self._seen or any(source.changed for source in self._sources):

@@ -29,7 +29,7 @@ from .stores import shown
 
 class WorkSettings(msgspec.Struct, kw_only=True, frozen=True):
     metrics: str | None = None
-    """[HOST:]PORT at which metrics and health are told without a key."""
+    """[HOST:]PORT that shows metrics and health without a key."""
     mounting: Mounting = Mounting()
     bus: BusSettings = BusSettings()
     engine: Settings = Settings()
@@ -58,7 +58,7 @@ async def working(
     project: str = "",
     root: Path | None = None,
 ) -> AsyncIterator[Workplace]:
-    """Run what is due until the context ends; running agents are finished or handed back then."""
+    """Runs due work until the context ends; then running agents are finished or handed back."""
     settings = settings or WorkSettings()
     engine = Engine(store, agents=agents, bus=settings.bus, settings=settings.engine, project=project, root=root)
     await engine.start()

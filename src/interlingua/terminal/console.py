@@ -237,7 +237,7 @@ def _part_view(part: Part) -> Text:
 
 
 def _as_part(value: Any) -> Part:
-    """Tool content comes back from the log as plain JSON."""
+    """Turns a value into a part: tool content comes back from the log as plain JSON."""
     if isinstance(value, dict):
         try:
             part: Part = msgspec.convert(value, Part)

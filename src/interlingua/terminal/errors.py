@@ -81,7 +81,7 @@ def debugging() -> bool:
 
 
 def report(error: InterlinguaError) -> ExitCode:
-    """Say it on stderr."""
+    """Prints an error on stderr."""
     if debugging():
         import traceback
 

@@ -53,7 +53,7 @@ def json_of(given: str, what: str) -> Any:
 
 
 def metadata_of(pairs: list[str]) -> dict[str, Any]:
-    """`k=v` pairs; a value that is JSON is taken as such."""
+    """Reads `k=v` pairs; a value that is JSON is taken as such."""
     metadata: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

@@ -59,13 +59,13 @@ async def read_line(prompt: str) -> str:
 
 
 def forget_typed() -> None:
-    """Drop what was typed ahead: it cannot have been meant for a question that was not there yet."""
+    """Drops text that was typed ahead: it cannot have been meant for a question that was not there yet."""
     if sys.stdin.isatty():
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 def is_gone(fd: int) -> bool:
-    """Tell whether this was a terminal that has been closed."""
+    """Returns whether a descriptor was a terminal that has been closed."""
     try:
         termios.tcgetattr(fd)
     except termios.error as error:
@@ -99,7 +99,7 @@ class Interrupts:
         return "Ctrl-C" if number in (None, signal.SIGINT) else number.name
 
     def terminal_went_away(self) -> bool:
-        """Tell whether reading or writing failed because the terminal is gone. That counts as SIGHUP, which may come
+        """Returns whether reading or writing failed because the terminal is gone. That counts as SIGHUP, which may come
         later: the shell gets it first."""
         if not self._hangup or not any(map(is_gone, (0, 1, 2))):
             return False

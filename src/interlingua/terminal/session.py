@@ -29,14 +29,14 @@ _PATIENCE = 3.0  # seconds that the tasks of agents have to end with a command
 
 
 def go(work: Coroutine[Any, Any, int | None]) -> None:
-    """Run a command to its end, and leave with its exit code."""
+    """Runs a command to its end, and leaves with its exit code."""
     import typer
 
     raise typer.Exit(finish(work))
 
 
 def finish(work: Coroutine[Any, Any, int | None]) -> int:
-    """Run a command to its end. Returns its exit code."""
+    """Runs a command to its end. Returns its exit code."""
     try:
         code = _run(work)
         sys.stdout.flush()
@@ -166,7 +166,7 @@ def interactive() -> bool:
 
 
 async def confirmed(question: str) -> bool:
-    """Ask a question of yes or no, at a terminal."""
+    """Asks a question of yes or no, at a terminal."""
     from .keyboard import read_line
 
     try:
@@ -176,7 +176,7 @@ async def confirmed(question: str) -> bool:
 
 
 async def make_sure(yes: bool, what: str, ids: list[str]) -> None:
-    """Ask before something is deleted."""
+    """Asks before something is deleted."""
     from .console import note
     from .short_ids import short
 

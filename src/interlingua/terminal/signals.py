@@ -70,7 +70,7 @@ class Signals:
             os._exit(128 + number)
 
     def _leave(self, engine: Engine, code: int) -> None:
-        """End the process, with the runs handed back where that takes no time."""
+        """Ends the process, and hands its runs back if that takes no time."""
         with contextlib.suppress(Exception):  # the loop is busy, or has ended; the store is away
             asyncio.run_coroutine_threadsafe(engine.abandon(), self._loop).result(_AT_ONCE)
         if self.folder is not None:

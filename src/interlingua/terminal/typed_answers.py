@@ -137,7 +137,7 @@ def _is_plain(schema: Schema) -> bool:
 
 
 def read_yes_no(text: str) -> tuple[bool, str | None]:
-    """`y`, `n`, and what follows as the reason."""
+    """Reads `y` or `n`, and the text behind it as the reason."""
     word, _, rest = text.strip().partition(" ")
     word = word.lower().rstrip(",.:;")
     if word not in _YES + _NO:

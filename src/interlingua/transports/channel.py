@@ -49,11 +49,11 @@ class Channel(Protocol):
         ...
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame."""
+        """Queues a frame."""
         ...
 
     async def drain(self) -> None:
-        """Wait until the peer has taken enough of what was queued."""
+        """Waits until the peer has taken enough of the queue."""
         ...
 
     async def close(self) -> None:

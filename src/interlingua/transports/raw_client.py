@@ -311,8 +311,8 @@ class Heard:
 
 
 def _undoubled(message: dict[str, Any]) -> bool:
-    """Take a null out of an answer that has both members, as JSON-RPC 1.0 had them: it means what the other one says.
-    That version 2.0 forbids it is one mistake, and not one for every answer."""
+    """Removes the null from an answer that has both a result and an error, as JSON-RPC 1.0 had them: the other one
+    counts. Version 2.0 forbids this, but that is one mistake, and not one for every answer."""
     if not {"jsonrpc", "result", "error"} <= set(message) or None not in (message["result"], message["error"]):
         return False
     del message["error" if message["error"] is None else "result"]
@@ -320,7 +320,7 @@ def _undoubled(message: dict[str, Any]) -> bool:
 
 
 def only_one(heard: Heard) -> None:
-    """Broken where an answer had both."""
+    """Raises Broken if an answer had both a result and an error."""
     said = shown(heard.doubled[0].decode(errors="replace").strip()) if heard.doubled else ""
     expect(
         not said, f"an answer has both result and error, of which JSON-RPC 2.0 allows one, also if it is null: {said}"
@@ -348,7 +348,7 @@ class Pipes(Heard):
     @classmethod
     @contextlib.asynccontextmanager
     async def open(cls, subject: Subject) -> AsyncIterator[Self]:
-        """Start the command, and end it and its whole group in the end."""
+        """Starts the command, and in the end ends it with its whole group."""
         pipe = asyncio.subprocess.PIPE
         pipes = cls(await started(subject, stdin=pipe, stdout=pipe, stderr=pipe), subject)
         try:
@@ -440,6 +440,6 @@ async def started(subject: Subject, **streams: Any) -> asyncio.subprocess.Proces
 
 
 def end_group(process: asyncio.subprocess.Process) -> None:
-    """End a process that `started` gave, and all that it has started."""
+    """Ends a process that `started` returned, and all that it has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, 9)

@@ -13,7 +13,8 @@ _PIECE = 65_536
 
 class Pipe:
     def __init__(self, where: Callable[[], Awaitable[tuple[str, int] | None]]) -> None:
-        """`where`: the host and the port to go to, asked for each connection; None: there is no such place now."""
+        """`where`: returns the host and the port to go to, called for each connection; None: there is no such place
+        now."""
         self._where = where
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()

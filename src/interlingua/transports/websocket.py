@@ -77,7 +77,7 @@ class WebSocketChannel:
         await self._room.wait()
 
     async def written(self) -> bool:
-        """Wait until everything queued was taken. False where the peer went before."""
+        """Waits until everything queued was taken. Returns False if the peer went before."""
         await self._empty.wait()
         return not self._gone
 
@@ -188,7 +188,7 @@ class ClientSocket:
 async def connect(
     url: str, headers: dict[str, str] | None = None, *, max_message: int = 64 * 1024 * 1024, timeout: float = 10.0
 ) -> WebSocketChannel:
-    """Reach a server. Raises ConnectionError, with what the server said where it refused."""
+    """Connects to a server. Raises ConnectionError, with the server's words if it refused."""
     try:
         connection = await websockets.asyncio.client.connect(
             url, additional_headers=headers, max_size=max_message, open_timeout=timeout, ping_interval=_PING_EVERY,

@@ -66,7 +66,7 @@ class Driver:
         return refusal
 
     async def begin(self, agent: str, attachments: list[Json] | None = None, *, sender: str = ORCHESTRATOR) -> Talk:
-        """Hand a new task to an agent."""
+        """Delegates a new task to an agent."""
         talk = Talk(f"T{uuid.uuid4().int % 10**12}", agent)
         given, summary = self.subject.roles.input, SUMMARY
         attached = list(attachments or [])

@@ -172,7 +172,7 @@ async def unknown(d: Driver) -> Talk:
 
 
 async def everything(d: Driver) -> list[Json]:
-    """Every message that the server sent or recorded."""
+    """Returns every message that the server sent or recorded."""
     said = [told for talk in await talks(d) for told in talk.said]
     for scene in (forged, unknown):
         with contextlib.suppress(Broken, NotApplicable, Gone):
@@ -184,7 +184,7 @@ async def everything(d: Driver) -> list[Json]:
 
 
 async def errors(d: Driver) -> list[Json]:
-    """Every error_response, or what is meant as one."""
+    """Returns every error_response, and every message that is meant as one."""
     found = [told for told in await everything(d) if told.get("type") == "error_response" or "error_code" in told]
     applies(found, "the server sent no error_response (--fails names an agent that always fails)")
     return found

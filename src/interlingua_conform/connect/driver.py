@@ -153,7 +153,7 @@ class Driver:
         return member(answer.json(), "status", str, f"the answer to GET {base}/{run}")
 
     async def until_over(self, run: str, base: str = "/runs", within: float | None = None) -> str:
-        """Wait until a run works no longer, and give its status."""
+        """Waits until a run works no longer, and returns its status."""
         return await self._until(OVER, run, base, within)
 
     async def until_gone(self, run: str, base: str = "/runs") -> str:
@@ -181,7 +181,7 @@ class Driver:
         self.going.pop(base + at(run), None)
 
     async def tidy(self, under: str = "") -> None:
-        """End the runs that may still go on, all or those under an address."""
+        """Ends the runs that may still go on, all or those under an address."""
         for path in [path for path in self.going if path.startswith(under)]:
             base, _, run = path.rpartition("/")
             with contextlib.suppress(Gone, Unavailable):

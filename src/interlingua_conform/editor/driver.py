@@ -50,7 +50,7 @@ class Driver:
     # -- connections -----------------------------------------------------------------------------------------
 
     async def reach(self) -> None:
-        """Make the first connection: a server that is not there, or says nothing at all, is none that can be judged."""
+        """Opens the first connection: a server that is not there, or says nothing at all, cannot be judged."""
         try:
             await self.either()
         except Gone as error:
@@ -146,7 +146,7 @@ class Driver:
         return await self._shared("v2", 2)
 
     async def other(self) -> Client:
-        """Another client of version 1, that can do nothing at all."""
+        """Returns another client of version 1, without any capability."""
         return await self._shared("other", 1)
 
     async def other_v2(self) -> Client:
@@ -196,7 +196,7 @@ class Driver:
         return kept
 
     def needs(self, what: str) -> None:
-        """Go no further where it is known that the server does not do something, which took a while to see."""
+        """Ends the check if the server is known to lack something that took a while to see."""
         if what in self._lacks:
             raise NotApplicable(what)
 
@@ -239,7 +239,7 @@ class Driver:
 
 
 async def batch(client: Client, entries: list[Any]) -> Any:
-    """Send a batch, and give the frame that answers it: an array, or one object."""
+    """Sends a batch, and returns the frame that answers it: an array, or one object."""
     frames, before = len(client.link.frames), client.now
     await client.link.put(entries)
     ids = [entry["id"] for entry in entries if isinstance(entry, dict) and "id" in entry]

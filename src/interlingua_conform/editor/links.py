@@ -95,7 +95,7 @@ class SocketLink(Link):
         await asyncio.gather(self._reading, return_exceptions=True)
 
     def abort(self) -> None:
-        """Leave without a word."""
+        """Drops the connection without a close."""
         self.socket.transport.abort()
 
 
@@ -150,7 +150,7 @@ class Listening(Heard):
             await self.end()
 
     async def opened(self) -> Listening:
-        """Once the server has answered, however it did."""
+        """Returns when the server has answered, in whatever way."""
         await self._opened.wait()
         if self._failed is not None:
             raise self._failed
@@ -247,7 +247,7 @@ class HttpLink(Link):
         )
 
     async def listen(self, session: str | None) -> Listening:
-        """Open a stream, unless it is open. That of a session that the server may not know may be refused."""
+        """Opens a stream, unless it is open. The server may refuse the stream of a session that it does not know."""
         found = self.streams.get(session)
         if found is None or found.ended:
             found = self.streams[session] = Listening(self.http, self.headers(session), self.take)

@@ -95,6 +95,6 @@ def flaw(message: Any) -> str | None:
 
 
 def is_error(message: Any, *codes: int, id_: Any = None) -> bool:
-    """Check that a message is an error with one of the codes; its id is null, or the one that could be read."""
+    """Checks that a message is an error with one of the codes; its id is null, or the one that could be read."""
     error = message.get("error") if isinstance(message, dict) else None
     return isinstance(error, dict) and error.get("code") in codes and message.get("id", 0) in (None, id_)

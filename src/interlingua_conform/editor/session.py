@@ -78,7 +78,7 @@ class Session:
         return next(message for message in self.client.link.messages[start:] if asks(message, self.id))
 
     async def cancel(self, settle: bool = True) -> None:
-        """Cancel what runs here. A client answers what it is being asked then, or some agents wait for ever."""
+        """Cancels the current turn. The client answers the open questions then, or some agents wait for ever."""
         await self.client.notify("session/cancel", {"sessionId": self.id})
         for request in [request for request in self.client.open if session_of(request) == self.id and settle]:
             elicits = request.get("method") == "elicitation/create"

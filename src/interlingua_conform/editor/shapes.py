@@ -23,7 +23,7 @@ ACTIVITY = ("agent_thought_chunk", "agent_thought", "plan", "plan_update", "tool
 
 
 def update(told: Message, version: int) -> None:
-    """Say what is wrong with an update, if it is of a known kind."""
+    """Raises Broken if an update of a known kind has a mistake."""
     kind = member(told, "sessionUpdate", str, "a session update")
     shape = (_V1 if version == 1 else _V2).get(kind)
     if shape is not None:

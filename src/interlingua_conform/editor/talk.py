@@ -56,7 +56,7 @@ class Client:
         return {"jsonrpc": "2.0", "id": made, "method": method, "params": {} if params is None else params}
 
     async def send(self, method: str, params: Any = None) -> Any:
-        """Send a request, and give its id."""
+        """Sends a request, and returns its id."""
         message = self.request(method, params)
         await self.link.put(message)
         return message["id"]
@@ -68,7 +68,7 @@ class Client:
         await self.settle(request, {"result": result})
 
     async def settle(self, request: Message, told: Message) -> None:
-        """Answer a request of the server, with a result or an error."""
+        """Answers a request of the server, with a result or an error."""
         self.open = [other for other in self.open if other is not request]
         await self.link.put({"jsonrpc": "2.0", "id": request.get("id"), **told})
 
@@ -86,7 +86,7 @@ class Client:
         return await self.response(await self.send(method, params), method)
 
     async def ask(self, method: str, params: Any = None) -> Message:
-        """Send a request that must succeed, and give its result."""
+        """Sends a request that must succeed, and returns its result."""
         answer = await self.answer(method, params)
         if "error" in answer:
             raise Broken(f"{method} was answered with an error: {shown(answer['error'])}")
@@ -95,7 +95,7 @@ class Client:
         return member(answer, "result", dict, f"the answer to {method}")
 
     async def refused(self, method: str, params: Any, what: str) -> Message:
-        """Send a request that must fail, and give the error."""
+        """Sends a request that must fail, and returns the error."""
         answer = await self.answer(method, params)
         if "error" not in answer:
             raise Broken(f"{method} {what} was answered with a result: {shown(answer['result'])}")
@@ -118,8 +118,8 @@ class Client:
         return await self.response(id_, method)
 
     async def heard_after(self, *frames: bytes, wanted: bool = False) -> list[Message]:
-        """Send something, and give what it was answered with: responses that come before those to two pings behind it,
-        or in a moment after, where an answer is `wanted`."""
+        """Sends something, and returns the responses to it: those that come before the answers to two pings behind it,
+        or in a moment after, if an answer is `wanted`."""
         before = self.now
         for frame in frames:
             await self.link.put_bytes(frame)

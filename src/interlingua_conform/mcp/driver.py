@@ -56,7 +56,8 @@ class Driver:
     # -- connections ------------------------------------------------------------------------------------------
 
     async def reach(self) -> None:
-        """Find out how the server is spoken to. One that is not there, or says nothing at all, cannot be judged."""
+        """Finds out how the server is spoken to. A server that is not there, or says nothing at all, cannot be
+        judged."""
         tried: list[str] = []
         for way in [Way("stdio")] if self.subject.command else [Way("http"), Way("sse")]:
             if await self._reached(way, tried):
@@ -103,7 +104,7 @@ class Driver:
         return await self._shared("plain")
 
     async def busy(self) -> Client:
-        """Another one, whose runs may go on."""
+        """Returns another client, whose runs may go on."""
         return await self._shared("busy")
 
     async def asked(self) -> Client:

@@ -81,7 +81,7 @@ class _Joining:
         self.seen = Joined(ABSENT, {}, set())
 
     def _need(self, rule: str, path: Path) -> bool:
-        """Note that a rule is needed. Whether it is to be got wrong."""
+        """Notes that a rule is needed. Returns whether the rule is to be applied wrongly."""
         places = self.seen.met.setdefault(rule, [])
         if path not in places:
             places.append(path)
@@ -199,7 +199,7 @@ class Judged(msgspec.Struct):
 
 
 def judged(deltas: list[Any], output: Any) -> Judged:
-    """Compare what deltas join to with the output that they should lead to."""
+    """Compares the value that deltas join to with the output that they should lead to."""
     try:
         return _judged(deltas, output)
     except RecursionError:

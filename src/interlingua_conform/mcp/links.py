@@ -43,15 +43,15 @@ class Link(Heard):
             self.listener(message)
 
     async def put(self, message: Any, headers: dict[str, str] | None = None) -> None:
-        """Send a message. `headers` are those that it needs over HTTP."""
+        """Sends a message. `headers` are those that it needs over HTTP."""
         raise NotImplementedError
 
     async def put_bytes(self, data: bytes) -> Answer | None:
-        """Send anything at all. Over HTTP, gives how the POST was answered."""
+        """Sends any bytes. Over HTTP, returns the answer to the POST."""
         raise NotImplementedError
 
     def leave(self) -> None:
-        """Be gone without a word, when it is closed."""
+        """Makes the close silent: the client goes without a word."""
 
     async def close(self) -> None:
         raise NotImplementedError

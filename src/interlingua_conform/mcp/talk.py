@@ -33,7 +33,7 @@ METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR = -32601, -32602,
 INFO = {"name": "interlingua-conform", "version": "1"}
 
 Respond = Callable[[Message], Message]
-"""What an elicitation is answered with: its result."""
+"""Returns the result that answers an elicitation."""
 
 
 class Refused(Gone):
@@ -121,7 +121,7 @@ class Client:
         return {**told, "mcp-name": name} if isinstance(name, str) and name.isascii() and name.isprintable() else told
 
     async def put(self, message: Message) -> Any:
-        """Send a request as it is, and give its id."""
+        """Sends a request as it is, and returns its id."""
         self._open.add(str(message["id"]))
         await self.link.put(message, self.headers(message) if self.modern else None)
         return message["id"]
@@ -144,7 +144,7 @@ class Client:
         return fits
 
     def forget(self, id_: Any) -> None:
-        """No answer is waited for any more."""
+        """Stops waiting for the answer to a request."""
         self._open.discard(str(id_))
 
     async def response(self, id_: Any, what: str, start: int = 0) -> Message:
@@ -171,7 +171,7 @@ class Client:
         return await self.response(await self.send(method, params, id_), method, before)
 
     async def ask(self, method: str, params: Message | None = None) -> Message:
-        """Send a request that must succeed, and give its result."""
+        """Sends a request that must succeed, and returns its result."""
         return result_of(await self.answer(method, params), method)
 
     async def alive(self) -> None:

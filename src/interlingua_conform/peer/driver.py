@@ -255,7 +255,7 @@ class Node:
             applies(basic.frame is not None, f"not even the plainest message arrives: {basic.why}")
 
     async def send(self, **body: Any) -> Sent:
-        """Have the node send a message."""
+        """Has the node send a message."""
         await self.sends()
         return await self.say({"role": "user", "parts": [text("{mark}")], **body})
 
@@ -284,8 +284,9 @@ class Node:
     # -- messages from the checker's peer ---------------------------------------------------------------------------
 
     async def hear(self, *, entry: bool = False, **members: Any) -> Heard:
-        """Send the node a message as a peer, and see that it is taken: on its stream, at /message:recv, or by an agent
-        that answers. Broken where it is not. With `entry` it is looked for at /message:recv if it can be there."""
+        """Sends the node a message as a peer, and checks that it is taken: on its stream, at /message:recv, or by an
+        agent that answers. Raises Broken if it is not. With `entry` the message is searched at /message:recv if it can
+        be there."""
         wire = await self.wire()
         mark = f"mark {new_id('n')}"
         frame = {

@@ -45,7 +45,7 @@ class Feed:
     @classmethod
     @contextlib.asynccontextmanager
     async def open(cls, subject: Subject, url: str) -> AsyncIterator[Feed]:
-        """Open it. What happens from then on is seen."""
+        """Opens the stream. The feed has all events from then on."""
         # A stream may be silent for as long as it likes, so that reading has no time of its own.
         timeout = httpx2.Timeout(subject.patience, read=None)
         headers = {"accept": "text/event-stream", **subject.headers}

@@ -79,14 +79,14 @@ class Story:
         return self.views[-1]
 
     async def put(self, name: str, **body: Any) -> bool:
-        """Say how it goes. Gives whether that was taken; where it was not, the story has an end."""
+        """Reports progress of the task. Returns whether the node took it; if not, the story ends."""
         taken = self._noted(name, f"PUT {self.path} {shown(body)}", await self.node.ask("PUT", self.path, body))
         if taken:
             await self.look()
         return taken
 
     async def act(self, name: str, verb: str, body: Any = None) -> bool:
-        """Such as `:cancel`."""
+        """Sends an action such as `:cancel`."""
         answer = await self.node.ask("POST", f"{self.path}{verb}", body if body is not None else {})
         return self._noted(name, f"POST {self.path}{verb}", answer)
 
@@ -158,7 +158,7 @@ class Tasks:
         return found
 
     async def ask(self, role: str | None = None, **more: Any) -> tuple[dict[str, Any], Answer]:
-        """Ask for a task, for the agent of a role where the node has agents."""
+        """Asks for a task, for the agent of a role if the node has agents."""
         given = self.node.subject.roles.input if role in (None, self.node.subject.roles.agent) else None
         parts = [text("hello there")]
         if given is not None:
@@ -298,7 +298,8 @@ class Tasks:
 
     @once
     async def cancelled(self) -> Story:
-        """Cancelled while it works; asked to cancel again right then, and once more when that is done."""
+        """Plays a task that is cancelled while it works; a second cancel follows right then, and a third when it is
+        cancelled."""
         if await self.kind() == "itself":
             story = await self.create(self._role("slow"))
             await story.reach("working")
@@ -308,13 +309,13 @@ class Tasks:
 
     @once
     async def cancelled_early(self) -> Story:
-        """Cancelled before anybody has taken it up."""
+        """Plays a task that is cancelled before any agent takes it up."""
         applies(await self.kind() == "driven", "this node takes up its tasks at once")
         return await self._cancel(await self.create())
 
     @once
     async def cancelled_asked(self) -> Story:
-        """Cancelled while it waits for input."""
+        """Plays a task that is cancelled while it waits for input."""
         if await self.kind() == "itself":
             story = await self.create(self._role("asking"))
         else:

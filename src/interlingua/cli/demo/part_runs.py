@@ -22,7 +22,7 @@ _TO = 8
 
 
 async def asked_and_answered(wire: Wire, store: Path) -> None:
-    """Asked over MCP, seen on the command line, answered over Connect."""
+    """Shows a question that is asked over MCP, seen on the command line, and answered over Connect."""
     from ...model.filters import QuestionFilter
     from ...terminal import inbox, tables
     from ...terminal.session import engine_at, interactive

@@ -19,7 +19,8 @@ _ANSWER = "Regional breakdowns, please."
 
 
 def team_folder(project: Path) -> Path | None:
-    """Put the team of the demo into the demo's project; None where what reaches its tools is not installed."""
+    """Puts the team of the demo into the demo's project. Returns None if the package that reaches its tools is not
+    installed."""
     if find_spec("mcp") is None:
         return None
     from .processes import team_project

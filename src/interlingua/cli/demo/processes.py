@@ -58,7 +58,7 @@ def team_project(folder: Path, name: str) -> Path:
 
 
 def copy_team(name: str, to: Path) -> Path:
-    """Copy an example team to a folder that does not exist yet. Raises FileExistsError."""
+    """Copies an example team to a folder that does not exist yet. Raises FileExistsError."""
     return Path(shutil.copytree(example_folder(name), to, ignore=shutil.ignore_patterns("__pycache__", FOLDER)))
 
 
@@ -93,7 +93,7 @@ class Process:
         return self._process.pid
 
     async def start(self) -> None:
-        """Start it and wait until it answers; once more on the same port, where it was ended before."""
+        """Starts the server and waits until it answers; after an earlier end, on the same port again."""
         try:
             await self._start()
         except Unavailable as error:

@@ -62,7 +62,7 @@ def _changed(old: bytes, **changes: int) -> bytes | None:
 
 
 async def close_when_keyed(engine: Engine, keys: StoredKeys, auth: Authenticator) -> None:
-    """Stop letting everyone in with the first key of the store."""
+    """Closes an open server to callers without a key as soon as the store has its first key."""
     if not auth.open_to_all:
         return
     news = asyncio.Event()

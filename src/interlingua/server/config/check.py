@@ -123,7 +123,8 @@ def _offered(
 
 
 def _wrong_mount(config: Config, written: Entry, key: str, message: str) -> None:
-    """`key`: the member of the entry that is wrong. Where it is not written there, the entry as a whole is."""
+    """Notes a mistake of a mount. `key`: the wrong member of the entry. If it is not written there, the entry as a
+    whole is wrong."""
     one = written.values.get(key)
     if one is None or one.origin == "default":
         config.wrong(written.origin, written.path, redact_text(message))

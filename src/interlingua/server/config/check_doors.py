@@ -95,7 +95,7 @@ class _Port(msgspec.Struct):
 
 
 def _check_ports(config: Config) -> None:
-    """No two may want the same one. Where any free one will do, or none is wanted, all is well."""
+    """Notes a mistake if two doors want the same port. Doors without a port, or with any free one, cannot clash."""
     ports = [one for one in _ports(config) if one.port]
     for port in dict.fromkeys(one.port for one in ports):
         found = [one for one in ports if one.port == port]

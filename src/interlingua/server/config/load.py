@@ -95,7 +95,7 @@ class Config:
         self.problems.append(Problem(where, path, message))
 
     def check(self) -> None:
-        """Raise WrongConfig where something is wrong."""
+        """Raises WrongConfig if something is wrong."""
         if any(one.severity == "error" for one in self.problems):
             raise WrongConfig(self.problems)
 
@@ -180,7 +180,7 @@ def _take_bus(config: Config, written: Written, environ: Mapping[str, str]) -> N
 
 
 def _tree() -> dict[str, Any]:
-    """Every path that there is: settings, and the tables around them."""
+    """Returns every known path: settings, and the tables around them."""
     found: dict[str, Any] = {one.path: one for one in SETTINGS}
     for section in (*SECTIONS, "auth", "doors"):
         found.setdefault(section, None)

@@ -57,7 +57,7 @@ class KeptServer:
         return self._process.poll() is not None
 
     def end(self, how: signal.Signals, patience: float) -> None:
-        """End it, and kill it when it takes longer than that."""
+        """Ends the server by a signal, and kills it when it takes longer than the patience."""
         with self._process:  # its pipes are closed with this
             self._signal(how)
             try:
@@ -94,7 +94,7 @@ class Kept:
         return await asyncio.shield(self._ended)
 
     async def stop(self, patience: float) -> int:
-        """Ask it to end, and end it when it takes longer than that."""
+        """Asks the program to end, and ends it when it takes longer than that."""
         self.signal(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):

@@ -30,7 +30,7 @@ _READY = "Ctrl-C stops."
 _QUICK = "lease=4&poll=0.2"
 
 Say = Callable[[str, str], None]
-"""Who says it, and what."""
+"""Prints a line of a process: the name of the process, and the line."""
 
 
 class DevSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -89,7 +89,7 @@ class Cluster:
         waiting.cancel()
 
     async def _keep(self, name: str, words: list[str], ready: asyncio.Event) -> None:
-        """Start it, and again when it ends, unless it never came up."""
+        """Starts a process, and starts it again when it ends, unless it never came up."""
         command = [sys.executable, "-m", "interlingua", *words, "--log", "text"]
         while True:
             up = False
@@ -113,7 +113,7 @@ class Cluster:
             self._say(name, f"ended with code {code}; it is started again")
 
     async def stop(self) -> None:
-        """First who takes requests, then who carries them out."""
+        """Stops first the server, which takes requests, then the workers, which carry them out."""
         self._stopping = True
         workers = [kept for name, kept in self._kept.items() if name != "serve"]
         for group in ([self._kept["serve"]] if "serve" in self._kept else [], workers):

@@ -34,8 +34,8 @@ def program() -> str:
 
 
 class LocalNats:
-    """Use it as `with LocalNats(folder) as server: … server.url`. It may be killed and started again: the port and the
-    folder stay. Its calls wait for the server; in an event loop they belong into a thread."""
+    """Runs one NATS server: `with LocalNats(folder) as server: … server.url`. It may be killed and started again: the
+    port and the folder stay. Its calls wait for the server; in an event loop they belong into a thread."""
 
     def __init__(self, folder: Path, *, jetstream: bool = True, config: str = "", port: int | None = None) -> None:
         self._folder = folder

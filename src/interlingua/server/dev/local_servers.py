@@ -89,7 +89,7 @@ class LocalPostgres:
         return self._server.pid if self._server is not None else 0
 
     def start(self) -> None:
-        """Start it, and come back when it takes connections. What was in the folder is still there."""
+        """Starts the server, and returns when it takes connections. The data of the folder is still there."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         secret = self.folder / "password"
         if secret.exists():
@@ -108,7 +108,8 @@ class LocalPostgres:
         self._wait(self._server)
 
     def stop(self, *, at_once: bool = False) -> None:
-        """End it in good order; `at_once`: without a word to anybody, and what was not on disk is gone."""
+        """Ends the server in good order; `at_once`: without notice to its clients, and data that was not on disk is
+        gone."""
         server, self._server = self._server, None
         if server is not None:
             server.end(signal.SIGQUIT if at_once else signal.SIGINT, _PATIENCE)

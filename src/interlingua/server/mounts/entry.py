@@ -25,7 +25,7 @@ UNSEEN = "0.0.0"  # the version of an agent of which only the name is known
 
 
 class Mounting(msgspec.Struct, kw_only=True, frozen=True):
-    """Every interval of keeping mounts. What each is for is in the table of settings."""
+    """The intervals of keeping mounts. The table of settings describes each."""
 
     wait: float = 10.0
     retry_first: float = 1.0
@@ -75,7 +75,7 @@ class MountEntry(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def identity(self) -> str:
-        """Equal where nothing was changed, secrets included."""
+        """A value that is equal for entries without a change between them, secrets included."""
         return json_values.digest(msgspec.to_builtins(self))
 
 

@@ -34,7 +34,7 @@ class Line:
         self._not_before = 0.0
 
     def hold(self, target: Target) -> None:
-        """Have one, if there is none and it makes sense."""
+        """Opens a connection, if there is none and the address allows one."""
         place = place_of(target)
         if place is not None and self._task is None and time.monotonic() >= self._not_before:
             self._task = asyncio.get_running_loop().create_task(self._wait(*place))

@@ -90,7 +90,8 @@ class Supervised:
     # -- life ---------------------------------------------------------------------------------------------
 
     async def remember(self, before: Supervised | None = None) -> None:
-        """Offer the agents that it had when it was seen last. `before`: instead of those of another entry for it."""
+        """Offers the agents that the mount had when it was seen last. `before`: another entry for the same mount, whose
+        agents these replace."""
         found = await self._engine.documents.get(_SPACE, self.entry.remembered_as)
         try:
             cards = msgspec.json.decode(found.body, type=list[AgentCard]) if found is not None else []
@@ -109,7 +110,7 @@ class Supervised:
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def close(self, *, remove: bool = False) -> None:
-        """Look no more. `remove`: its agents are gone here; runs that are at it go on."""
+        """Ends the looks at the mount. `remove`: its agents are unregistered here; runs that use it go on."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -256,7 +257,8 @@ class Supervised:
     # -- agents -------------------------------------------------------------------------------------------
 
     def _offer(self, agents: dict[str, Agent[..., Any]]) -> None:
-        """Register these instead of those before. One that cannot be here is left out, and the others are not."""
+        """Registers these agents instead of the earlier ones. An agent that cannot be registered is left out, and the
+        others are not."""
         before, self.left_out = self._offered, []
         gone = [agent for agent in before.values() if not any(agent is one for one in agents.values())]
         come = {key: agent for key, agent in agents.items() if before.get(key) is not agent}
@@ -388,7 +390,8 @@ class Supervised:
         return wait or 0, "is being tried now" if wait is None else f"is tried again in {math.ceil(wait) or 1} s"
 
     async def _let_go(self, agents: dict[str, Agent[..., Any]]) -> None:
-        """End what was behind agents, unless a run may still need it: then it ends when it has been idle for long."""
+        """Ends the connections behind agents, unless a run may still need them: then they end when they were idle for
+        long."""
         if not self._running:
             await let_go(agents)
 
@@ -421,8 +424,8 @@ class Mounts:
         return [mount.view() for mount in self]
 
     async def change(self, entries: Iterable[MountEntry], *, wait: float | None = None) -> tuple[list[str], list[str]]:
-        """Keep these, and no others. Returns what is new and what is gone, and waits (at most) until each new one was
-        tried once."""
+        """Keeps these mounts, and no others. Returns the new and the removed ones, and waits (at most) until each new
+        one was tried once."""
         wanted = {entry.identity: entry for entry in entries}
         gone = [identity for identity in self._mounts if identity not in wanted]
         removed = [self._mounts.pop(identity) for identity in gone]
@@ -446,7 +449,7 @@ class Mounts:
         return [mount.entry.name for mount in new.values()], [mount.entry.name for mount in removed]
 
     def look(self) -> None:
-        """Look at all of them now."""
+        """Looks at all mounts now."""
         for mount in self:
             mount.look()
 

@@ -44,12 +44,13 @@ class _NotThere(Exception):
 
 
 class Passing:
-    """Around the doors: what belongs to another replica goes there."""
+    """Wraps the doors: forwards requests that belong to another replica."""
 
     def __init__(
         self, app: ASGIApp, replicas: Membership, auth: Authenticator, bound: Mapping[str, Bound], added: str = ""
     ) -> None:
-        """`bound`: by the prefix of its door. `added` stands before the paths there, where it does not stand here."""
+        """`bound`: by the prefix of its door. `added` stands before the paths of the other replica, if it does not
+        stand before those here."""
         self._app = app
         self._replicas = replicas
         self._auth = auth
@@ -78,7 +79,8 @@ class Passing:
     async def _elsewhere(
         self, bound: Bound, named: str, scope: Scope, receive: Receive, send: Send, *, last: bool
     ) -> None:
-        """`last`: it was passed on already, and is answered here."""
+        """Forwards a request to the replica that it belongs to, or answers it here. `last`: it was forwarded already,
+        and is answered here."""
         try:
             caller = await self._auth.authenticate(Headers(scope=scope))
         except InterlinguaError:

@@ -74,7 +74,7 @@ class Outbox:
     # -- writing ------------------------------------------------------------------------------------------
 
     def put(self, frame: bytes, *, once: bool = False, mark: str = "") -> None:
-        """`once`: not while the same message waits already."""
+        """Adds a message. `once`: not while the same message waits already."""
         if self._finished or (once and self._once.get(frame, 0) > self._taken_to):
             return
         self._last += 1

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 T = TypeVar("T")
 
 STALL = 60.0
-"""Seconds after which a reader that takes nothing is given up."""
+"""Seconds after which a reader that takes nothing is dropped."""
 
 _SLICE = 64 * 1024  # bytes that are written at once
 _LARGE = 256 * 1024  # bytes of a piece from which on it is held once for all readers
@@ -57,7 +57,7 @@ class EventStream(Response):
         self._send: Send | None = None
 
     async def tell(self) -> bool:
-        """Write all that there is. False where the stream has no proper end."""
+        """Writes the whole stream. Returns False if it has no proper end."""
         raise NotImplementedError
 
     def left(self) -> None:

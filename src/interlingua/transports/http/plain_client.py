@@ -93,8 +93,8 @@ class Plain(httpx2.AsyncBaseTransport):
 
     @staticmethod
     async def exchange(host: str, port: int, request: bytes, connect: float | None, read: float | None) -> Head:
-        """Send a request, and give the head of its answer with what reads the rest. Seconds to connect, and to wait
-        for each piece of the answer."""
+        """Sends a request, and returns the head of its answer with a reader for the rest. Seconds to connect, and to
+        wait for each piece of the answer."""
         lines = _lines()
         line = lines.free(host, port) or await lines.connect(host, port, connect)
         line.ask(request)
@@ -131,8 +131,8 @@ class Sent:
         self._read = read  # seconds to wait for each piece
 
     async def whole(self, within: float) -> Whole | None:
-        """Wait so many seconds for the first of the answer. None where that is not all, or less
-        simple than it could be."""
+        """Waits so many seconds for the first bytes of the answer. Returns None if they are not all of it, or if it is
+        not of the simplest form."""
         line = self._line
         with contextlib.suppress(httpx2.ReadTimeout):
             if not line.complete:
@@ -163,7 +163,7 @@ class Sent:
 
 
 def send(host: str, port: int, request: bytes, read: float | None) -> Sent | None:
-    """Send a request here and now. None where no connection is free: to make one takes a while."""
+    """Sends a request without waiting. Returns None if no connection is free: to make one takes a while."""
     lines = _lines()
     line = lines.free(host, port)
     if line is None:
@@ -444,7 +444,7 @@ class _Lines:
         self._lingering[line] = asyncio.get_running_loop().call_later(_LINGER, line.cut)
 
     def _sweep(self) -> None:
-        """Close what is idle for long."""
+        """Closes connections that were idle for long."""
         loop = asyncio.get_running_loop()
         for place, idle in list(self._idle.items()):
             while idle and idle[0].idle_since < loop.time() - _IDLE:

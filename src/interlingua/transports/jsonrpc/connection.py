@@ -59,7 +59,7 @@ class Answer:
 
 class Handler(Protocol):
     async def called(self, call: Call) -> Any:
-        """Answer a request: with a result, an `Answer`, or by raising. Cancelled when the peer takes it back or
+        """Answers a request: with a result, an `Answer`, or by raising. Cancelled when the peer cancels the request or
         has gone (`Connection.lost` tells them apart)."""
         ...
 
@@ -195,7 +195,7 @@ class Connection:
                 self._forget(id_)
 
     async def drain(self, topic: Id | None = None) -> None:
-        """Wait while the peer is slow to take what was sent; on that topic, where the channel tells topics apart."""
+        """Waits while the peer is slow to take the frames; on that topic, if the channel separates topics."""
         drain_topic = getattr(self.channel, "drain_topic", None)
         if topic is None or drain_topic is None:
             await self.channel.drain()
@@ -251,7 +251,7 @@ class Connection:
         self._beginning = 0
 
     async def _begun(self) -> None:
-        """Let the requests that came so far begin: they do so in their order, in the loop's next turn."""
+        """Lets the requests that came so far begin: they do so in their order, in the loop's next turn."""
         self._beginning = 0
         await asyncio.sleep(0)
 
@@ -315,7 +315,7 @@ class Connection:
         self._tasks[call] = task
 
     def reopen(self, requests: Iterable[tuple[Id, str, Any]]) -> list[Call]:
-        """Begin with requests that were made elsewhere. They begin in the loop's next turn."""
+        """Begins with requests that were made elsewhere. They begin in the loop's next turn."""
         calls = self.rpc.reopen(requests)
         for call in calls:
             self._begin(call)
@@ -352,7 +352,8 @@ class Connection:
             self._then(call.batch, then)
 
     def _then(self, batch: Batch | None, then: Callable[[], None] | None) -> None:
-        """Do what follows an answer that was sent, or keep it until the array has been sent that the answer is in."""
+        """Calls the function that follows an answer after it was sent, or keeps it until the array with the answer has
+        been sent."""
         follows = [then] if then is not None else []
         if batch is not None:
             follows = self._later.pop(batch, []) + follows

@@ -185,7 +185,7 @@ class Rpc:
     # -- receiving ----------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes) -> list[Incoming]:
-        """Everything that one frame asks for, in order. Never raises for what the peer sent."""
+        """Returns everything that one frame asks for, in order. Never raises for the content of a frame."""
         if type(frame) is TooLong:
             return self._unreadable(frame, INVALID_REQUEST, frame.problem)
         if len(frame) > self.limits.max_frame_bytes:
@@ -314,7 +314,7 @@ class Rpc:
     # -- answering ----------------------------------------------------------------------------------------
 
     def answer(self, call: Call, result: Any) -> None:
-        """Answer a request. The frame is in `sends`, unless its batch waits for others."""
+        """Answers a request. The frame is in `sends`, unless its batch waits for other answers."""
         try:
             frame = _encoded({"jsonrpc": "2.0", "id": call.id, "result": result})
         except Exception as error:
@@ -325,7 +325,7 @@ class Rpc:
         self._close(call, _failure(call.id, error))
 
     def drop(self, call: Call) -> None:
-        """Never answer a request: its peer has taken it back, in a protocol where that means silence."""
+        """Drops a request without an answer: its peer has cancelled it, in a protocol that then wants silence."""
         self._close(call, None)
 
     def _close(self, call: Call, answer: bytes | None) -> None:
@@ -391,7 +391,7 @@ class Rpc:
         return self.notify(self._cancel[0], {self._cancel[1]: id_})
 
     def forget(self, id_: Id) -> None:
-        """No longer wait for an answer; one that comes later is nothing."""
+        """Stops waiting for an answer; one that comes later is ignored."""
         self._ours.discard(id_)
 
     def batch(self, calls: Iterable[tuple[str, Any, bool]]) -> tuple[list[Id], bytes]:

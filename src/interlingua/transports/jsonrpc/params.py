@@ -22,7 +22,7 @@ def read(params: Any, type_: type[T]) -> T:
 
 
 def cursor(offset: int) -> str:
-    """Opaque: clients must not count with it."""
+    """Makes a cursor. It is opaque: clients must not count with it."""
     return base64.urlsafe_b64encode(str(offset).encode()).decode()
 
 

@@ -159,7 +159,7 @@ class Child:
     async def start(
         cls, command: list[str], cwd: str, env: Mapping[str, str], *, clean: Clean, log: logging.Logger
     ) -> Child:
-        """Start a command. What it writes to stderr goes to the log."""
+        """Starts a command. Its stderr goes to the log."""
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
         errors = Output()
@@ -210,7 +210,7 @@ class Child:
         return f"{told}; the last it said: {' | '.join(list(self.tail)[-5:])}" if self.tail else told
 
     async def _drain(self) -> None:
-        """Read stderr, always: an agent whose stderr is full stands still."""
+        """Reads stderr all the time: an agent whose stderr is full stands still."""
         rest = b""
         while data := await self._errors.read():
             *lines, rest = (rest + data).split(b"\n")
@@ -236,7 +236,7 @@ class Child:
             await self.end()
 
     async def end(self) -> None:
-        """End the whole group. Returns when nothing of it is left, or nothing more can be done."""
+        """Ends the whole group. Returns when nothing of it is left, or nothing more can be done."""
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._end())
         await asyncio.shield(self._ending)

@@ -50,7 +50,7 @@ class PipeChannel:
             self._input.close()
 
     async def close_writing(self) -> None:
-        """Tell the peer that nothing more will come, and go on reading."""
+        """Closes the output, so that the peer sees its end, and goes on reading."""
         try:
             await self._output.finish()
         finally:
@@ -197,7 +197,7 @@ class _Output:
             self._loop.call_soon(self._write)
 
     def _next_piece(self) -> bool:
-        """Take what is queued, as one piece. Whether there is any."""
+        """Takes all that is queued, as one piece. Returns whether there is any."""
         if not self._frames:
             return False
         self._frames.append(b"")  # so that the last line ends too
@@ -223,7 +223,7 @@ class _Output:
         self._all_written()
 
     async def finish(self) -> None:
-        """Wait until all is written, but not for ever."""
+        """Waits until all is written, but not for ever."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSING):
                 await self._idle.wait()
@@ -281,7 +281,7 @@ class _ThreadOutput(_Output):
         self._thread: threading.Thread | None = None
 
     def _write(self) -> None:
-        """Give the thread its next piece, if it has none."""
+        """Gives the thread its next piece, if it has none."""
         if self._gone or self._piece:
             return
         if not self._next_piece():

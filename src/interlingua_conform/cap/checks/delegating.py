@@ -39,7 +39,7 @@ async def only_those_who_are_allowed_get_a_notice(d: Driver) -> None:
 
 
 async def _all_allowed(d: Driver) -> int:
-    """Look at every notice of an agent whose manifest is known; gives how many there are."""
+    """Checks every notice of an agent whose manifest is known; returns their number."""
     known, found = await d.known(), 0
     for one in await handoffs(d):
         allowed = known.get(agent_of(one.sender, known), {}).get("allowed_agents")

@@ -99,7 +99,7 @@ async def allowed_agents_are_texts(d: Driver) -> None:
 
 
 async def _rules(d: Driver) -> list[tuple[Json, str, Any]]:
-    """Every rule that a manifest has, with the agent that it is for."""
+    """Returns every rule of the manifests, with the agent that it is for."""
     found = [
         (told, agent, rule)
         for told in await _listed(d)

@@ -124,7 +124,7 @@ async def an_error_has_a_whole_number(d: Driver) -> None:
 
 
 def fitting(told: Json) -> None:
-    """Say what is wrong with the attachments of a message, where it has some."""
+    """Raises Broken if the attachments of a message have a mistake."""
     if "attachments" not in told:  # as the document's own examples do
         return
     for one in member(told, "attachments", list, called(told)):

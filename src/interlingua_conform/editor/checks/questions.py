@@ -118,7 +118,7 @@ def accepted(params: Message) -> Message:
 
 
 def form(request: Message) -> None:
-    """Say what is wrong with a form."""
+    """Raises Broken if a form has a mistake."""
     where = "elicitation/create"
     params = member(request, "params", dict, where)
     member(params, "message", str, where)

@@ -79,7 +79,7 @@ class Trials:
 
     @contextlib.asynccontextmanager
     async def trying(self, what: str) -> AsyncIterator[Client]:
-        """Try something; the server must still be there afterwards."""
+        """Tries an input; the server must still be there afterwards."""
         client = await self.client()
         try:
             yield client

@@ -205,7 +205,7 @@ async def there_are_no_other_states(node: Node) -> None:
 
 @once
 async def played(node: Node) -> list[Story]:
-    """Every story that can be played with this node."""
+    """Returns every story that can be played with this node."""
     found = []
     for name in ("completed", "failed", "asked", "cancelled", "cancelled_early", "cancelled_asked"):
         with contextlib.suppress(NotApplicable, Broken, Gone):

@@ -326,7 +326,8 @@ def _code(code: str) -> str:
 
 
 async def probe(team: Team, servers: Any) -> tuple[dict[str, list[str]], list[Problem]]:
-    """Ask every server for its tools: what there is, and what is allowed and is not there."""
+    """Asks every tool server for its tools. Returns the tools of each, and the problems: servers that fail, and allowed
+    tools that are missing."""
     offered: dict[str, list[str]] = {}
     found: list[Problem] = []
     for id_, server in team.servers.items():

@@ -73,7 +73,7 @@ class Tree:
                 self.event(event)
 
     async def catch_up(self) -> None:
-        """Show what is on the logs by now, of all runs together, in the order of time."""
+        """Shows the events on the logs so far, of all runs together, in the order of time."""
         found: list[tuple[int, int, Event]] = []
         runs = list(self._seen)
         for run in runs:  # it grows on the way
