@@ -69,7 +69,7 @@ class ServeSettings(msgspec.Struct, kw_only=True, frozen=True):
     without: list[str] = []
     """Protocols that have no door here."""
     own_ports: dict[str, tuple[str | None, int]] = {}
-    """Doors that have a port of their own, by the name of their protocol: the address (None: the server's) and the port."""
+    """Doors with a port of their own, by the name of their protocol: the address (None: the server's) and the port."""
     elsewhere: bool = True
     """Offers also the agents that only other processes on the same store have."""
     metrics: str | None = None
