@@ -56,7 +56,7 @@ class Finding(msgspec.Struct, frozen=True):
     section: str
     level: str
     text: str
-    why: str = ""  # of a failure: what the server did; else what is missing
+    why: str = ""  # for a failure, the deed of the server; else the missing thing
 
 
 class Roles(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,7 +283,7 @@ class _Sharing:
         try:
             async with asyncio.timeout(6 * self._subject.patience):
                 known = await self._suite.names(await self._connected(None))
-        except Exception as error:  # whatever is wrong with the list, checks tell it
+        except Exception as error:  # checks report any mistake of the list
             if isinstance(error, InterlinguaError) and not self._reached:
                 raise _unreached(error) from error
             await self._renew()
@@ -302,7 +302,7 @@ class _Sharing:
             async with AsyncExitStack() as own:
                 return await self._judge(check, own)
         verdict = await self._judge(check, None)
-        # Whatever a failure left behind is not the next one's, unless there is nothing that it could spoil.
+        # A failure leaves nothing behind for the next check, unless there is nothing that it could spoil.
         if verdict[0] == "fail" and not (self._suite.lasting or getattr(self._driver, "lasting", False)):
             await self._renew()
         return verdict
@@ -330,9 +330,7 @@ class _Sharing:
             if not self._reached:
                 raise _unreached(error) from error
             return "fail", error.message
-        except (
-            Exception
-        ) as error:  # what came was so odd that the check did not expect it: that is no end of the report
+        except Exception as error:  # the answer was too odd for the check: the report still goes on
             if not self._reached:
                 raise
             return "fail", f"{UNREADABLE}: {type(error).__name__}: {error}"

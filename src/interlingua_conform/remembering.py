@@ -37,4 +37,4 @@ def once(
             raise type(failure)(*failure.args)
         return seen  # type: ignore[no-any-return]
 
-    return remembered  # type: ignore[return-value]  # that the driver has a name here is no difference
+    return remembered  # type: ignore[return-value]  # the name of the driver makes no difference

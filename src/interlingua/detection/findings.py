@@ -33,12 +33,12 @@ class Spoken(msgspec.Struct, kw_only=True):
 
     protocol: str
     target: str | None  # the argument for `interlingua run`; None if that cannot run it
-    name: str = ""  # what it calls itself
+    name: str = ""  # its own name for itself
     version: str = ""  # its own
     protocol_versions: list[str] = []
     agents: list[Listed] = []
     capabilities: list[str] = []
-    wrong: list[str] = []  # what it gets wrong, as far as that was seen
+    wrong: list[str] = []  # its mistakes, as far as they were seen
     notes: list[str] = []
 
     @property

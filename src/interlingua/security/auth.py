@@ -91,7 +91,7 @@ class Authenticator:
         if record is None:
             raise Unauthenticated("The API key is not known, was revoked or has expired")
         assert self._keys is not None
-        self.open_to_all = False  # there are keys: who heard of that only now asks for them from now on
+        self.open_to_all = False  # there are keys: an open server that learns of them now asks for them from now on
         if record.last_used_at is None or now - record.last_used_at >= _TOUCH_EVERY:
             with contextlib.suppress(StoreError):  # a note, not worth failing the request for
                 await self._keys.touch(record.id, now)

@@ -100,5 +100,5 @@ def _random(length: int) -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(length))
 
 
-# What an unknown key is compared with. Its secret is thrown away here.
+# The record to compare an unknown key with. Its secret is thrown away here.
 _NOBODY = KeyRecord("0" * _ID_LENGTH, "nobody", _hash("0" * _ID_LENGTH, _random(_SECRET_LENGTH)), [], 0)

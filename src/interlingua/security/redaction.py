@@ -19,7 +19,7 @@ _RULES: list[tuple[re.Pattern[str], str]] = [
         rf"\1\2={_HIDDEN}",
     ),
 ]
-# What each rule needs; the names of agents have an @ too, and no address before it.
+# The text that each rule needs; the names of agents have an @ too, and no address before it.
 _MARKS = re.compile(r"il_|earer|asic|EARER|ASIC|eyJ|=|://[^\s/?#@]+@").search
 
 

@@ -42,7 +42,7 @@ class Decision(msgspec.Struct, frozen=True):
 
     allowed: bool
     reason: str
-    scopes: tuple[str, ...] = ()  # which granted it; none where it is allowed because nothing limits it
+    scopes: tuple[str, ...] = ()  # the scopes that granted it; none if nothing limits it
     missing: tuple[str, ...] = ()  # any one of these would have been needed
 
     def __bool__(self) -> bool:

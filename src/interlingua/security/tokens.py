@@ -128,7 +128,7 @@ def _read(token: str) -> tuple[jws.CompactSignature, dict[str, Any]]:
         header = signed.headers()
         # Extensions that must be understood: none is supported. b64 would change the signed bytes.
         odd = "crit" in header or "b64" in header or header.get("typ", "JWT").lower() not in _TYPES
-    except Exception:  # whatever parsers make of a stranger's bytes, the answer is the same
+    except Exception:  # any failure to parse a stranger's bytes has the same answer
         raise Unauthenticated("The token is no well-formed JWT") from None
     if odd:
         raise Unauthenticated("The token is no access token (its typ or crit header says so)")
@@ -179,7 +179,7 @@ class _Source:
         self._keys: list[jwk.Key] = []
         self._fresh_until = float("-inf")  # until then, nothing is fetched but for an unknown kid
         self._searched_at: float | None = None  # when keys were last fetched for the sake of an unknown kid
-        self._lock = asyncio.Lock()  # one fetch at a time; those who wait use its result
+        self._lock = asyncio.Lock()  # one fetch at a time; waiting callers use its result
         if issuer.jwks is not None:
             self._keys = _import(issuer.jwks)
             self._fresh_until = float("inf")

@@ -89,7 +89,7 @@ class Server(Workplace):
         super().__init__(engine, mounts, store)
         self.app = app
         self.address = address
-        self.notes = list(notes)  # what doors want the owner to read: addresses of their own, ports that gave way
+        self.notes = list(notes)  # notes of doors for the owner: addresses of their own, ports that gave way
 
 
 def _verifier(issuers: list[Issuer]) -> TokenVerifier:

@@ -95,7 +95,7 @@ class Branch(msgspec.Struct, omit_defaults=True):
     delegated_by: str | None = None
     rule: str | None = None
     reason: str | None = None
-    asked: str = ""  # what it was asked, in a few words
+    asked: str = ""  # its input, in a few words
     proposal: str | None = None  # the hash of the result that it judges
     verdict: Judged | None = None  # its own, on that
     reviews: list[Judged] = []  # by the user, of what it gave
@@ -256,7 +256,7 @@ def _in_order(found: dict[str, _Seen], root: str) -> list[_Seen]:
     for seen in found.values():
         if seen.run != root:
             below.setdefault(seen.entry.parent or "", []).append(seen)
-    # Where a run was taken out of the store, those below it hang in the air. They come last.
+    # If a run was removed from the store, the runs below it have no parent. They come last.
     loose = [seen for seen in found.values() if seen.run != root and (seen.entry.parent or "") not in found]
     ordered, stack = list[_Seen](), [*_by_time(loose), found[root]]
     while stack:

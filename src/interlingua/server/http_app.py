@@ -299,7 +299,7 @@ class Webhooks:
         if self._secret is not None:
             headers |= webhook_signatures.headers(self._secret, str(delivery), int(time.time()), content)
         try:
-            # Of the answer only its status counts: the rest is a stranger's, as long and as packed as they like.
+            # Only the status of the answer counts: the rest comes from a stranger, of any length and encoding.
             async with self._client.stream("POST", url, content=content, headers=headers) as answer:
                 status = answer.status_code
         except httpx2.HTTPError as error:

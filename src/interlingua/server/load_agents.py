@@ -28,7 +28,7 @@ class Origin(msgspec.Struct, frozen=True):
     agent: str | None = None
     only: tuple[str, ...] = ()
     model: str | None = None
-    place: str = ""  # where that is written
+    place: str = ""  # the file and line of the setting
 
     @property
     def same(self) -> tuple[Any, ...]:
@@ -45,7 +45,7 @@ class Source:
         self.agents: list[Agent[..., Any]] = []
         self.problem = ""  # why it could not be loaded as it is now
         self._stamp: Stamp = {}
-        self._modules: dict[str, Path] = {}  # that it has imported from beside it
+        self._modules: dict[str, Path] = {}  # the modules that it imported from its own folder
 
     @property
     def changed(self) -> bool:

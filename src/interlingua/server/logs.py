@@ -22,7 +22,7 @@ import msgspec
 
 from ..security.redaction import redact_text
 
-# Who asks, for the line of the request that is being answered. Set by the one check that every door has.
+# The caller, for the line of the request that is being answered. The one check of every door sets it.
 asker: ContextVar[str | None] = ContextVar("asker", default=None)
 
 # They log every call at INFO, addresses and all.

@@ -16,7 +16,7 @@ from .mounts.entry import MountView
 
 log = logging.getLogger("interlingua.http")
 
-PATIENCE = 2.0  # seconds in which the store must answer; who collects metrics waits for ten, mostly
+PATIENCE = 2.0  # seconds in which the store must answer; collectors of metrics mostly wait for ten
 
 
 async def render(engine: Engine, mounts: Iterable[MountView] = (), caller: Caller | None = OWNER) -> str:
@@ -102,7 +102,7 @@ async def render(engine: Engine, mounts: Iterable[MountView] = (), caller: Calle
             kept, asked = await engine.callbacks.counts(), await engine.questions.counts()
             blocked = await engine.runs.blocked_report.counts()
     except (InterlinguaError, TimeoutError) as error:
-        # What this process knows of itself is wanted then most of all.
+        # The numbers of this process itself matter most then.
         log.warning("of the store nothing can be told: %s", str(error) or f"no answer within {PATIENCE:g} s")
         metric("store_up", "gauge", "Whether the store answers.", [("", 0)])
         return "\n".join(lines) + "\n"

@@ -122,7 +122,7 @@ async def _field(f: typed_answers.Field) -> Any:
         text = await read_line(f"{clean(f.name)} ({f.how}){hint}: ")
         if not text.strip():
             if not f.required:
-                return msgspec.UNSET  # what is left out has its default
+                return msgspec.UNSET  # an omitted member has its default
             if has_default:
                 return f.default
             _wrong(f"{f.name} needs a value")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..engine.reading import AnyEngine
 
 _PAGE = 1000
-_SAID = 5  # of what the agent did last
+_SAID = 5  # lines about the agent's last activity
 _TAIL = 300  # characters of its output
 _TOLD = (Thought, MessageSent, MessageReceived, ToolCall, Plan, ArtifactAdded, Warned)
 
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct):
 
     record: QuestionRecord
     lineage: list[Link]  # the run that was asked for first, the one that asks last
-    names: dict[str, str]  # of callers, by their ids
+    names: dict[str, str]  # names of callers, by their ids
 
     def name(self, caller: str) -> str:
         """A caller as people know it: the name of its key, and its id."""
@@ -105,8 +105,8 @@ class Entry(msgspec.Struct):
 class Context(msgspec.Struct):
     """Facts around a question that are not in the question itself."""
 
-    participant: str | None  # what a member of a team is called in its task, and which that is
-    said: list[tuple[str, str]]  # what the agent did last: the kind, and a line
+    participant: str | None  # the name of a team's member in its task, and the task
+    said: list[tuple[str, str]]  # the agent's last activity: the kind, and a line
     attachments: list[Part]
 
 

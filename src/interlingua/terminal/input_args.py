@@ -32,7 +32,7 @@ def text_of(given: str) -> str:
             ) from None
     try:
         given.encode()
-    except UnicodeEncodeError:  # how Python shows bytes of an argument that are no UTF-8
+    except UnicodeEncodeError:  # Python shows bytes of an argument that are no UTF-8 in this way
         raise CommandError("the argument is not UTF-8 text") from None
     return given
 

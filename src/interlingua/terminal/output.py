@@ -73,13 +73,13 @@ class TextView:
         self._out = out or sys.stdout
         self._field = card.output_text if card is not None else None
         self._activity = Activity()
-        self._shown: list[str] = []  # of the text, as it came
+        self._shown: list[str] = []  # the pieces of the text, as they came
         self._line_open = False  # the cursor is behind text of the agent
         self._made_room = False  # the last that was written was not text of the agent
         self._thought: str | None = None  # the thought that comes piece by piece
         self._same = _same_file(self._out, sys.stderr)
         self._crash_site = crash_site
-        self.run_name: str | None = None  # of the run at the server that keeps it
+        self.run_name: str | None = None  # the name of the run at the server that keeps it
 
     def event(self, event: Event) -> None:
         match event.body:
@@ -93,7 +93,7 @@ class TextView:
                 view = self._activity.view(event)
                 if view is not None:
                     self.make_room()
-                    # What is thought in pieces reads as one.
+                    # The pieces of a thought read as one.
                     self._thought = event.body.id if isinstance(event.body, Thought) else None
                     stays = "\n" if self._thought is None else ""
                     error_console().print(view, soft_wrap=isinstance(view, Text), end=stays)
@@ -181,7 +181,7 @@ class TextView:
             shown = "".join(self._shown)
             if text.startswith(shown):
                 self._write(text[len(shown) :])
-            else:  # what the agent returned is not what it had streamed: the result counts
+            else:  # the agent returned something else than it had streamed: the result counts
                 self._end_line()
                 self._write(text)
         elif text is not None and self._field:

@@ -30,9 +30,9 @@ class Signals:
 
     def __init__(self, first: Callable[[], None], *, hangup: Callable[[], bool] | None = None) -> None:
         """`hangup`: what SIGHUP does; it returns True where the process is to end. None: as without this."""
-        self.number: signal.Signals | None = None  # of the first one
-        self.engine: Engine | None = None  # whose runs are handed back by the second one
-        self.folder: Path | None = None  # which the second one removes
+        self.number: signal.Signals | None = None  # the number of the first signal
+        self.engine: Engine | None = None  # the second signal hands its runs back
+        self.folder: Path | None = None  # the second signal removes it
         self._first = first
         self._hangup = hangup
         self._count = 0

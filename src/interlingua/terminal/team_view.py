@@ -70,7 +70,7 @@ class Conversation:
     """Turns the events of a task's runs into lines for people. An event that stands on several logs makes one line."""
 
     def __init__(self, root: str) -> None:
-        self.label = ""  # of the whole task, once it has begun
+        self.label = ""  # the label of the whole task, once it has begun
         self.asked: set[str] = set()  # questions that were shown as part of the conversation
         self._root = root
         self._who: dict[str, Who] = {}
@@ -111,7 +111,7 @@ class Conversation:
                 yield self._line(who, ("blocked: ", "bold yellow"), one_line(text))
             case RunRestarted(reason=reason) if who.agent:
                 yield self._line(who, (f"started again: {one_line(reason)}", "yellow"))
-            # What the agents of a team show is copied to the team's run at the end, for those who see only that.
+            # The activity of a team's agents is copied to the team's run at the end, for readers who see only that run.
             case ToolCall() if event.run != self._root:
                 yield from self._tool(event.run, who, body)
             case Thought(text=text) if event.run != self._root and text.strip():

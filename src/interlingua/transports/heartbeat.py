@@ -11,7 +11,7 @@ import httpx2
 _PULSE = 20.0  # seconds in which nothing was heard of a server, after which it is asked whether it is there
 _SILENCE = 60.0  # seconds of silence after which one that does not say so is gone
 _REACHED_WITHIN = 10.0  # seconds for an answer
-UNANSWERED = (502, 503, 504)  # what a proxy says for a server that is not there, or a full one for itself
+UNANSWERED = (502, 503, 504)  # sent by a proxy for a missing server, or by a full server
 
 
 async def answers(asked: AbstractAsyncContextManager[httpx2.Response], *, whole: bool = False) -> None:

@@ -36,7 +36,7 @@ Numbers = Literal["null", "refuse"]
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
-_DIGITS = 308  # of a whole number that every reader takes for a number
+_DIGITS = 308  # digits of a whole number that every reader takes for a number
 _SHOWN = 3  # repairs that one line of the log names
 
 _SCANNED = 64 * 1024  # bytes at the start of a message in which its id is looked for

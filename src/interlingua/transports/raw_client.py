@@ -93,7 +93,7 @@ class Http:
         self._client = httpx2.AsyncClient(
             timeout=subject.patience, trust_env=False, follow_redirects=False, verify=trusted(self.base)
         )
-        self.overlong: list[str] = []  # what was answered with more than is read
+        self.overlong: list[str] = []  # requests whose answer was longer than the limit
 
     async def __aenter__(self) -> Http:
         return self
@@ -184,7 +184,7 @@ class Stream:
         self.status = answer.status_code
         self.headers = answer.headers
         self.received = bytearray()  # the bytes so far, as they came
-        self.commented = False  # whether a comment came, as streams are kept open with
+        self.commented = False  # true if a comment came, as streams are kept open with
         self.events = sse.read(self._pieces())
 
     @property
@@ -358,7 +358,7 @@ class Pipes(Heard):
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
-        part = bytearray()  # of a line that has not ended
+        part = bytearray()  # the bytes of a line that has not ended
         while data := await self._process.stdout.read(_PIECE):
             self._said += len(data)
             *ended, rest = data.split(b"\n")

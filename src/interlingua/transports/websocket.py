@@ -91,7 +91,7 @@ class WebSocketChannel:
         while not self._gone:
             await self._news.wait()
             self._news.clear()
-            # What is said in one breath goes out together: each frame by itself wakes the listener, and the last one
+            # Frames of one moment go out together: each frame by itself wakes the listener, and the last one
             # (the answer) is what they wait for.
             for _ in range(_A_BREATH):
                 queued = len(self._out)

@@ -85,7 +85,7 @@ class Interrupted(msgspec.Struct):
     """A task of the slow agent, to which the checker sent messages while the agent worked."""
 
     talk: Talk
-    refused: dict[str, Refusal | None]  # by who said it
+    refused: dict[str, Refusal | None]  # by the sender
 
 
 @once
@@ -134,7 +134,7 @@ class Forged(msgspec.Struct):
     sender: str
     talk: Talk
     refusal: Refusal | None
-    worked: list[Json]  # what the recipient said about it
+    worked: list[Json]  # messages of the recipient about it
 
 
 @once

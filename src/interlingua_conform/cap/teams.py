@@ -33,8 +33,8 @@ class Handoff(msgspec.Struct, frozen=True, eq=False):
 
     talk: Talk
     told: Json
-    at: int  # where it stands in what was said
-    end: int  # where the last word about it to its sender stands; where it stands itself, if there was none
+    at: int  # its place among the messages
+    end: int  # the place of the last message about it to its sender; its own place, if there was none
     sender: str
     recipient: str
     task: str

@@ -45,8 +45,8 @@ class Talk(msgspec.Struct, eq=False):
     inline: list[Json] = []  # the messages in the answers to those of the checker
     recorded: bool = False  # the server keeps all messages, those of the checker included
     over: bool = False  # the server says that it has ended
-    start: int = 0  # how much had come before it
-    refusal: Refusal | None = None  # of what began it
+    start: int = 0  # the number of messages before it
+    refusal: Refusal | None = None  # the refusal of the message that began it
     questions: list[Json] = []
     answered: list[Refusal | None] = []  # refusals of the checker's answers
     result: Json | None = None  # the last word
@@ -59,7 +59,7 @@ class Refusal(msgspec.Struct):
 
 class Wire(Protocol):
     name: str
-    lists: bool  # whether it can tell who there is
+    lists: bool  # true if it can list the agents
 
     async def send(self, message: Json, talk: Talk) -> Refusal | None: ...
     async def look(self, talk: Talk) -> None:

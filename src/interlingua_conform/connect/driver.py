@@ -28,7 +28,7 @@ from .streams import Flow, Streamed
 Json = dict[str, Any]
 
 OVER = ("error", "success", "timeout", "interrupted", "gone")  # statuses of runs that do not work
-PAGE = 10  # agents that a search gives where no limit is said
+PAGE = 10  # agents that a search returns without a limit
 _PAGES = 100
 _POLLS = (0.005, 0.01, 0.02, 0.05, 0.1)  # seconds between looks at a run
 _BRIEF = 2.0  # seconds that something may take that is there already

@@ -34,7 +34,7 @@ class Streamed(msgspec.Struct):
     media_type: str
     received: bytes = b""
     closed: bool = False
-    body: bytes = b""  # of an answer that is no stream
+    body: bytes = b""  # the body of an answer that is no stream
     trouble: str = ""  # why it was not read to its end
 
     def lines(self) -> list[str]:

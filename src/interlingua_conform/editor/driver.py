@@ -56,7 +56,7 @@ class Driver:
         except Gone as error:
             raise Unavailable(f"the server does not answer initialize: {error}", transient=False) from error
         except (Broken, NotApplicable):
-            pass  # that is for the checks to tell
+            pass  # the checks report that
 
     async def http(self) -> Http:
         """Requests to the server."""
@@ -268,7 +268,7 @@ async def opened(subject: Subject) -> AsyncIterator[Driver]:
             yield driver
             for link in driver.links:
                 if isinstance(link, StdioLink):
-                    link.end_input()  # of all at once, and then they are waited for
+                    link.end_input()  # closes the input of all, and then waits for all
 
 
 async def names(driver: Driver) -> dict[str, str]:

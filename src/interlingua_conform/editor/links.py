@@ -123,8 +123,8 @@ class Listening(Heard):
     def __init__(self, http: Http, headers: dict[str, str], heard: Callable[[bytes], Any] | None = None) -> None:
         super().__init__(http.subject.patience, http.subject.quiet)
         self.stream: Stream | None = None
-        self.refused: Answer | None = None  # where it is no stream
-        self.ids: list[str | None] = []  # of the events
+        self.refused: Answer | None = None  # the answer, if it is no stream
+        self.ids: list[str | None] = []  # ids of the events
         self._heard = heard
         self._failed: Exception | None = None
         self._opened = asyncio.Event()

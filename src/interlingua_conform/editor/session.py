@@ -21,7 +21,7 @@ class Ended(msgspec.Struct):
     stop: str | None  # None where it failed
     error: Message | None
     answer: Message  # to the prompt
-    first: int  # where to look for what came of it
+    first: int  # the place from which to look for its messages
     last: int
 
 

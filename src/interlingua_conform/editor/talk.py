@@ -32,11 +32,11 @@ class Client:
         self.subject = subject
         self.version = version
         self.folder = folder
-        self.told: Message = {}  # what initialize was answered with
+        self.told: Message = {}  # the answer to initialize
         self.open: list[Message] = []  # requests of the server that are not answered yet
         self.unasked: list[Message] = []  # requests for what this client has not said that it can
         self._ids = itertools.count(1)
-        self.forms = False  # whether it has said that it can show forms
+        self.forms = False  # true if it declared that it can show forms
         self._by_hand = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._mute = False

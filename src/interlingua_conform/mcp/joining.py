@@ -69,15 +69,15 @@ class CannotJoin(Exception):
 class Joined(msgspec.Struct):
     value: Any = ABSENT
     met: dict[str, list[Path]] = {}  # the rules that were needed, and where
-    unsure: set[Path] = set()  # where two booleans differed, of which the text does not speak
+    unsure: set[Path] = set()  # places of two different booleans, which the text does not cover
     problem: str | None = None
 
 
 class _Joining:
     def __init__(self, *, deep: bool, mistake: str | None = None, at: Path | None = None) -> None:
-        self.deep = deep  # whether "undefined" is also what lies inside of something new
+        self.deep = deep  # true if "undefined" also means the inside of a new value
         self.mistake = mistake
-        self.at = at  # where the mistake is made; everywhere, without this
+        self.at = at  # the place of the mistake; None: everywhere
         self.seen = Joined(ABSENT, {}, set())
 
     def _need(self, rule: str, path: Path) -> bool:

@@ -74,7 +74,7 @@ class WebLink(Link):
     def __init__(self, http: Http) -> None:
         super().__init__(http.subject.patience, http.subject.quiet)
         self.http = http
-        self.target = http.base  # of the posts
+        self.target = http.base  # the address of the posts
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
@@ -124,7 +124,7 @@ class HttpLink(WebLink):
 
     def __init__(self, http: Http) -> None:
         super().__init__(http)
-        self.headers: dict[str, str] = {}  # of every request: the session and its revision
+        self.headers: dict[str, str] = {}  # headers of every request: the session and its revision
 
     @classmethod
     @contextlib.asynccontextmanager

@@ -66,7 +66,7 @@ class Client:
     def __init__(self, link: Link, subject: Subject, able: Message | None = None, *, modern: bool = False) -> None:
         self.link = link
         self.subject = subject
-        self.able = able or {}  # what it declares
+        self.able = able or {}  # its declared capabilities
         self.modern = modern
         self.version = MODERN if modern else ""
         self.told: Message = {}  # the result of the handshake, or of server/discover
@@ -259,7 +259,7 @@ class Seen(msgspec.Struct):
     request: Message
     answer: Message
     during: list[Message]  # all that came in between
-    place: int  # of the answer, among all messages
+    place: int  # place of the answer among all messages
 
     @property
     def token(self) -> Any:

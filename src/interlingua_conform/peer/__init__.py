@@ -11,8 +11,8 @@ from importlib import import_module
 
 from .suite import suite
 
-# What others stand on comes first; what disturbs them (more peers, lost connections), and what looks at everything that
-# was answered, comes last.
+# Checks that others depend on come first. Checks that disturb them (more peers, lost connections), and those that look
+# at all answers, come last.
 _SUBJECTS = (
     "card", "flags", "extensions", "sending", "envelope", "signing", "receiving", "tasks", "cancel", "events",
     "event_types", "lifecycle", "lists", "skills", "limits", "bindings", "peers", "strangers", "errors",

@@ -45,7 +45,7 @@ class Node:
         self.subject = subject
         self.api: Http | None = None  # its HTTP API; none where a link or a command was given
         self.line: Wire | None = None  # the connection to it, where a link or a command was given
-        self.first: Answer | None = None  # what its well-known address answered at the beginning
+        self.first: Answer | None = None  # the answer of its well-known address at the beginning
         self.answers: list[tuple[str, Answer]] = []  # everything that it answered over HTTP
         self.received: list[dict[str, Any]] = []  # all that /message:recv gave
         self._kept = kept

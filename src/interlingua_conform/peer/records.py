@@ -20,7 +20,7 @@ class Sent(msgspec.Struct):
     body: dict[str, Any]
     answer: Answer
     frame: Frame | None = None
-    why: str = ""  # that nothing came
+    why: str = ""  # the reason why nothing came
 
     @property
     def arrived(self) -> Frame:
@@ -36,8 +36,8 @@ class Heard(msgspec.Struct):
 
     frame: Frame
     event: Event | None = None
-    entry: dict[str, Any] | None = None  # of /message:recv
-    answer: Frame | None = None  # of an agent behind the node
+    entry: dict[str, Any] | None = None  # entry of /message:recv
+    answer: Frame | None = None  # answer of an agent behind the node
 
 
 class Connecting(msgspec.Struct):

@@ -17,7 +17,7 @@ LINK = re.compile(r"acps?://(\[[0-9A-Fa-f:.]+\]|[^/:@\s]+)(:\d{1,5})?/[^/\s]+")
 HEX_64 = re.compile(r"[0-9a-f]{64}")
 MADE_ID = re.compile(r"msg_[0-9a-f]{16}")
 PART_TYPES = ("text", "file", "data")
-_ABSENT = (404, 405, 501)  # what a server answers that does not have something
+_ABSENT = (404, 405, 501)  # statuses of a server that does not have something
 
 
 def moment(value: Any, where: str) -> datetime.datetime:

@@ -49,7 +49,7 @@ class Story:
         self.feed = feed
         self.view = task_of(created)
         self.id = str(self.view.get("id"))
-        self.views = [self.view]  # how the task looked, each time that it was looked at
+        self.views = [self.view]  # the state of the task at each look
         self.answers: dict[str, Answer] = {}  # by what was asked
         self.trouble = ""  # why it got no further
 

@@ -151,7 +151,7 @@ class Host:
         self._subject = subject
         self.card = card
         self.link = ""
-        self.paths: list[str] = []  # what was asked for, of each connection
+        self.paths: list[str] = []  # the requested path of each connection
         self.wires: list[SocketWire] = []
         self._news = asyncio.Condition()
 

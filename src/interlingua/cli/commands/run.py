@@ -103,7 +103,7 @@ def run(
     from ...terminal.session import go
 
     out = sys.stdout
-    # What an agent's code prints must not mix with its output.
+    # Text that an agent's code prints must not mix with its output.
     with contextlib.redirect_stdout(sys.stderr), tapped(trace):
         go(_run(out, target, input_, json, store, thread, config, timeout, metadata or [], no_input, resume, attach))
 

@@ -17,7 +17,7 @@ from .tour import Wire, command, path, prompt, say
 if TYPE_CHECKING:
     from .processes import Process
 
-# Which agent of the other process is reached by which protocol.
+# The agents of the other process, by the protocol that reaches them.
 _ELSEWHERE = (
     ("shouter", "connect+{address}/connect"), ("turner", "mcp+{address}/mcp"), ("initials", "peer+{address}/peer"),
     ("teller", "editor+{address}/editor"), ("sorter", "cap+{address}/cap"),

@@ -24,7 +24,7 @@ USUAL = 8000
 
 _STARTS_WITHIN = 60.0
 _ENDS_WITHIN = 15.0
-_SERVING = "Serving on "  # what `serve` says for people, before the address
+_SERVING = "Serving on "  # the words of `serve` for people, before the address
 
 
 def example(name: str) -> Path:
@@ -159,7 +159,7 @@ class Process:
         except TimeoutError:
             pass
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # what it started ends with it
+            os.killpg(self._process.pid, signal.SIGKILL)  # its children end with it
         await self._process.wait()
         if self._listening is not None:
             self._listening.cancel()

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...terminal.errors import CommandError
 
-_LONGEST = 150  # of a line that is shown
+_LONGEST = 150  # characters of a shown line
 
 
 class Wire:

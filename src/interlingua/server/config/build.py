@@ -247,7 +247,7 @@ def written_mounts(config: Config) -> list[tuple[Entry, MountEntry]]:
         others = seen.setdefault(one.name, [])
         if one.remembered_as in others:
             config.wrong("", "mounts", f"{one.name} is there twice; give one of them a prefix")
-        elif others:  # what tells them apart is not shown: links of one node
+        elif others:  # the part that differs is not shown: links of one node
             found[at] = entry, msgspec.structs.replace(one, shown=f"{one.shown} ({len(others) + 1})")
         others.append(one.remembered_as)
     return found

@@ -80,7 +80,7 @@ async def check(config: Config, project: Project, *, environ: Mapping[str, str] 
 
 
 def _check_default_agent(config: Config, engine: Engine, elsewhere: list[str]) -> None:
-    with contextlib.suppress(InterlinguaError):  # what else is wrong with the node is said already
+    with contextlib.suppress(InterlinguaError):  # other mistakes of the node are reported already
         wanted = build.node(config).default_agent
         if wanted is None or not config["doors.peer.enabled"]:
             return

@@ -85,7 +85,7 @@ async def _check_store(config: Config, project: Project) -> tuple[Store, str, bo
 
 
 class _Port(msgspec.Struct):
-    path: str  # of the setting that wants it
+    path: str  # the path of the setting that wants the port
     host: str
     port: int | None
 
@@ -113,7 +113,7 @@ def _ports(config: Config) -> Iterator[_Port]:
     host = config["server.host"]
     yield _Port("server.port", host, config["server.port"])
     if config["doors.peer.enabled"] and config["doors.peer.ports"]:
-        with contextlib.suppress(InterlinguaError):  # what is wrong with it is said elsewhere
+        with contextlib.suppress(InterlinguaError):  # its mistakes are reported elsewhere
             node = build.node(config)
             yield _Port("doors.peer.port", node.host, node.port)
             yield _Port("doors.peer.http_port", node.http_host, node.http_port)

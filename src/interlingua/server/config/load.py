@@ -56,10 +56,10 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    values: dict[str, Value]  # of all members
+    values: dict[str, Value]  # the values of all members
     origin: str
-    path: str  # of the entry: mounts[0]
-    folder: Path  # what is relative is relative to this
+    path: str  # the path of the entry: mounts[0]
+    folder: Path  # relative paths are relative to this
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name].value

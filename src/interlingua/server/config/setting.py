@@ -19,8 +19,8 @@ class Setting(msgspec.Struct, frozen=True):
     kind: Kind
     default: Any
     help: str
-    flag: str = ""  # where it is not the path with dashes, or where it has two (--x/--no-x)
-    env: str = ""  # where it is not the path in capitals
+    flag: str = ""  # set if it is not the path with dashes, or has two forms (--x/--no-x)
+    env: str = ""  # set if it is not the path in capitals
     metavar: str = ""
     choices: tuple[str, ...] = ()
     least: float | None = None

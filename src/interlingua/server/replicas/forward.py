@@ -33,7 +33,7 @@ MARK = b"x-interlingua-replica"
 _OF_ONE_CONNECTION = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect")
 )
-_OURS = _OF_ONE_CONNECTION | {b"date"}  # of an answer; each server says by itself what time it is
+_OURS = _OF_ONE_CONNECTION | {b"date"}  # headers of an answer; each server gives its own time
 _CONNECT = 5.0  # seconds
 _BODY = 30.0  # seconds for a body to arrive
 _TRIES = 3

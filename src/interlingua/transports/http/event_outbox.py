@@ -60,8 +60,8 @@ class Outbox:
         self.used = False  # a reader has read from it
         self.waiting = 0  # bytes
         self._waiting: deque[tuple[int, str, bytes]] = deque()
-        self._taken: deque[tuple[int, str, bytes]] = deque()  # kept for who comes back
-        self._mark = ""  # of the message that was taken last
+        self._taken: deque[tuple[int, str, bytes]] = deque()  # kept for a reader that comes back
+        self._mark = ""  # the mark of the message that was taken last
         self._taken_bytes = 0
         self._once: dict[bytes, int] = {}  # the newest number of messages that are put once
         self._keep = keep
@@ -203,8 +203,8 @@ class OutboxStream(EventStream):
         first: bytes | None = None,
     ) -> None:
         super().__init__(stall=stall)
-        # At once: some clients count a stream as open with its first byte. And who has an id can take the stream up
-        # again, even before the first message.
+        # At once: some clients count a stream as open with its first byte. And a reader with an id can resume the stream,
+        # even before the first message.
         self._first = outbox.place(reader.after) + b"\n" if first is None else first
         self._outbox = outbox
         self._reader = reader

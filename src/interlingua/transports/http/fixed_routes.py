@@ -17,7 +17,7 @@ class IndexedRouter(Router):
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         super().__init__(routes)
         self.fixed: dict[tuple[str, str], Route] = {}
-        wide: list[BaseRoute] = []  # that may take more than one path, or any method
+        wide: list[BaseRoute] = []  # routes for more than one path, or any method
         for route in self.routes:
             if not isinstance(route, Route) or route.param_convertors or route.methods is None:
                 wide.append(route)

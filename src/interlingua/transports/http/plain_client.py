@@ -288,7 +288,7 @@ class _Line(asyncio.Protocol):
             self._waiter = None
             if clock is not None:
                 clock.cancel()
-            del waiter  # what it fails with tells of this frame
+            del waiter  # its exception refers to this frame
 
     @property
     def usable(self) -> bool:

@@ -45,7 +45,7 @@ class Reader:
         self._limit = limit
         self._cr = False  # the last piece ended with a CR, which may be half of a CRLF
         self._data: list[str] = []
-        self._size = 0  # of the event that has not ended
+        self._size = 0  # bytes of the event that has not ended
         self._event: str | None = None
         self.last_id: str | None = None
         self.retry: int | None = None

@@ -117,7 +117,7 @@ class Connection:
         self._beginning = 0  # bytes of requests that may not have had their first turn
         self._open: dict[Id, asyncio.Future[Any]] = {}
         self._batches: list[list[Id]] = []  # the open ones of this side, oldest first
-        self._later: dict[Batch, list[Callable[[], None]]] = {}  # what waits until an array has been sent
+        self._later: dict[Batch, list[Callable[[], None]]] = {}  # functions to call after an array has been sent
 
     # -- asking -------------------------------------------------------------------------------------------
 

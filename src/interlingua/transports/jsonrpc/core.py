@@ -151,7 +151,7 @@ class Batch:
     __slots__ = ("answers", "open", "size")
 
     def __init__(self, size: int) -> None:
-        self.size = size  # entries, whatever they are
+        self.size = size  # the number of entries, of whatever kind
         self.answers: list[bytes] = []
         self.open = 1  # answers to wait for; the one is the array itself, until it has been read to its end
 
@@ -178,7 +178,7 @@ class Rpc:
         self._next = 0
         self._ours: set[Id] = set()
         self._theirs: dict[Id, Call] = {}  # the newest of each id
-        self._open = 0  # of theirs; more than that dict holds, when a peer uses an id twice
+        self._open = 0  # open requests of the peer; more than the dict holds, if a peer uses an id twice
         self.sends: list[bytes] = []
         self.odd = 0  # frames and entries that could not be read, and answers to nothing
 

@@ -41,7 +41,7 @@ _GUARD = 'read -r _ || { kill -TERM "-$1"; sleep 2; kill -KILL "-$1"; }'
 Clean = Callable[[str], str]
 """Takes secrets out of what a child has said, before anybody sees it."""
 
-_groups: set[int] = set()  # of children that live
+_groups: set[int] = set()  # the groups of living children
 
 
 def _end_all() -> None:
@@ -231,7 +231,7 @@ class Child:
         """Waits until the child exits. If it exits by itself, ends the processes that it started, and the channel."""
         await self._process.wait()
         if self._ending is None:
-            with contextlib.suppress(TimeoutError):  # what it said last comes first
+            with contextlib.suppress(TimeoutError):  # its last words come first
                 await asyncio.wait_for(asyncio.shield(self._stderr), 0.5)
             await self.end()
 

@@ -15,7 +15,7 @@ class LineReader:
         self._limit = limit
         self._partial = bytearray()  # of a line that has not ended; grows in place, or long lines would be quadratic
         self._skipping = False
-        self._head = b""  # of the line that is skipped
+        self._head = b""  # the first bytes of the skipped line
         self._tail = b""
 
     def feed(self, data: bytes) -> list[bytes]:

@@ -35,7 +35,7 @@ class _Dropping(io.RawIOBase):
     def write(self, data: object) -> int:
         view = memoryview(data).cast("B")  # type: ignore[arg-type]
         with _one_at_a_time:
-            # Where there is room at all, there is room for this much: the write does not wait.
+            # If there is room at all, there is room for this much: the write does not wait.
             for start in range(0, len(view), select.PIPE_BUF):
                 self._put(view[start : start + select.PIPE_BUF])
         return len(view)

@@ -98,7 +98,7 @@ class _Input:
         self._news.set()
         self._stop()
 
-    # How the descriptor is read:
+    # Ways to read the descriptor:
 
     def _start(self) -> None:
         os.set_blocking(self._fd, False)
@@ -174,7 +174,7 @@ class _Output:
         self._fd = fd
         self._loop = asyncio.get_running_loop()
         self._frames: list[bytes] = []
-        self._piece = memoryview(b"")  # what is being written; never copied again, however often the peer stalls
+        self._piece = memoryview(b"")  # the bytes being written; never copied again, however often the peer stalls
         self._queued = 0
         self._busy = False  # a write is under way, or will be in this turn of the loop
         self._gone = False  # the reader has gone, or this side has closed
@@ -232,7 +232,7 @@ class _Output:
         self._lost()
         self._stop()
 
-    # How the descriptor is written:
+    # Ways to write the descriptor:
 
     def _start(self) -> None:
         os.set_blocking(self._fd, False)

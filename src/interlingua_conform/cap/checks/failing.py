@@ -13,7 +13,7 @@ from ..wires import ORCHESTRATOR, USER, Json, Refusal, Talk
 
 _TIMEOUT = re.compile(r"\btimed out\b|\btimeout[.!]?\s*$", re.IGNORECASE)
 _MCP = re.compile(r"\bmcp\b.{0,40}(\btimed out\b|\btimeout\b)", re.IGNORECASE)
-_GATEWAY_TIMEOUT = 504  # what the document's example has; of other timeouts it names no number
+_GATEWAY_TIMEOUT = 504  # the number in the document's example; it names none for other timeouts
 
 
 async def _failure(d: Driver) -> Json:

@@ -95,7 +95,7 @@ async def _takes(d: Driver, *given: Json) -> None:
     ended = talk.result
     expect(ended is not None, f"{talk.agent} said nothing about a task whose notice has {names}")
     if ended is not None and ended.get("type") == "error_response":
-        await worked(d)  # which says why, where no task succeeds
+        await worked(d)  # gives the reason if no task succeeds
         applies(all(one["type"] != "file" for one in given), f"{talk.agent} wanted to read the file: {shown(ended)}")
         expect(False, f"a task whose notice has {names} failed: {shown(ended)}")
     if talk.recorded:

@@ -105,7 +105,7 @@ async def _rules(d: Driver) -> list[tuple[Json, str, Any]]:
         for told in await _listed(d)
         if isinstance(told.get("delegate_rules"), dict)
         for agent, rule in told["delegate_rules"].items()
-        if _ID.fullmatch(agent)  # of other keys the schema says nothing
+        if _ID.fullmatch(agent)  # the schema defines no other keys
     ]
     applies(found, "no manifest that is listed has a rule")
     return found

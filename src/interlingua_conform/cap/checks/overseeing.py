@@ -19,7 +19,7 @@ class Overseen(msgspec.Struct, eq=False):
     agent: str
     overseer: str
     delegator: str
-    words: list[Json]  # of the overseer
+    words: list[Json]  # the words of the overseer
     returned: Json | None  # the last message to the delegator about it, from either
 
 

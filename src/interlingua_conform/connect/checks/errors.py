@@ -171,7 +171,7 @@ async def a_run_that_fails_says_so_in_its_output(d: Driver) -> None:
 
 async def _outputs(d: Driver) -> list[tuple[str, Json]]:
     found = [("the output of a run that failed", (await failed(d))[2])]
-    with contextlib.suppress(Broken, NotApplicable):  # that it streams at all is looked at elsewhere
+    with contextlib.suppress(Broken, NotApplicable):  # other checks look at streaming itself
         found += [("the update of a run that failed", told) for told in (await failed_stream(d)).of_type("error")]
     return found
 

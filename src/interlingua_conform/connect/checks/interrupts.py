@@ -73,9 +73,9 @@ async def asked(d: Driver) -> Asked:
 class Resumed(msgspec.Struct):
     before: str  # the status of the run when it asked
     answer: Answer  # to the answer that was taken
-    form: int  # which of the ways of saying it that was
-    rounds: int  # how often it asked
-    output: Json  # what came in the end
+    form: int  # the form in which the answer was wrapped
+    rounds: int  # the number of its questions
+    output: Json  # the final output
 
 
 @once
@@ -240,7 +240,7 @@ async def only_an_interrupted_run_is_resumed_and_only_once(d: Driver) -> None:
     run, _ = await interrupted(d)
     late = await d.ask("POST", at("runs", run), _bodies(await asked(d))[seen.form])
     expect(late.status == 409, answered("an answer to a run that has ended", late))
-    if seen.rounds > 1:  # of two answers at once, the second may be one to the next question
+    if seen.rounds > 1:  # if two answers come at once, the second may be for the next question
         return
     run = await d.start("asking")
     body = _bodies(read(await d.waited(run), await d.specs("asking")))[seen.form]

@@ -19,8 +19,8 @@ class Together(msgspec.Struct):
     """The observations of a batch of a slow prompt, a ping and a quick prompt."""
 
     early: Any  # the array, where it came while the slow one ran
-    passed: bool  # whether another line was answered meanwhile
-    overtook: bool  # whether the quick prompt was carried out while the slow one ran
+    passed: bool  # true if another line was answered meanwhile
+    overtook: bool  # true if the quick prompt was carried out while the slow one ran
     sent: list[Any]
     answered: list[Message]
 
@@ -76,7 +76,7 @@ async def _no_prompts(frame: Any) -> None:
 async def the_array_comes_when_all_is_done(driver: Driver) -> None:
     try:
         seen = await _together(driver)
-    except NotApplicable:  # what is quick is all that can be seen then
+    except NotApplicable:  # only the quick prompt can be seen then
         client = await driver.batches()
         requests = [client.request(PING), client.request(PING)]
         answers = await array(client, requests)

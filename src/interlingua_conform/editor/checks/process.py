@@ -176,7 +176,7 @@ async def _given_up(process: asyncio.subprocess.Process) -> AsyncIterator[None]:
 async def _until_all(driver: Driver, lines: int, read: Callable[[], Awaitable[bytes | None]]) -> bytes:
     """Reads so many lines, or as many as come."""
     came = b""
-    with contextlib.suppress(TimeoutError, ConnectionError):  # what has not come will be missed
+    with contextlib.suppress(TimeoutError, ConnectionError):  # later checks miss the lines that have not come
         async with asyncio.timeout(driver.subject.patience):
             while came.count(b"\n") < lines and (data := await read()):
                 came += data

@@ -92,7 +92,7 @@ async def taken_back(client: Client, run: Run, pace: float | None = None) -> boo
     answers = [m for m in found if client.link.kind != "http" or "result" in m]
     expect(not answers, f"a request that was taken back is answered: {shown(answers[:1])}")
     before = client.now
-    for _ in range(2):  # who does something beside its answers has done it by the second
+    for _ in range(2):  # a server that acts beside its answers has acted by the second
         await client.alive()
     quiet = max(client.subject.quiet, _AGAIN * (pace or 0.0))
     expect(

@@ -32,7 +32,7 @@ class Odd(msgspec.Struct):
     what: str
     method: str
     params: Any = None
-    codes: tuple[int, ...] = ()  # of the error; any, where there are none, as an agent is run then
+    codes: tuple[int, ...] = ()  # codes of the error; empty: any, as an agent is run then
 
 
 class Unreadable(msgspec.Struct):
@@ -126,7 +126,7 @@ async def _requests(d: Driver) -> list[Odd]:
         Odd("agents/run without params", "agents/run", {}, (INVALID_PARAMS,)),
         Odd("agents/run whose name is a number", "agents/run", {"name": 5, "input": {}}, (INVALID_PARAMS,)),
     ]
-    if not d.way.modern:  # where every request has an object there, nothing else can be tried
+    if not d.way.modern:  # without a handshake every request has an object there: nothing else can be tried
         codes = (INVALID_PARAMS, INVALID_REQUEST)
         found.append(Odd("agents/run whose params are an array", "agents/run", ["a"], codes))
     with contextlib.suppress(NotApplicable):

@@ -11,7 +11,7 @@ from ..links import Message
 from ..shapes import strange
 from ..talk import PROGRESS, Seen, same, token_of
 
-_TOKENS = (7, 0, "")  # whole numbers and texts, and those that are taken for nothing by who is careless
+_TOKENS = (7, 0, "")  # whole numbers and texts, also those that careless code takes for nothing
 
 
 @check("mcp.progress.server-may-notify")

@@ -23,10 +23,10 @@ class Made(msgspec.Struct):
     """An agent that was made from a template, and destroyed again."""
 
     name: str
-    names: list[Any]  # that were listed while it was there
+    names: list[Any]  # names listed while it was there
     left: list[Any]  # and afterwards
     ran: Message | None  # the answer to its run, where it may be run
-    told: bool  # that the list has changed
+    told: bool  # true if a notification of the changed list came
 
 
 @once

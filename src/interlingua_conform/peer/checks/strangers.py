@@ -121,7 +121,7 @@ def _unlike(ident: str) -> None:
                 await _minds_nothing(node)
                 return
             except Broken:
-                pass  # which of the oddities it is has to be found out
+                pass  # the single oddity, sent alone, shows whether it is at fault
         await _talks(node, _odd(ident))
 
 

@@ -51,7 +51,7 @@ class Watch:
         self._where = where
         self._caller = caller
         self._json = json
-        self._known: dict[str, int] = {}  # what is open, and how many reminders of it were sent
+        self._known: dict[str, int] = {}  # open questions, and the number of reminders sent for each
 
     async def run(self) -> None:
         cursor = await self._engine.questions.last_change()

@@ -37,7 +37,7 @@ class Tree:
         self._screen = screen
         self._seen = {root: 0}  # the last event that was shown, run by run
         self._jobs: dict[str, asyncio.Task[None]] = {}
-        self.finished: Event | None = None  # how the whole ended
+        self.finished: Event | None = None  # the event that ended the whole task
         self.left: tuple[list[Question], str] | None = None  # the questions left open, if they cannot be asked here
 
     def event(self, event: Event) -> None:
@@ -162,7 +162,7 @@ async def follow(
     typed = Typed(screen, Owner(engine, root, screen).act, tree.catch_up) if ask else None
     typing = asyncio.create_task(typed.run()) if typed is not None else None
     try:
-        await tree.catch_up()  # of a task that is taken up again, what happened comes in the order of time
+        await tree.catch_up()  # past events of a resumed task come in the order of time
         watch = Watch(engine, root, tree, asker=typed or asker, leave_waiting=True, owned=interrupts)
         code = await watch.follow()
         screen.prompt("")
