@@ -203,8 +203,8 @@ class OutboxStream(EventStream):
         first: bytes | None = None,
     ) -> None:
         super().__init__(stall=stall)
-        # At once: some clients count a stream as open with its first byte. And a reader with an id can resume the stream,
-        # even before the first message.
+        # At once: some clients count a stream as open with its first byte. And a reader with an id can resume the
+        # stream, even before the first message.
         self._first = outbox.place(reader.after) + b"\n" if first is None else first
         self._outbox = outbox
         self._reader = reader
