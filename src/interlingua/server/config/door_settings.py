@@ -1,4 +1,4 @@
-"""The settings of the doors: a part of the table that `config_table` is."""
+"""Defines the settings of the doors: a part of the table in `settings`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _S = Setting
 
 
 def _door(name: str, title: str) -> tuple[Setting, ...]:
-    """What all doors have."""
+    """Returns the settings that every door has."""
     port = "door_port" if name == "peer" else "port"  # a node has a port of that name already
     return (
         _S(f"doors.{name}.enabled", "yes", True, f"Whether {title} is served at all.", flag=f"--{name}/--no-{name}"),
