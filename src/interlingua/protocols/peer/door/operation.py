@@ -1,41 +1,65 @@
-"""What every operation of the HTTP API stands on: the node, who asks, and how queries and bodies are read.
+"""The objects that every operation of the HTTP API works with, and how queries and bodies are read.
 
-An operation is a function of a request and a surface. Which paths lead to it, and what is around it, is in `server`.
+An operation is a function of the API, a request and a surface. The table in `http` says which paths lead to it.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
+from starlette.websockets import WebSocket
 
 from ....model.errors import InterlinguaError, Invalid, InvalidRequest
+from ....security import scopes
 from ....transports import json_text
 from ....transports.http.body import HttpLimits, WrongContentType, decode_json, header, json_response, read_body
 from ..node.tasks import Surface
 from ..translate.errors import envelope
 from ..wire import frames
+from .http_streams import Streams, StreamSettings
+from .send import DoorSending
 
 if TYPE_CHECKING:
     from ..node.node import Node
-
-Handler = Callable[[Request, Surface], Awaitable[ASGIApp]]
 
 # What a web page of another site can send without the browser asking first. Nothing at all counts as such, too.
 _SIMPLE = frozenset({"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
 _BIGGEST = 10**15
 
 
-class Operations:
-    """A group of operations; `server` puts the groups together."""
+class Api(ABC):
+    """A node behind its HTTP API. The two surfaces, control API and door, differ in who asks."""
 
-    node: Node
-    limits: HttpLimits
+    def __init__(self, node: Node, settings: StreamSettings | None = None) -> None:
+        self._settings = settings
+        self.use(node)
 
-    async def _body(self, request: Request) -> Any:
+    def use(self, node: Node) -> None:
+        """Serve this node from now on."""
+        self.node = node
+        self.limits = HttpLimits(max_body_bytes=2 * node.settings.max_msg_bytes + 65_536)
+        self.streams = Streams(node, self._settings)
+        self.door_sending = DoorSending(node)
+
+    @abstractmethod
+    async def surface(self, request: Request | WebSocket) -> Surface:
+        """The surface of the caller. Raises where nobody knows who it is."""
+
+    @abstractmethod
+    def auth_schemes(self) -> list[str]:
+        """The names of the ways to say who one is."""
+
+    async def close(self) -> None:
+        """The server stops: streams end."""
+        await self.streams.close()
+
+    async def body(self, request: Request) -> Any:
         """The body, whatever its content type says: programs with curl send what they like. None of a web page that
         did not ask for leave. An empty body is an empty object."""
         data = await read_body(request, self.limits)
@@ -46,11 +70,26 @@ class Operations:
                 raise WrongContentType(f"from a web page, the body is application/json and not {kind or 'of no type'}")
         return decode_json(data, object) if data.strip() else {}
 
-    async def _object(self, request: Request) -> dict[str, Any]:
-        body = await self._body(request)
+    async def json_object(self, request: Request) -> dict[str, Any]:
+        """The body, which must be an object."""
+        body = await self.body(request)
         if not isinstance(body, dict):
             raise InvalidRequest(f"the body is a JSON object, and this is {type(body).__name__}")
         return body
+
+
+Handler = Callable[[Api, Request, Surface], Awaitable[ASGIApp]]
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """A row of the table of the API: a way, and the function that answers there."""
+
+    method: str
+    path: str
+    handler: Handler
+    action: scopes.Action | None = "read"  # what a caller of the door must be allowed; None: nothing
+    public: bool = False  # also for callers that do not say who they are
+    owner: bool = False  # of the control API alone
 
 
 def refusal(error: InterlinguaError, message_id: Any = None) -> Response:

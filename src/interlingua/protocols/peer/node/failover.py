@@ -137,7 +137,7 @@ class Standby:
         node = self._make()
         node.files_base = self.hosting.node.files_base
         self.hosting = Hosting(node)
-        self._door.serve_node(node)
+        self._door.use(node)
 
     async def close(self) -> None:
         if self._watching is not None:
