@@ -148,7 +148,7 @@ async def running_node(
             try:
                 async with listening(app) as base:
                     node.http_address = base.removeprefix("http://")
-                    node.offers_at(base)
+                    node.files.offer_at(base)
                     headers = {}
                     if node.settings.http_token is not None:
                         headers["authorization"] = f"Bearer {node.settings.http_token}"
@@ -194,7 +194,7 @@ async def running_door(
     door = PeerDoor(node, Authenticator(keys, open_to_all=keys is None), streams)
     app = Starlette(routes=[Mount("/peer", app=IndexedRouter(routes(door)))])
     async with listening(app) as base:
-        node.offers_at(f"{base}/peer")
+        node.files.offer_at(f"{base}/peer")
         try:
             yield f"{base}/peer"
         finally:

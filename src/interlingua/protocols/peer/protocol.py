@@ -26,7 +26,7 @@ def _door(engine: Engine, auth: Authenticator, settings: NodeSettings | None = N
     standby = Standby(door, Hosting(node), lambda: Node(engine, settings))
 
     async def start(opening: Opening) -> list[str]:
-        node.offers_at(f"{opening.address}/peer")
+        node.files.offer_at(f"{opening.address}/peer")
         return await standby.start(opening.serve if opening.listeners else None)
 
     def hint(base: str, agent: str) -> str:

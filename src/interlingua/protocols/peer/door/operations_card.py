@@ -28,14 +28,14 @@ _SEARCHED = 10
 
 
 def _card_for(api: Api, surface: Surface) -> dict[str, Any]:
-    told = api.node.card(door=surface.door, auth=api.auth_schemes())
+    told = api.node.own_card.view(door=surface.door, auth=api.auth_schemes())
     if surface.door:
         told = api.node.trust.sign_card({**told, "skills": [skill.view() for skill in _skills_for(api, surface)]})
     return told
 
 
 def _skills_for(api: Api, surface: Surface) -> list[skills.Skill]:
-    found = api.node.skills()
+    found = api.node.own_card.skills()
     if not surface.door:
         return found
     keys = {agent.card.name: agent.card.key for agent in api.node.engine.agents}
@@ -60,14 +60,14 @@ async def patch_card(api: Api, request: Request, surface: Surface) -> ASGIApp:
     if unknown or not body:
         what = f"/{unknown[0][:80]} cannot be changed" if unknown else "nothing is to be changed"
         raise InvalidRequest(f"{what}; there are {' and '.join(_CHANGEABLE[:2])}", path=pointer(*unknown[:1]))
-    patches = msgspec.structs.replace(api.node.patches)
+    patches = msgspec.structs.replace(api.node.own_card.patches)
     told: dict[str, Any] = {"ok": True, "updated": [name for name in _CHANGEABLE[:2] if name in body]}
     if "availability" in body:
         patches.availability = cards.availability(body["availability"], _availability(api))
         told["availability"] = patches.availability
     if "limitations" in body:
         given = cards.limitations(body["limitations"])
-        old = api.node.limitations() if _merges(body, "limitations_merge") else []
+        old = api.node.own_card.limitations() if _merges(body, "limitations_merge") else []
         patches.limitations = told["limitations"] = cards.merge_limitations(old, given)
     await api.node.patch(patches)
     return json_response(told)
@@ -143,14 +143,14 @@ async def query_skills(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 async def patch_skill(api: Api, request: Request, surface: Surface) -> ASGIApp:
     id_, body = request.path_params["id"], await api.json_object(request)
-    skill = next((one for one in api.node.skills() if one.id == id_), None)
+    skill = next((one for one in api.node.own_card.skills() if one.id == id_), None)
     if skill is None:
         raise NotFound(f"there is no skill {id_[:100]}")
     given = cards.limitations(body.get("limitations"))
     old = skill.limitations if _merges(body, "merge") or _merges(body, "limitations_merge") else []
     told = cards.merge_limitations(old, given)
-    limited = {**api.node.patches.skill_limitations, id_: told}
-    await api.node.patch(msgspec.structs.replace(api.node.patches, skill_limitations=limited))
+    limited = {**api.node.own_card.patches.skill_limitations, id_: told}
+    await api.node.patch(msgspec.structs.replace(api.node.own_card.patches, skill_limitations=limited))
     return json_response({"ok": True, "skill_id": id_, "limitations": told})
 
 
@@ -164,17 +164,17 @@ async def list_extensions(api: Api, request: Request, surface: Surface) -> ASGIA
 
 async def register_extension(api: Api, request: Request, surface: Surface) -> ASGIApp:
     given = extensions.check(await api.json_object(request))
-    others = [one for one in api.node.patches.extensions if one["uri"] != given["uri"]]
-    await api.node.patch(msgspec.structs.replace(api.node.patches, extensions=[*others, given]))
+    others = [one for one in api.node.own_card.patches.extensions if one["uri"] != given["uri"]]
+    await api.node.patch(msgspec.structs.replace(api.node.own_card.patches, extensions=[*others, given]))
     return json_response({"ok": True, "registered": given, "extensions": _card_for(api, surface)["extensions"]})
 
 
 async def unregister_extension(api: Api, request: Request, surface: Surface) -> ASGIApp:
     uri = extensions.check_uri((await api.json_object(request)).get("uri"))
-    left = [one for one in api.node.patches.extensions if one["uri"] != uri]
-    if len(left) == len(api.node.patches.extensions):
+    left = [one for one in api.node.own_card.patches.extensions if one["uri"] != uri]
+    if len(left) == len(api.node.own_card.patches.extensions):
         raise NotFound(f"{uri[:200]} was not registered here")
-    await api.node.patch(msgspec.structs.replace(api.node.patches, extensions=left))
+    await api.node.patch(msgspec.structs.replace(api.node.own_card.patches, extensions=left))
     return json_response({"ok": True, "removed": uri, "extensions": _card_for(api, surface)["extensions"]})
 
 
@@ -182,7 +182,7 @@ async def unregister_extension(api: Api, request: Request, surface: Surface) -> 
 
 
 def _availability(api: Api) -> dict[str, Any]:
-    changed = api.node.patches.availability
+    changed = api.node.own_card.patches.availability
     return dict(changed if changed is not None else api.node.settings.availability or {})
 
 
@@ -199,7 +199,7 @@ async def heartbeat(api: Api, request: Request, surface: Surface) -> ASGIApp:
     if every:
         change["next_active_at"] = frames.stamp(int(((frames.seconds_of(now) or 0.0) + every) * 1_000_000))
     known = cards.availability(change, _availability(api))
-    await api.node.patch(msgspec.structs.replace(api.node.patches, availability=known))
+    await api.node.patch(msgspec.structs.replace(api.node.own_card.patches, availability=known))
     return json_response(
         {"ok": True, "last_active_at": now, "next_active_at": known.get("next_active_at"), "availability": known}
     )
@@ -210,7 +210,7 @@ async def heartbeat(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 async def file(api: Api, request: Request, surface: Surface) -> ASGIApp:
     """Whoever knows the address may have it. A browser saves it, and never shows it as a page of ours."""
-    found = await api.node.opened_file(request.path_params["id"])
+    found = await api.node.files.find(request.path_params["id"])
     if found is None:
         raise NotFound("there is no such file, or not any more")
     body, media_type, name = found

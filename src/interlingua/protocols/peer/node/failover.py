@@ -135,7 +135,7 @@ class Standby:
     async def _renew(self) -> None:
         """A node begins once: the next time, it is another."""
         node = self._make()
-        node.files_base = self.hosting.node.files_base
+        node.files.base = self.hosting.node.files.base
         self.hosting = Hosting(node)
         self._door.use(node)
 

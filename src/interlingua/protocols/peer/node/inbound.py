@@ -47,7 +47,6 @@ class Inbound:
     def __init__(self, node: Node) -> None:
         self._node = node
         self.deduplicated = 0
-        self.read = asyncio.Event()  # somebody has read messages
         self.delegated: dict[str, Task] = {}  # what peers work on for us now
         self._chunks: dict[str, int] = {}  # by task: how many came in a row; -1 where some are missing
         self._unread: dict[str, int] = {}  # by peer, at most so many
@@ -66,7 +65,7 @@ class Inbound:
                     return Taking(self._message(session, peer, frame, content))
                 return self._plain(session, peer, frame, content, None)
             case frames.Reply():
-                if self._must_count(peer) and not self._node.awaits(peer, content.correlation_id):
+                if self._must_count(peer) and not self._node.sending.awaits(peer, content.correlation_id):
                     return Taking(self._late_reply(session, peer, frame, content))
                 return self._reply(session, peer, frame, content)
             case frames.Delegate():
@@ -185,8 +184,8 @@ class Inbound:
             peer.known.received += 1
             node.peers.changed(peer)
             if answers and asked is not None:
-                node.replied(peer, asked, frame)
-            node.woke("")
+                node.sending.replied(peer, asked, frame)
+            node.woke()
             if not runs:
                 return None
             number = kept.numbers[0]
@@ -225,10 +224,10 @@ class Inbound:
 
     async def _reading(self) -> None:
         """Until somebody has read something, or may have."""
-        self.read.clear()
+        self._node.read.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_EVERY):  # another process may have read it
-                await self.read.wait()
+                await self._node.read.wait()
 
     async def _task_of(self, peer: Peer, id_: str | None) -> Task | None:
         if id_ is None:
@@ -258,7 +257,7 @@ class Inbound:
             session.complain(AlreadyAnswered.code, error.message, frame)
         except InterlinguaError as error:
             session.complain("invalid_answer", error.message, frame)
-        await node.settle_in(number, "done")
+        await node.journal.settle_in(number, "done")
 
     async def _late_reply(self, session: Session, peer: Peer, frame: dict[str, Any], reply: frames.Reply) -> None:
         """A reply that nobody waits for is a message like others, and waits for room like them."""
@@ -277,7 +276,7 @@ class Inbound:
             content = reply.content
             said = [{"type": "text" if isinstance(content, str) else "data", "content": content}]
         frame["message_id"], frame["role"], frame["parts"] = id_, "agent", said
-        awaited = node.awaits(peer, reply.correlation_id)
+        awaited = node.sending.awaits(peer, reply.correlation_id)
         if not awaited:
             self._unread[peer.id] = self._unread.get(peer.id, 0) + 1
         event = {"message_id": id_, "role": "agent", "parts": said, "from": reply.sender or peer.name,
@@ -293,8 +292,8 @@ class Inbound:
                 self.deduplicated += 1
                 return
             peer.known.received += 1
-            node.replied(peer, reply.correlation_id, frame)
-            node.woke("")
+            node.sending.replied(peer, reply.correlation_id, frame)
+            node.woke()
 
         return Taking(kept=journal.keep([post, journal.event("message", event)]), then=then)
 
@@ -359,7 +358,7 @@ class Inbound:
             return
         await self.apply(task, news.status, news.artifact, news.error, frame)
         self._confirm(session, peer, frame)
-        node.woke("")
+        node.woke()
 
     def _watched(self, task: Task, frame: dict[str, Any]) -> Taking | None:
         """What passes by while a peer works: for those who watch, and kept nowhere else."""

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from ....engine.ports import DocumentStore
-from ....model.documents import Change, Document, Letter, OnWritten, Put, Tell, WriteResult
+from ....model.documents import Change, Document, Letter, OnWritten, Put, Settle, Tell, WriteResult
 from ..wire.frames import now_z
 from .task_record import Task, decoder, document_id
 
@@ -237,6 +237,10 @@ class Journal:
         """Queued at once, in the order of the calls. Whoever waits goes on after the readers of feeds were told, for
         which whoever heeds it itself calls `heed` here."""
         return self._documents.write(changes, heed or self.heed)
+
+    async def settle_in(self, number: int, state: str) -> None:
+        """A message that came is in this state now."""
+        await self.keep([Settle(self.box_in, [number], state)])
 
     def heed(self, changes: Sequence[Change], kept: WriteResult) -> None:
         """These were kept: readers are told, once for all that were kept together."""

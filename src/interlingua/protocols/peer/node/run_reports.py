@@ -7,8 +7,8 @@ Who reads the log, and when, is in `working`; that the run itself is told of whi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -20,11 +20,9 @@ from ....model.run import RunRequest
 from ..projection import Act, Moved, Piece, Projection, Replied, Said, fed
 from ..translate import parts
 from ..wire import frames
+from .base import NodeBase
 from .peers import QUEUED, RANKS, Peer
 from .task_record import Task
-
-if TYPE_CHECKING:
-    from .node import Node
 
 _HEADS = 512  # bytes of a frame around what it carries
 _FILES = 16  # parts that become a file each; more become one
@@ -66,15 +64,19 @@ class Draft(msgspec.Struct):
 class Telling:
     """What one run's log becomes, and where it goes."""
 
-    def __init__(self, node: Node, origin: Origin, card: AgentCard, run: str, request: RunRequest) -> None:
+    def __init__(
+        self, node: NodeBase, origin: Origin, card: AgentCard, run: str, request: RunRequest,
+        came_to: Callable[[str, Outcome], None],
+    ) -> None:  # fmt: skip
         self._node = node
         self._origin = origin
         self._run = run
         self._request = request
+        self._came_to = came_to
         self._files = files = list[Put]()
 
         def publish(body: bytes, media_type: str, name: str | None) -> str:
-            put, url = node.file(body, media_type, name)
+            put, url = node.files.put(body, media_type, name)
             files.append(put)
             return url
 
@@ -154,10 +156,10 @@ class Telling:
                     peer.outbox.posted(numbers[id(post)] or 0, frame)
                 else:
                     peer.outbox.send_along(node.trust.sign(frame))
-        node.woke(self._origin.scope)
+        node.woke()
         if draft.outcome:
             self.outcome = Outcome(self._reply, task)
-            node.working.came_to(self._run, self.outcome)
+            self._came_to(self._run, self.outcome)
 
     def _make_task(self, changes: list[Change], live: list[tuple[Post | None, dict[str, Any]]]) -> Task:
         """A message that leads to a question becomes a task, so that it can be continued."""
@@ -295,7 +297,7 @@ class Telling:
         return self._node.journal.event(kind, body, task=named, caller=caller, passes_by=passes_by)
 
 
-def status_event(node: Node, task: Task, state: str) -> Change:
+def status_event(node: NodeBase, task: Task, state: str) -> Change:
     body: dict[str, Any] = {"task_id": task.id, "state": state}
     if state == "failed":
         body["error"] = task.error or "the task failed"
@@ -349,7 +351,7 @@ def answer_key(scope: str, message_id: str) -> str:
     return f"{scope}|answer|{message_id}"
 
 
-def letter_to(node: Node, peer: Peer, frame: dict[str, Any]) -> Post:
+def letter_to(node: NodeBase, peer: Peer, frame: dict[str, Any]) -> Post:
     rank = RANKS.get(frame.get("priority") or "normal", 1)
     body = msgspec.json.encode(frame)
     return Post(node.journal.box_out, frame["message_id"], body, rank, peer.id, QUEUED, peer.scope)
