@@ -409,10 +409,7 @@ class Inbound:
             for state in way[:-1]:
                 told.append(status_event(node, task, state))
                 task.status = state
-            several = frame.get("artifacts")
-            pieces = [one for one in several if isinstance(one, dict)] if isinstance(several, list) else []
-            pieces = [one for one in pieces if one.get("parts")]
-            for one in pieces or ([artifact] if artifact is not None else []):
+            for one in _artifacts(frame, artifact):
                 if task.status in task_states.TERMINAL:
                     break
                 task.put_artifact(one)
@@ -450,6 +447,13 @@ class Inbound:
                 await node.tasking.cancel(task, node.working.caller_of(peer), tell_peer=False)
         if wanted.message_id is not None and peer.able("delivery_ack"):
             session.confirm(wanted.message_id)
+
+
+def _artifacts(frame: dict[str, Any], artifact: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The artifacts that a frame brings: several, else the one."""
+    several = frame.get("artifacts")
+    pieces = [one for one in several if isinstance(one, dict)] if isinstance(several, list) else []
+    return [one for one in pieces if one.get("parts")] or ([artifact] if artifact is not None else [])
 
 
 def _artifact_id(artifact: dict[str, Any]) -> str | None:

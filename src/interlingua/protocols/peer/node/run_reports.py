@@ -179,33 +179,9 @@ class Telling:
         node, origin = self._node, self._origin
         match act:
             case Moved(state=state):
-                if task is None or task.status == state:
-                    return False
-                task.status, task.updated_at = state, frames.now_z()
-                task.question = act.question
-                if act.error is not None:
-                    task.error, task.error_info = act.error.message, msgspec.to_builtins(act.error)
-                changes.append(status_event(node, task, state))
-                self._post(changes, live, task_frame(node.name, task, state, task.artifact, act))
-                return True
+                return self._move(act, state, task, changes, live)
             case Piece():
-                if task is None:
-                    return False
-                told = self._event(
-                    "artifact", {"task_id": task.id, "artifact": act.artifact}, task, passes_by=act.whole is None
-                )
-                changes.append(told)
-                if act.whole is not None:
-                    task.put_artifact(act.whole)
-                    task.artifact = act.whole
-                if self._peer is not None and self._peer.able("task_chunks"):
-                    self._chunks += 1
-                    frame = frames.updated(
-                        node.name, task.id, task.status, chunk=act.artifact, chunk_number=self._chunks
-                    )
-                    if self._peer.takes(len(told.body) + _HEADS):  # else it sees that one is missing, and waits
-                        live.append((None, frame))
-                return act.whole is not None
+                return self._add_piece(act, task, changes, live)
             case Said():
                 self._say(act, task, changes, live)
             case Replied() if origin.peer is None and (origin.quiet or origin.task is None):
@@ -221,6 +197,39 @@ class Telling:
                     changes.append(self._message_event(frame, act.parts, task))
                 self._post(changes, live, frame)
         return False
+
+    def _move(
+        self, act: Moved, state: str, task: Task | None, changes: list[Change],
+        live: list[tuple[Post | None, dict[str, Any]]],
+    ) -> bool:  # fmt: skip
+        node = self._node
+        if task is None or task.status == state:
+            return False
+        task.status, task.updated_at = state, frames.now_z()
+        task.question = act.question
+        if act.error is not None:
+            task.error, task.error_info = act.error.message, msgspec.to_builtins(act.error)
+        changes.append(status_event(node, task, state))
+        self._post(changes, live, task_frame(node.name, task, state, task.artifact, act))
+        return True
+
+    def _add_piece(
+        self, act: Piece, task: Task | None, changes: list[Change], live: list[tuple[Post | None, dict[str, Any]]]
+    ) -> bool:
+        if task is None:
+            return False
+        body = {"task_id": task.id, "artifact": act.artifact}
+        told = self._event("artifact", body, task, passes_by=act.whole is None)
+        changes.append(told)
+        if act.whole is not None:
+            task.put_artifact(act.whole)
+            task.artifact = act.whole
+        if self._peer is not None and self._peer.able("task_chunks"):
+            self._chunks += 1
+            frame = frames.updated(self._node.name, task.id, task.status, chunk=act.artifact, chunk_number=self._chunks)
+            if self._peer.takes(len(told.body) + _HEADS):  # else it sees that one is missing, and waits
+                live.append((None, frame))
+        return act.whole is not None
 
     def _say(
         self, act: Said, task: Task | None, changes: list[Change], live: list[tuple[Post | None, dict[str, Any]]]
