@@ -1,4 +1,4 @@
-"""How a model works with others: it hands over tasks, proposes results to its overseer, talks, and gives verdicts."""
+"""The tools of a model in a team: it delegates tasks, proposes results to its overseer, talks, and gives verdicts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Teamwork(Toolbox):
 
     @property
     def unfinished(self) -> list[str]:
-        """Tasks that were handed over, and that nobody waits for any more."""
+        """Returns the delegated tasks that the model no longer waits for."""
         notices = ((one.key, self._waiting.notice(one.key)) for one in self._delegated if not one.done)
         return [notice.task if notice is not None else key for key, notice in notices]
 
@@ -151,7 +151,7 @@ class Teamwork(Toolbox):
         return Given(await self._interruption(heard, delegated.agent, f"is still working on {heard.task}"))
 
     async def _interruption(self, heard: Heard, agent: str, doing: str) -> str:
-        """What the model is told when it waits no longer."""
+        """Returns the text for the model when its wait is interrupted."""
         who = heard.who or agent
         go_on = f"call wait_for with {heard.task or who} to go on waiting."
         if heard.message is None:
@@ -203,7 +203,7 @@ class Teamwork(Toolbox):
         return await self._wait_for_verdict(found[1], found[0], key)
 
     def _proposal(self, task: str) -> tuple[str, Proposal] | None:
-        """The last proposal that is called so."""
+        """Returns the last proposal with this name."""
         for of, proposal in reversed(self._proposals.items()):
             if task in self._waiting.names(of):
                 return of, proposal

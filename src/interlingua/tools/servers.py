@@ -59,7 +59,7 @@ class ToolSettings(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class McpServers:
-    """Tool servers by way of the `mcp` library. Belongs to one event loop."""
+    """Tool servers through the `mcp` library. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class McpServers:
         settings: ToolSettings | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """`folder` is where servers are started, and from where their `cwd` is seen: the team's."""
+        """`folder` is the team's folder: servers are started there, and their `cwd` is relative to it."""
         self._folder = Path(folder) if folder is not None else None
         self._settings = settings or ToolSettings()
         self._environ = os.environ if environ is None else environ
@@ -75,7 +75,7 @@ class McpServers:
         self._closed = False
 
     async def list(self, server_id: str, server: Server) -> list[ToolSpec]:
-        """All tools of a server, as they were when it last said that they have changed."""
+        """Returns all tools of a server, as of the last time that it reported a change."""
         limit = server.timeout or self._settings.timeout
         return await self._host(server_id, server).used(None, lambda session: session.tools(limit))
 
@@ -89,8 +89,8 @@ class McpServers:
         scopes: tuple[str, ...] = (),
         timeout: float | None = None,
     ) -> ToolOutcome:
-        """Call a tool once. `timeout` is for the start, where one is needed, and again for the call; none of them
-        takes longer than the server's own."""
+        """Calls a tool once. `timeout` limits the start, where one is needed, and again the call; neither takes longer
+        than the server's own limit."""
         limits = [given for given in (server.timeout, timeout) if given is not None]
         limit = min(limits, default=self._settings.timeout)
         host = self._host(server_id, server)
@@ -111,7 +111,7 @@ class McpServers:
 
 
 class Forgotten(Exception):
-    """The server has forgotten the session, and did nothing: the call can be made again in a new one."""
+    """The server has forgotten the session, and did nothing: the call can be repeated in a new session."""
 
 
 def check_installed() -> None:
@@ -119,7 +119,7 @@ def check_installed() -> None:
 
 
 async def _load() -> None:
-    """Load what needs the library. That takes a second, which is spent in a thread."""
+    """Imports the modules that need the library, in a thread, because that takes a second."""
     if f"{__package__}.toolsessions" in sys.modules:
         return
     check_installed()
@@ -142,7 +142,7 @@ def _address(name: str, url: str) -> str:
 
 
 class _Host:
-    """One server, over all its lives."""
+    """One server, over all its connections."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class _Host:
         self._clean = redact_text  # out of what it says; with what it was given, once that is known
 
     async def used(self, timeout: float | None, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
-        """Do something with the server, which is started if it must be."""
+        """Uses the server, which is started where necessary."""
         with self._use.counted():
             for last in (False, True):
                 life = self._living()
@@ -218,7 +218,7 @@ class _Host:
         return life
 
     def _way(self) -> Callable[[], Link]:
-        """How to reach it, with everything filled in. Raises Unavailable where something is missing."""
+        """Returns how to open a connection, with all variables filled in. Raises Unavailable where one is missing."""
         found: list[str] = []
         server = self.server
 
@@ -274,14 +274,14 @@ class _Host:
     # -- what its lives tell ------------------------------------------------------------------------------
 
     def failed(self, error: InterlinguaError) -> None:
-        """It could not be started, or died without having answered anything since the last time."""
+        """Counts a failure: the server could not be started, or died without an answer since the last time."""
         self._failures += 1
         self._last_failure = error
         pause = min(self.settings.pause * 2 ** (self._failures - 1), _LONGEST_PAUSE)
         self._not_before = asyncio.get_running_loop().time() + pause
 
     def _retire(self, life: _Life) -> None:
-        """No new calls for this connection. Those under way may come to their end."""
+        """Takes a connection out of use for new calls. Its present calls may end."""
         life.retired = True
         if self._life is life:
             self._life = None
@@ -303,7 +303,7 @@ class _Host:
 
 
 class _Life:
-    """One connection, from its start to its end. All of it happens in one task, as the library wants it."""
+    """One connection, from its start to its end. All of it happens in one task, because the library requires that."""
 
     def __init__(self, host: _Host, make: Callable[[], Link], pause: float, before: list[asyncio.Task[None]]) -> None:
         loop = asyncio.get_running_loop()
@@ -321,7 +321,7 @@ class _Life:
         self.task = loop.create_task(self._live(), name=f"tool server {host.name}")
 
     async def opened(self, timeout: float | None) -> Session:
-        """Wait until it can be used. Whoever waits no longer leaves it to the others."""
+        """Waits until the connection can be used. A caller that gives up does not stop the start for others."""
         done, _ = await asyncio.wait([self._ready], timeout=timeout)
         if not done:
             raise RunTimedOut(f"{self._host.name} did not start within {timeout:g} s")
@@ -330,7 +330,7 @@ class _Life:
         return self._ready.result()
 
     def end(self) -> None:
-        """Let go. The task cleans up."""
+        """Ends the connection. Its task cleans up."""
         self.over = True
         if self._ready.done() and self._ready.exception() is None:
             self._ready.result().let_go = True
@@ -374,7 +374,7 @@ class _Life:
             timer.cancel()
 
     def lost(self, error: Unavailable) -> None:
-        """It had started, and is gone. Counts once, and only where it has never answered."""
+        """Notes that a started server is gone. Counts once, and only where it has never answered."""
         session = self._ready.result()
         if session.link.lost.is_set() and not (session.answered or session.let_go or self._counted):
             self._counted = True
@@ -391,7 +391,7 @@ class _Life:
         self.end()
 
     def _fail(self, error: InterlinguaError, *, counts: bool = True) -> None:
-        """Tell whoever waits for it to start."""
+        """Fails the callers that wait for the start."""
         if not self._ready.done():
             if counts:
                 self._host.failed(error)

@@ -1,6 +1,6 @@
 """A run's log as a stream of the protocol: `values` conflated to the newest, `custom` per fragment.
 
-The id of an update is the log's own seq, so that a stream can be taken up anywhere.
+The id of an update is the log's own seq, so that a stream can be resumed at any update.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Update = tuple[Place, dict[str, Any]]
 
 
 def place_of(last_event_id: str) -> Place | None:
-    """Read back an id; None for what is none of ours."""
+    """Reads back an id; returns None where the id is not one of this projection."""
     seq, dot, part = last_event_id.partition(".")
     if not seq.isdecimal() or len(seq) > 15 or (dot and part != "0"):
         return None
@@ -82,8 +82,8 @@ class Projection:
         self.forgotten = True
 
     def feed(self, event: Event, output: Any = ABSENT) -> list[Update]:
-        """`output` is what is left of the output where the run was restarted. What was told is not kept: there may be
-        many readers."""
+        """Returns the updates of an event. `output` is what remains of the output where the run was restarted. Updates
+        are not kept, because there may be many readers."""
         body = event.body
         self.forgotten = False
         if isinstance(body, OutputDelta):
@@ -123,7 +123,7 @@ class Projection:
         return [((seq, 0), {"type": "custom", "run_id": self._run, "status": "pending", "update": update})]
 
     def newest(self) -> list[Update]:
-        """The value as it is now, where that has not been told yet."""
+        """Returns the present value, where it has not been sent yet."""
         if self.pending_id is None:
             return []
         seq, self.pending_id = self.pending_id, None
@@ -145,7 +145,7 @@ class Projection:
         ]
 
     def gone(self, seq: int) -> list[Update]:
-        """The end of a run that is not there any more to say how it ended."""
+        """Returns the last update for a run that was deleted before it could report its end."""
         return [((seq, 1), self._end(RunFinished(Status.CANCELLED, error=RunCancelled(translate.GONE).info())))]
 
     def _end(self, body: RunFinished) -> dict[str, Any]:
@@ -169,7 +169,7 @@ async def follow(
     engine: Engine, run: str, after: Place | None, modes: list[str], settings: ConnectSettings, keep_alive: bytes,
     caller: str,
 ) -> AsyncIterator[bytes]:  # fmt: skip
-    """The stream of a run, for a caller. `after` is the last update that the reader has; None means from now on.
+    """Yields the stream of a run, for a caller. `after` is the last update that the reader has; None means from now on.
 
     The stream ends with the run, or where it waits for an answer.
     """
@@ -254,7 +254,7 @@ async def _put_together(engine: Engine, run: str, projection: Projection, seq: i
 
 @contextlib.contextmanager
 def _forgotten_if_slow(projection: Projection) -> Iterator[None]:
-    """Frees the output so far while a slow reader takes a piece: it may be large, and such readers many."""
+    """Frees the output so far while a slow reader takes a piece: the output may be large, and such readers many."""
     timer = asyncio.get_running_loop().call_later(_SLOW, projection.forget)
     try:
         yield
@@ -263,7 +263,7 @@ def _forgotten_if_slow(projection: Projection) -> Iterator[None]:
 
 
 async def _remembered(engine: Engine, run: str, projection: Projection, seq: int) -> None:
-    """Reads what was forgotten while the reader was slow."""
+    """Reads again the output that was freed while the reader was slow."""
     if projection.forgotten:
         pending = projection.pending_id
         await _put_together(engine, run, projection, seq)
@@ -280,7 +280,7 @@ def _encoded(updates: list[Update], seen: Place) -> bytes:
 
 
 def _given_away(updates: list[Update], seen: Place) -> bytes:
-    """Encodes updates and empties their list, so that whoever waits for a slow reader holds the piece alone."""
+    """Encodes updates and empties their list, so that only the encoded piece is held while a slow reader takes it."""
     piece = _encoded(updates, seen)
     updates.clear()
     return piece

@@ -42,8 +42,8 @@ _PIECE = 64 * 1024
 
 
 class _Chunks(Sequence[Update]):
-    """A long text of the agent's message in pieces. Each piece is cut when it is asked for, because a slow reader may
-    keep the rest waiting for long."""
+    """A long text of the agent's message in pieces. Each piece is cut when it is needed, because a slow reader may
+    delay the rest for long."""
 
     def __init__(self, dialect: Dialect, message: str, text: str) -> None:
         self._dialect, self._message, self._text = dialect, message, text
@@ -82,7 +82,7 @@ class Projection:
         self._calls: set[str] = set()  # tool calls that were told
 
     def feed(self, event: Event, output: Any = ABSENT) -> Sequence[Update]:
-        """`output` is what is left of the output where the run was restarted."""
+        """Returns the updates of an event. `output` is what remains of the output where the run was restarted."""
         body = event.body
         if type(body) is OutputDelta:
             text = body.delta.get(self._text) if type(body.delta) is dict else None
@@ -177,20 +177,21 @@ class Projection:
 
 
 async def fed(engine: Engine, projection: Projection, event: Event) -> Sequence[Update]:
-    """Feeds an event, with what else its updates need: of a restarted run, what is left of the output."""
+    """Feeds an event, and for a restarted run also the rest of its output."""
     restarted = isinstance(event.body, RunRestarted)
     return projection.feed(event, await engine.runs.kept_output(event) if restarted else ABSENT)
 
 
 def _named(part: Any, name: str) -> Any:
-    """An artifact's text with a name of its own, so that a client can show it as the file that it is."""
+    """Returns an artifact's text under a name of its own, so that a client can show it as the file that it is."""
     if isinstance(part, TextPart):
         return FilePart(url=f"artifact:{name}", text=part.text, media_type="text/plain", name=name, meta=part.meta)
     return part
 
 
 def usage(counts: dict[str, Any] | None) -> Update | None:
-    """How full the context is, where the agent said so (`ctx.usage(used=…, size=…)`), and what it cost."""
+    """Returns the fill level of the context, where the agent reported it (`ctx.usage(used=…, size=…)`), and its
+    cost."""
     if not counts or type(counts.get("used")) is not int or type(counts.get("size")) is not int:
         return None
     told: Update = {"sessionUpdate": "usage_update", "used": counts["used"], "size": counts["size"]}

@@ -1,7 +1,7 @@
-"""The protocol's types, versions 1 and 2: what a peer may send, decoded strictly.
+"""The protocol's types, versions 1 and 2: messages of a peer, decoded strictly.
 
-A request that does not fit is answered -32602 with the path of what is wrong. Members that a later version may add are
-ignored. What we send is put together in `dialect`, one class per version, so that the two can be compared line by line.
+A request that does not fit is answered -32602 with the path of the fault. Members that a later version may add are
+ignored. Our own messages are made in `versions`, one class per version, so that the two can be compared line by line.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class ClientCapabilities(_Wire):
 
 
 class InitializeRequest(_Wire):
-    """Both versions at once: version 1 says clientInfo and clientCapabilities, version 2 info and capabilities."""
+    """A request to initialize, in both versions: version 1 has clientInfo and clientCapabilities, version 2 info and
+    capabilities."""
 
     protocol_version: Annotated[int, msgspec.Meta(ge=0, le=65535)]
     client_capabilities: ClientCapabilities | None = None
@@ -149,7 +150,7 @@ class ListSessionsRequest(_Wire):
 
 
 class SessionRequest(_Wire):
-    """delete, close, cancel: a session is all that they name."""
+    """The params of delete, close and cancel, which name only a session."""
 
     session_id: str
 

@@ -140,6 +140,6 @@ INFO = {"name": "interlingua", "version": __version__}
 
 
 def complete(result: dict[str, Any]) -> dict[str, Any]:
-    """A result, as the revision without a handshake tells it."""
+    """Returns a result in the form of the revision without a handshake."""
     meta = {**result.get("_meta", {}), META_SERVER: INFO}
     return {"resultType": "complete", **result, "_meta": meta}

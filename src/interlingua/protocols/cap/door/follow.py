@@ -1,5 +1,7 @@
-"""Reading the log of a task as it grows, as updates of its conversation: what the stream of the door and the lines of
-stdio have in common. It ends with the task, or with the part of it that is read.
+"""Reads the log of a task as it grows, as updates of its conversation.
+
+The stream of the HTTP door and the lines of stdio both use it. It ends with the task, or with the part of it that is
+read.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ log of the whole a moment later than its end."""
 
 
 async def snapshot(engine: Engine, run: str, view: View) -> list[Update]:
-    """All updates so far."""
+    """Returns all updates so far."""
     conversation, found = Conversation(run, view), list[Update]()
     async for event in engine.runs.events(run, follow=False):
         found += await _fed(engine, conversation, event)
@@ -33,8 +35,8 @@ async def snapshot(engine: Engine, run: str, view: View) -> list[Update]:
 async def follow(
     engine: Engine, run: str, view: View, after: Place = START, *, keep_alive: float = 15.0, part: str | None = None
 ) -> AsyncIterator[list[Update]]:
-    """Updates after a place, as they come. An empty list says that nothing came for so many seconds. Whoever takes a
-    list may empty it.
+    """Yields the updates after a cursor, as they come. An empty list means that nothing came for so many seconds. The
+    reader may empty a list that it takes.
 
     `part` is the run of the part that is read, where that is not the whole task.
     """

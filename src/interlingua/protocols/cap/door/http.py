@@ -1,6 +1,6 @@
-"""The door over HTTP: messages are posted, tasks are looked at, followed and cancelled, agents are listed.
+"""The door over HTTP: clients post messages, read, follow and cancel tasks, and list agents.
 
-What a message does is decided in `desk`, which tasks a caller has in `tasks`. Whatever goes wrong is answered with an
+`inbound_messages` decides what a message does, `task_ids` which tasks a caller has. Every failure is answered with an
 `error_response`, whose code is also the status of the answer.
 """
 
@@ -78,7 +78,7 @@ class CapDoor:
         return [Route(path, self._endpoint(handler), methods=[method]) for method, path, handler in table]
 
     async def close(self) -> None:
-        """The server stops: streams would stay for as long as their tasks."""
+        """Ends all streams when the server stops; they would stay open as long as their tasks."""
         self._stopped = True
         if self._stopping is not None:
             self._stopping.set()
@@ -182,7 +182,7 @@ class CapDoor:
         return self._streaming(found, caller, after, {})
 
     def _full(self, caller: Caller) -> str:
-        """Why there is no room for another stream of a caller; empty where there is."""
+        """Returns why a caller cannot open another stream; empty where it can."""
         total, held, limit = self._streams.total(), self._streams[caller.id], self.settings.max_streams
         if self._stopped or total >= limit:
             return f"{total} streams are open already"
@@ -227,7 +227,7 @@ def _encoded(update: Update) -> bytes:
 
 
 async def _until(updates: AsyncIterator[list[Update]], stopping: asyncio.Event) -> AsyncGenerator[list[Update], None]:
-    """The updates, until the server stops."""
+    """Yields the updates until the server stops."""
     stop = asyncio.ensure_future(stopping.wait())
     reading: asyncio.Future[list[Update]] | None = None
     try:
@@ -263,12 +263,12 @@ def _number(request: Request, name: str, default: int, most: int) -> int:
 
 
 def unread(error: InterlinguaError) -> dict[str, Any]:
-    """What can be read of a message that could not be read as a whole."""
+    """Returns the readable members of a message that could not be read as a whole."""
     return json_text.members(error.refused_message, "task_id", "sender_id") if isinstance(error, Invalid) else {}
 
 
 def addressed(value: Any) -> tuple[str, str]:
-    """The task and the sender of what may be a message, as far as they can be read."""
+    """Returns the task and the sender of a possible message, as far as they can be read."""
     told = value if isinstance(value, dict) else {}
     task, sender = told.get("task_id"), told.get("sender_id")
     with contextlib.suppress(InvalidRequest):

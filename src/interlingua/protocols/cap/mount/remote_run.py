@@ -1,10 +1,10 @@
-"""One run of a mounted participant: a task that is worked on elsewhere, and what its agent says meanwhile.
+"""One run of a mounted participant: a task that is worked on elsewhere, and the requests of its agent meanwhile.
 
-The stretches between two things that need us are recorded steps, each with how far was read: nothing is shown or done
-twice. A task at a server is begun once and found again; a process that is gone fails the run as transient.
+The stretches between two requests are recorded steps, each with its cursor: nothing is shown or done twice. A task at a
+server is begun once and found again after a crash; when a process is gone, the run fails as transient.
 
-Whatever the agent says is said here by the member that it works as, through the same gate as everybody's: it sends to
-participants of our team, asks the user, and hands work over only where our team allows it.
+The agent speaks as the member that it works as, through the same gate as every participant: it sends to participants of
+our team, asks the user, and delegates only where our team allows it.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _THREADS = uuid.UUID("6d1d3a53-8f2e-5b3c-9d0b-1f0f6c3f7e52")  # names remote thr
 
 
 class Attachment(Acting):
-    """A run here and the task elsewhere that does its work."""
+    """A local run and the remote task that does its work."""
 
     def __init__(
         self, way: Way, card: AgentCard, agent: str | None, ctx: Context[Any, Any], hint: str = "",
         task: str | None = None,
     ) -> None:  # fmt: skip
-        """`task`: the id of one at a server, to go on with instead of beginning one."""
+        """`task` is the id of a task at a server, to go on with instead of beginning one."""
         self._way = way
         self._hint = hint  # what to do where there is no such agent there
         self._card = card
@@ -211,12 +211,13 @@ class Attachment(Acting):
                 return found
 
     def _summed_up(self, status: dict[str, Any]) -> dict[str, Any]:
-        """How the task ended, with what its agent said last: that has the attachments, or more of the error."""
+        """Returns how the task ended, with the last message of its agent, which has the attachments, or more of the
+        error."""
         said = wire.write(self._error) if self._error is not None else self._result
         return {**status, "said": said} if said is not None else status
 
     async def _considered(self, data: dict[str, Any]) -> Stretch | None:
-        """What a message wants of us; None where that is nothing."""
+        """Returns the request of the agent in a message; None where the message asks for nothing."""
         told = data.get("metadata")
         if isinstance(told, dict) and (data.get("sender_id") == USER or "withdrawn" in told):
             settled = told.get("question")
@@ -240,8 +241,9 @@ class Attachment(Acting):
         return Stretch(kind, data) if kind is not None else None
 
     def _is_not_taken(self, message: wire.AnyMessage) -> bool:
-        """Whether a process says that nobody there has the task, as the orchestrator that it is to its own agents. Once
-        it tells how the task stands, such an error is about something that was said in the task."""
+        """Tells if a process reports that no agent there has taken the task. It reports that as the orchestrator, which
+        it is to its own agents. As soon as it has reported how the task stands, such an error is about a message in the
+        task."""
         return (
             isinstance(message, wire.ErrorResponse)
             and not (self._way.again or self._ours)
@@ -250,7 +252,7 @@ class Attachment(Acting):
         )
 
     def _check(self, message: wire.AnyMessage) -> None:
-        """Whether it is of this task, and whether the remote side may speak so."""
+        """Raises where a message is not of this task, or where the remote side may not speak as its sender."""
         task, agent = message.task_id, message.sender_id.partition("#")[0]
         known = task in (self._task, *self._handed) or task.startswith(f"{self._task}.")
         if not known and (self._ours or not isinstance(message, wire.DelegationNotice)):
@@ -294,7 +296,7 @@ class Attachment(Acting):
         return "delegate" if not self._ours else None
 
     async def _complain(self, error: InterlinguaError, data: dict[str, Any]) -> None:
-        """Tell the agent what was wrong with what it said, and the log too. An error is answered with none."""
+        """Reports a fault in a message to its agent, and to the log. An error is never answered with an error."""
         self._refused += 1
         await self._mirror.warn(f"{self._way.name} said something that was refused: {error.message}")
         if self._way.again or wire.is_error(data):
@@ -322,7 +324,7 @@ class Attachment(Acting):
         return msgspec.structs.replace(error, message=said)
 
     async def _ended(self, status: dict[str, Any]) -> Any:
-        """A task whose server says how it ended."""
+        """Returns the output of a task whose server reports its end. Raises where the task failed."""
         said = status.get("said")
         if status.get("status") != "succeeded":
             if isinstance(said, dict) and said.get("type") == "error_response":
@@ -339,7 +341,7 @@ class Attachment(Acting):
         return output if isinstance(output, dict) else {} if output is None else {"value": output}
 
     async def _given(self, data: dict[str, Any]) -> Any:
-        """The message with which an agent hands its result back."""
+        """Returns the message with which an agent gives back its result."""
         message = wire.read(data)
         told, review = message.metadata or {}, self._ctx.review
         if review is not None:

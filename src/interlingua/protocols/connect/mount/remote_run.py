@@ -1,10 +1,12 @@
 """One run of a mounted agent: a local run and the remote run that does its work.
 
-The remote run is started once and its handle recorded; entered again, the handler re-attaches. Each stretch between two
-questions is one recorded step that holds how it ended and the cursor, so that nothing is read or shown twice.
+The remote run is started once and its handle recorded; when the run is resumed, the handler re-attaches to it. Each
+stretch between two questions is one recorded step that holds its end and the cursor, so that nothing is read or shown
+twice.
 
-Servers differ (workflow-srv 0.3.0 is the published one): what only ours does (replay by Last-Event-ID, fragments,
-idempotency keys) is used where the descriptor shows that it is ours, and whole values are compared elsewhere.
+Servers differ (workflow-srv 0.3.0 is the published one). The abilities of an Interlingua server (replay by
+Last-Event-ID, fragments, idempotency keys) are used where its descriptor shows that it is one; elsewhere whole values
+are compared.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ _RECORDED_WITHIN = 0.02  # seconds after which the handle of a run that says not
 
 
 class Handle(msgspec.Struct):
-    """Where the remote run is. What is recorded of its start."""
+    """The recorded address of the remote run."""
 
     run_id: str
     thread_id: str | None = None
@@ -65,7 +67,7 @@ class Attachment:
     def __init__(
         self, remote: Remote, http: httpx2.AsyncClient, ctx: Context[Any, Any], existing: Handle | None = None
     ) -> None:
-        """`existing`: a remote run to go on with, instead of beginning one."""
+        """`existing` is a remote run to go on with, instead of beginning one."""
         self.remote = remote
         self.http = http
         self.ctx = ctx
@@ -169,8 +171,8 @@ class Attachment:
 
     @property
     def _begins_with_its_stream(self) -> bool:
-        """One request instead of two. A server of ours gives back the same run to whoever asks for it again, so that
-        the handle need not be recorded before anything is read."""
+        """Begins the run with one request instead of two. An Interlingua server returns the same run when the request
+        is repeated, so the handle need not be recorded before anything is read."""
         return self._existing is None and self.remote.ours and self.remote.mode is not None
 
     def asked(self) -> tuple[str, bytes, dict[str, str]]:
@@ -189,7 +191,7 @@ class Attachment:
         return self._handle.path
 
     def heard(self) -> None:
-        """Record the handle, with the first thing that came: for a run that is over soon that is one commit less."""
+        """Records the handle together with the first update: for a short run that saves a commit."""
         if self._recording is not None:
             self._recording.cancel()
             self._recording = None
@@ -215,7 +217,7 @@ class Attachment:
 
     @property
     def _thread(self) -> str | None:
-        """The remote thread of ours, where there are both."""
+        """Returns the remote thread of the local thread, where there are both."""
         here = self.ctx.thread_id
         return None if here is None or not self.remote.threads else str(uuid.uuid5(_THREADS, here))
 
@@ -238,7 +240,7 @@ class Attachment:
         return self._handle
 
     def _input(self, input_: dict[str, Any]) -> Any:
-        """As the agent describes it. A server of ours also takes what was said in full, as the blocks of a message."""
+        """Returns the input that the agent describes. An Interlingua server also takes the full messages, as blocks."""
         remote = self.remote
         if remote.wraps_input:
             return input_.get("value")
@@ -251,7 +253,8 @@ class Attachment:
     async def _post(
         self, path: str, body: Any, *, again: bool, key: str | None = None, trace: Carrier | None = None
     ) -> httpx2.Response:
-        """`again` says that posting it twice does no harm. What was never sent can always be sent again."""
+        """Posts a request. `again` means that posting it twice does no harm. A request that was never sent can always
+        be repeated."""
         headers = {**(trace or {}), **({"idempotency-key": key} if key else {})}
         while True:
             try:
@@ -267,8 +270,8 @@ class Attachment:
     # -- answering, looking, cancelling -------------------------------------------------------------------
 
     async def _resume(self, follower: Follower, asked: dict[str, Any], answer: Any, number: int) -> None:
-        """Answer the remote question, unless it has been answered already: here before a crash, or by somebody else.
-        Then this answer is none, and the log says so."""
+        """Answers the remote question, unless it has been answered already: by this run before a crash, or by another
+        client. Then this answer has no effect, and the log says so."""
         assert self._handle is not None
         key, step = _interrupt(number), f"resume-{number}"
         if await self._mounted.shown_again(step):
@@ -296,7 +299,7 @@ class Attachment:
             await self._mounted.show(self._mounted.too_late(key, step=step, answered=answered))
 
     async def _state(self, thread: str) -> Any:
-        """The remote thread's state, for whoever looks at ours."""
+        """Returns the remote thread's state, for readers of the local thread."""
         try:
             return object_or_empty(json_of(await self.http.get(f"/threads/{thread}"))).get("values")
         except (httpx2.TransportError, Refused):
@@ -318,7 +321,7 @@ def _interrupt(number: int) -> str:
 
 
 async def cancel_left(http: httpx2.AsyncClient, handle: Handle) -> None:
-    """Cancel a remote run whose local one is not in memory, as long as there is time for it."""
+    """Cancels a remote run whose local run is not in memory, as long as there is time for it."""
     pause = 0.02
     while True:
         try:

@@ -1,8 +1,8 @@
 """One run of a mounted agent: a prompt to one of its sessions, and all that comes of it.
 
-The session is recorded before the prompt is sent, so the prompt is sent at most once. A run that is entered again, or
-whose agent died, does not prompt again: it takes up the session, and where the agent asks again what was open, it goes
-on from there. Otherwise it fails as transient, because nobody can tell how far the agent came.
+The session is recorded before the prompt is sent, so the prompt is sent at most once. A run that is resumed, or whose
+agent died, does not prompt again: it takes up the session, and goes on where the agent repeats an open question.
+Otherwise it fails as transient, because it cannot know how far the agent came.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _STOPPED = {
 
 
 class Handle(msgspec.Struct):
-    """Where the turn is. What is recorded before it begins."""
+    """The session of the turn, recorded before the turn begins."""
 
     session: str
     asks_again: bool = False
@@ -63,7 +63,7 @@ class Turn:
     def __init__(
         self, host: Host, ctx: Context[Any, Any], agent: str | None = None, existing: str | None = None
     ) -> None:
-        """`existing`: a session at a server of ours, whose newest turn to go on with instead of prompting."""
+        """`existing` is a session at an Interlingua server, whose newest turn to go on with instead of prompting."""
         self._existing = existing
         self._before: list[dict[str, Any]] | None = None  # what is told again of the newest turn, while that comes
         self._host = host
@@ -139,7 +139,7 @@ class Turn:
         return await self._finish(ended)
 
     async def _go_on(self, id_: str) -> dict[str, Any]:
-        """Show what was said in the newest turn of a session, and wait for the end of that turn."""
+        """Shows the newest turn of a session so far, and waits for the end of that turn."""
         await self._ctx.step("session", self._named, id_, key="session")
         peer = await self._host.peer()
         self._incoming.speaks(peer.version)
@@ -201,7 +201,7 @@ class Turn:
         return _handle(session)
 
     async def _at_hand(self) -> Session | None:
-        """A session that can be prompted at once, where nothing has to be asked for it."""
+        """Returns a session that can be prompted at once, without any request."""
         thread = self._ctx.thread_id
         if thread is None:
             return await self._host.ready(self._place, self._agent)
@@ -215,7 +215,7 @@ class Turn:
         return f"editor:{self._mounted.agent}"  # by its name: its command may change, and its sessions stay
 
     async def _session_on(self, peer: Peer) -> Session:
-        """The session of this run's thread, or one of its own."""
+        """Returns the session of this run's thread, or one of its own."""
         thread, links, kind = self._ctx.thread_id, self._mounted.engine.links, self._kind
         if thread is None:
             return await self._host.new_session(peer, self._place, self._agent)
@@ -270,7 +270,7 @@ class Turn:
     # -- after a death ------------------------------------------------------------------------------------
 
     async def _take_up(self, handle: Handle, why: str) -> dict[str, Any]:
-        """Go on with a turn that was cut off, if the agent does."""
+        """Goes on with a turn that was cut off, if the agent does."""
         if not handle.asks_again:
             self._asking.withdraw(why)
         if not self._asking.unheard:
@@ -297,7 +297,7 @@ class Turn:
             ending.cancel()
 
     async def _end_of(self, session: Session) -> dict[str, Any]:
-        """The end of a turn for which no prompt of ours is open."""
+        """Returns the end of a turn for which no prompt of ours is open."""
         if session.peer.version == 2:
             return await session.idle()
         quiet, seen = 0.0, -1
@@ -340,7 +340,7 @@ class Turn:
         return {"text": self._incoming.text}
 
     async def _hear_the_rest(self, within: float | None = None) -> None:
-        """Wait until the agent has said nothing for a moment: many send text after the answer to a prompt."""
+        """Waits until the agent has been silent for a moment: many agents send text after the answer to a prompt."""
         loop, silence = asyncio.get_running_loop(), self._host.settings.silence_after_answer
         answered_at = loop.time()
         latest = answered_at + (_SILENCES * silence if within is None else within)
@@ -382,7 +382,7 @@ class Turn:
         )
 
     async def _cancel(self) -> None:
-        """Stop the turn there too, and hear its last words."""
+        """Cancels the turn at the agent, and reads its last updates."""
         session, prompting = self._session, self._prompting
         if session is None or session.peer.rpc.lost or self._ended_there:
             await self._asking.settle()
@@ -460,7 +460,7 @@ def _handle(session: Session) -> Handle:
 
 
 def place_of(host: Host, ctx: Context[Any, Any] | None) -> Place:
-    """Where a run works: where its editor is, or where the mount is told to."""
+    """Returns the working directory of a run: that of its editor, or that of the mount."""
     editor = ctx.editor if ctx is not None else None
     if editor is None:
         return host.place

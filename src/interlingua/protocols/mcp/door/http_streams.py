@@ -1,8 +1,8 @@
-"""What one client is sent over HTTP: a message goes into the answer to the POST that it belongs to, or to the stream
+"""The streams of one client over HTTP: a message goes into the answer to the POST that it belongs to, or to the stream
 that a GET has opened.
 
-The answer to a POST is plain JSON where it comes soon and nothing comes before it, and an event stream otherwise. Each
-stream has an outbox of its own: one that is not read holds up only what it carries.
+The answer to a POST is plain JSON where it comes soon and is the first message, and an event stream otherwise. Each
+stream has an outbox of its own: a stream that is not read delays only its own messages.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Refused(Exception):
-    """An answer that is no success."""
+    """An answer with an error status."""
 
     def __init__(
         self, status: int, message: str, code: int = INVALID_REQUEST, data: Any = None, id_: Any = None
@@ -59,7 +59,7 @@ class _Named(msgspec.Struct):
 
 
 class _Sent(msgspec.Struct):
-    """The little of a message of ours that tells where it goes."""
+    """The members of our own message that decide its stream."""
 
     id: Any = None
     method: str | None = None
@@ -78,7 +78,7 @@ _REQUEST = b'{"jsonrpc":"2.0","id":'  # how a request of ours begins; a notifica
 
 
 class Exchange:
-    """One POST with requests in it, and what is sent because of them."""
+    """A POST with requests in it, and the messages that answer it."""
 
     def __init__(self, name: str, ids: list[Id], make: Callable[[str], Outbox]) -> None:
         self.name = name
@@ -104,7 +104,8 @@ class Exchange:
         return self._outbox
 
     async def alone(self, patience: float | None) -> bytes | None:
-        """The answer, where it comes soon and nothing comes before it. Otherwise None: this is a stream now."""
+        """Returns the answer, where it comes soon and is the first message. Otherwise returns None: the exchange is a
+        stream now."""
         if not self._news:
             loop = asyncio.get_running_loop()
             self._waiting = loop.create_future()
@@ -133,7 +134,7 @@ class Exchange:
         self._tell()
 
     def end(self, answer: bytes | None) -> None:
-        """The answer is the last message. None: there will be no answer."""
+        """Ends the exchange with its answer as the last message. None means that there will be no answer."""
         if answer is not None:
             if self.streams:
                 self.outbox.put(answer, mark=self.mark)
@@ -165,7 +166,8 @@ class PostsChannel:
     """The channel of a client that sends POSTs."""
 
     def __init__(self, settings: WebSettings, *, resumable: bool = True, times: int = 0) -> None:
-        """`times`: how many processes had the session before this one. Names of streams tell theirs from ours."""
+        """`times` counts the processes that had the session before this one. It is part of stream names, so that a
+        process knows its own."""
         self.settings = settings
         self.let_go: Callable[[Exchange], None] = lambda exchange: None  # told of what is no longer kept
         self.too_much = asyncio.Event()
@@ -180,7 +182,7 @@ class PostsChannel:
 
     @property
     def whole(self) -> Outbox:
-        """What belongs to no request. Most clients that send a single one never get any."""
+        """The outbox for messages that belong to no request. Most clients that send a single request never get any."""
         if self._whole is None:
             self._whole = self._outbox(f"{self._before}0")
             if self.closed:
@@ -214,13 +216,14 @@ class PostsChannel:
         self._put(exchange, frame)
 
     def mark(self, about: Id, seq: int) -> None:
-        """What is sent about a request from now on tells of this event of its run, or of later ones."""
+        """Marks all later messages about a request as belonging to this event of its run, or to later ones."""
         exchange = self._asked.get(about)
         if exchange is not None and len(exchange.ids) == 1:  # of several runs, one number says nothing
             exchange.mark = str(seq)
 
     def _asking(self, request: Any) -> Exchange | None:
-        """Where a request of ours was sent that is taken back: elsewhere, that could come first."""
+        """Returns the exchange in which a request of ours was sent. Its cancellation goes there too, because on another
+        stream it could arrive first."""
         if request is None:
             return None
         return next((exchange for exchange in self._asked.values() if request in exchange.ours), None)
@@ -255,7 +258,7 @@ class PostsChannel:
             self.let_go(exchange)
 
     async def drain(self) -> None:
-        """Answers wait each in its own stream: they are no reason to stop listening."""
+        """Does not wait: answers are held in streams of their own, so the channel can go on reading requests."""
 
     async def drain_topic(self, topic: Id) -> None:
         exchange = self._asked.get(topic)
@@ -273,7 +276,7 @@ class PostsChannel:
     # -- POSTs and streams --------------------------------------------------------------------------------
 
     def begin(self, ids: list[Id]) -> Exchange:
-        """A POST with these requests has come."""
+        """Begins the exchange of a POST with these requests."""
         self._number += 1
         return self._begin(f"{self._before}{self._number}", ids, self._outbox)
 
@@ -285,23 +288,23 @@ class PostsChannel:
         return exchange
 
     def begin_again(self, name: str, ids: list[Id], after: int) -> Exchange:
-        """A stream of another process, after the last of its messages that arrived."""
+        """Begins a stream of another process again, after the last of its messages that arrived."""
         exchange = self._begin(name, ids, lambda name: self._outbox(name, after))
         exchange.streams = exchange.noted = True
         self.keep(exchange)
         return exchange
 
     def asking(self, id_: Any) -> Exchange | None:
-        """The exchange of a request that has no answer."""
+        """Returns the exchange of a request that has no answer yet."""
         return self._asked.get(id_) if type(id_) in (int, str) else None
 
     def keep(self, exchange: Exchange) -> None:
-        """It is a stream now, and may be taken up again."""
+        """Keeps an exchange that is a stream now, so that a client can resume it."""
         self._kept[exchange.name] = exchange
         self._let_go()
 
     def find(self, event: str) -> tuple[Outbox, str]:
-        """The stream that an event was in, and the event's number there."""
+        """Returns the stream of an event, and the event's number in it."""
         name, _, number = event.partition("-")
         if name == f"{self._before}0":
             return self.whole, number
@@ -311,11 +314,12 @@ class PostsChannel:
         return exchange.outbox, number
 
     def knows(self, name: str) -> bool:
-        """Whether a stream is one of ours."""
+        """Tells if a stream belongs to this process."""
         return name in self._kept or name.rpartition(".")[0] == self._before.removesuffix(".")
 
     def catch_up(self) -> None:
-        """Whoever read what belongs to no request elsewhere may have missed that lists changed."""
+        """Tells the client that the lists changed: it read another process's stream, and may have missed that
+        notification."""
         for frame in _CHANGED:
             self.whole.put(frame, once=True)
 

@@ -44,7 +44,8 @@ _TEXT_RATE = 2_000_000  # characters per second of it: the whole text per token 
 
 
 class InputWanted(Exception):
-    """The run asks, and this revision is told by a result: the request comes again with the answer."""
+    """Raised where the run asks and this revision returns questions as results: the client repeats the request with the
+    answer."""
 
     def __init__(self, question: Question, run: str) -> None:
         super().__init__(question.id)
@@ -87,7 +88,7 @@ class Running:
         self._takes_along = True  # a request that is taken back takes its run along
 
     async def start(self, input_: dict[str, Any], config: Any) -> None:
-        """Submit, or join the run that the request names."""
+        """Submits the run, or joins the run that the request names."""
         joins = self._named(wire.META_RUN)
         if joins is not None:
             await self.join(joins)
@@ -111,7 +112,7 @@ class Running:
             raise
 
     def _named(self, key: str) -> str | None:
-        """A member of `_meta` that is ours."""
+        """Returns a member of `_meta` that belongs to this project."""
         value = self.meta.get(key)
         if value is not None and not isinstance(value, str):
             raise RpcError(INVALID_PARAMS, f"_meta {key!r} is {value!r}; it is a string")
@@ -123,7 +124,7 @@ class Running:
         return may.allowed and self.connection.asks(self.call)
 
     async def _join_waiting(self, input_: dict[str, Any], config: Any) -> bool:
-        """Join the run that an earlier request like this one has left waiting."""
+        """Joins the run that an earlier identical request has left waiting."""
         unasked, caller = self.connection.door.unasked, self.connection.caller
         self._mark = mark_of(caller.id, self.card, input_, config, self.meta)
         run = await unasked.find(self.card, self._mark)
@@ -138,8 +139,8 @@ class Running:
         return True
 
     async def _check_thread(self, thread: str) -> None:
-        """A thread that is somebody else's is not there: its state would be told. One that holds the state of another
-        agent is not for this one: it would be overwritten."""
+        """Checks the thread of a request. A thread of another caller counts as not found, because its state would be
+        shown. A thread with the state of another agent is refused, because that state would be overwritten."""
         found = await self.engine.threads.find(thread)
         if found is None:
             return
@@ -148,7 +149,7 @@ class Running:
         await self.engine.threads.check_state(found, self.card)
 
     async def join(self, run: str) -> None:
-        """Follow a run that exists, if this client may know of it."""
+        """Follows an existing run, if this client may see it."""
         view, caller = await self.engine.runs.get(run), self.connection.caller
         if not scopes.sees(caller, view.caller) or view.agent != self.card.name:
             raise RunNotFound(f"there is no run {run} of {self.card.name}")
@@ -158,7 +159,7 @@ class Running:
         self.run = run
 
     async def end(self) -> RunFinished:
-        """Follow the run to its end. A client that takes its request back takes the run along; when it only goes, the
+        """Follows the run to its end. A client that cancels its request cancels the run; when it only disconnects, the
         run goes on, and can be joined again."""
         try:
             finished = await self._follow()
@@ -174,7 +175,7 @@ class Running:
             await self._stop_asking()
 
     async def _stop_asking(self) -> None:
-        """What is asked is taken back before the answer is sent: behind it there may be no stream left for that."""
+        """Withdraws open questions before the answer is sent: after it there may be no stream for that."""
         asking = [*self._asks.values(), *self._withdrawn]
         for task in asking:
             task.cancel()
@@ -214,8 +215,8 @@ class Running:
         raise RunNotFound(f"run {self.run} was deleted")
 
     async def _told_before(self) -> int:
-        """What another process told is joined here, and not told again. Gives the last event of it. From the store,
-        where each event is by itself: a reader that is behind is given several as one."""
+        """Reads the events that another process has sent, without sending them again, and returns the last of them.
+        Reads from the store, where each event is by itself: a reader that is behind gets several as one."""
         cursor = 0
         while page := await self.engine.runs.page(self.run, cursor, 500):
             for event in page:
@@ -235,7 +236,7 @@ class Running:
         return cursor
 
     async def _read_beside(self, reader: LogReader) -> list[Event]:
-        """Read on while questions are open: one that cannot be asked ends the request."""
+        """Reads on while questions are open: a question that cannot be asked ends the request."""
         reading = asyncio.ensure_future(reader.read())
         try:
             while not reading.done():
@@ -310,7 +311,7 @@ class Running:
             self._text_timer = loop.call_later(wait, self._tell_text) if wait > 0 else loop.call_soon(self._tell_text)
 
     def _tell_text(self) -> None:
-        """The text so far, if there is more than was told."""
+        """Sends the text so far, if there is more than was sent."""
         if self._text_timer is None:
             return
         self._text_timer.cancel()
@@ -329,11 +330,11 @@ class Running:
 
     @property
     def _has_messages(self) -> bool:
-        """True where progress has text in this revision."""
+        """Returns True where progress has text in this revision."""
         return self.version >= "2025-03-26"
 
     async def _last_delta(self, event: Event, finished: RunFinished) -> None:
-        """Sends what leads from the deltas that were sent to the output, where a delta can."""
+        """Sends the difference between the deltas that were sent and the output, where a delta can express it."""
         self._tell_text()
         if self.tool or not self.wants or not self._joins or finished.status is not Status.SUCCEEDED:
             return
@@ -393,7 +394,7 @@ class Running:
         raise translate.question_open(question, self.run)
 
     async def give(self, question: Question, told: wire.ElicitResult) -> bool:
-        """Whether the question is answered now."""
+        """Gives the client's answer to a question. Returns False where the client has not answered yet."""
         value = translate.answer(question, told)
         if value is msgspec.UNSET:
             return False

@@ -1,8 +1,8 @@
 """A channel to a server at an address: Streamable HTTP, and the older pair of an event stream and posts.
 
-Which of the two is told by how the address answers the first message. Each request is a POST of its own, answered by
-JSON or by an event stream; a stream that breaks is taken up again with `Last-Event-ID` where the server numbers its
-events. What cannot be answered any more is answered here, with an error that says so.
+The answer to the first message shows which of the two it is. Each request is a POST of its own, answered by JSON or by
+an event stream; a stream that breaks is resumed with `Last-Event-ID` where the server numbers its events. A request
+that the server can no longer answer is answered here, with an error that says so.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class HttpChannel(Queues):
         await asyncio.gather(*left, return_exceptions=True)
 
     async def _look(self) -> None:
-        """Ask something small, with an id that no request has: nobody waits for what is answered."""
+        """Sends a small request with an id that no other request has, so that its answer is ignored."""
         message = Message(f"look-{next(self._looks)}", "ping", {})
         if self._version == wire.MODERN:  # which has no ping
             message = Message(message.id, "server/discover", {"_meta": modern_meta()})
@@ -233,7 +233,7 @@ class HttpChannel(Queues):
         return None
 
     async def _tell(self, frame: bytes, message: Message) -> None:
-        """A notification, or an answer to the server."""
+        """Sends a notification, or an answer to the server."""
         if message.method is None:
             self.about.pop(message.id, None)
         exchange = None
@@ -277,7 +277,7 @@ class HttpChannel(Queues):
         return headers
 
     def _fail(self, exchange: Exchange, why: str, data: dict[str, Any]) -> None:
-        """A request that cannot be answered any more is answered with an error, as if by the server."""
+        """Answers a request with an error, as if by the server, where the server can no longer answer it."""
         if not exchange.answered and exchange.id is not None:
             exchange.answered = True
             error = {"code": INTERNAL_ERROR, "message": why, "data": {"transient": True, **data}}
@@ -323,7 +323,7 @@ class HttpChannel(Queues):
                 break
 
     async def _take_up(self, exchange: Exchange, why: str) -> None:
-        """Go on with a stream that broke, where its events are numbered."""
+        """Resumes a stream that broke, where its events are numbered."""
         waits = iter(_AGAIN)
         while exchange.last_id is not None and not exchange.answered and not self._gone:
             before = exchange.last_id
@@ -345,7 +345,7 @@ class HttpChannel(Queues):
             self._fail(exchange, f"the answer of {self._name} was lost: {why}", {"code": LOST})
 
     async def _get(self, exchange: Exchange) -> int:
-        """Read an event stream to its end."""
+        """Reads an event stream to its end."""
         headers = {**self._headers(), "accept": "text/event-stream"}
         if exchange.last_id is not None:
             headers["last-event-id"] = exchange.last_id
@@ -355,7 +355,7 @@ class HttpChannel(Queues):
             return answer.status_code
 
     async def _listen(self) -> None:
-        """What the server says that belongs to no request. Many have nothing to say, and refuse."""
+        """Reads the messages of the server that belong to no request. Many servers have none, and refuse the stream."""
         exchange, waits = Exchange(), iter(_LISTEN_AGAIN)
         listened = False
         while not self._gone:
@@ -384,7 +384,8 @@ class HttpChannel(Queues):
             return False
 
     async def _read_pair(self, ready: asyncio.Future[bool]) -> None:
-        """The stream on which everything comes, until it ends: then all is lost, for nothing is numbered."""
+        """Reads the one stream for all messages until it ends. Then the connection is lost, because its events have no
+        numbers."""
         why = "its event stream ended"
         any_ = Exchange()
         try:
@@ -427,7 +428,7 @@ class HttpChannel(Queues):
 
 
 def _same_server(stream: str, endpoint: str) -> str:
-    """Where messages go: an address of the same server, or somebody else would hear them."""
+    """Returns the address for messages. It must be on the same server, so that no other server gets them."""
     url = urljoin(stream, endpoint)
     here, there = urlsplit(stream), urlsplit(url)
     if (here.scheme, here.netloc) != (there.scheme, there.netloc):

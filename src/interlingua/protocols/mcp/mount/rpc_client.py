@@ -1,4 +1,4 @@
-"""Our side of one connection to a server: what was agreed on, which agents it has, and who listens to which run.
+"""Our side of one connection to a server: the agreed revision, its agents, and the listener of each run.
 
 Published servers of this protocol end at a request that they do not know (acp-sdk 0.0.6), so nothing is tried out on
 them: `initialize` comes first, and `server/discover` only where that was refused.
@@ -33,18 +33,18 @@ _RESULT = {"jsonrpc", "id", "result"}  # what a message with a result has
 
 
 class Unsuitable(Unavailable):
-    """What answers is no server that has agents for us."""
+    """The remote side answers, but is no server with agents for this client."""
 
     code = "unsuitable_server"
     transient = False
 
 
 class NotBegun(ConnectionLost):
-    """The server is there and knows nothing of us any more: what was asked was never begun."""
+    """The server is there, but has forgotten this client: the request was never begun."""
 
 
 class Listener(Protocol):
-    """Who hears a run."""
+    """Takes the updates and questions of a run."""
 
     async def told(self, delta: Any) -> None: ...
     async def warned(self, message: str) -> None: ...
@@ -73,16 +73,18 @@ class Peer:
 
     @property
     def ours(self) -> bool:
-        """It knows what only our servers do: threads, keys that name a run, and which run a question belongs to."""
+        """Tells if it is an Interlingua server: only such a server knows threads, keys that name a run, and which run a
+        question belongs to."""
         return self.info.get("name") == "interlingua"
 
     @property
     def finds_again(self) -> bool:
-        """Whether a run goes on there without us, and is found again by its key."""
+        """Tells if a run goes on at the server without this connection, and is found again by its key."""
         return self.ours and self.version != wire.MODERN and bool(getattr(self.channel, "streamable", False))
 
     def keep_session(self) -> None:
-        """Somebody will come back for a run: when we go, nothing ends there."""
+        """Keeps the session at the server when the connection closes, because a later connection will find its run
+        there."""
         if hasattr(self.channel, "keeps_session"):
             self.channel.keeps_session = True
 
@@ -160,8 +162,8 @@ class Peer:
         return any(isinstance(place.get("agents"), dict) for place in places) or wire.EXTENSION in extensions
 
     async def find_agents(self) -> None:
-        """List them. A server that does not declare agents is asked all the same, unless it is one that must not be
-        asked what it does not know."""
+        """Lists the agents. A server that does not declare agents is asked too, unless it is one that ends at an
+        unknown request."""
         others = [what for what in ("tools", "prompts", "resources") if what in self.able]
         none = f"{self.name} offers no agents"
         if others:
@@ -183,7 +185,8 @@ class Peer:
 
     @property
     def offered(self) -> dict[str, dict[str, Any]]:
-        """Agents and templates, by name. Where an agent of ours is a template, too, it may have a config."""
+        """Returns the agents and templates, by name. An agent of an Interlingua server that is a template, too, may
+        have a config."""
         agents = self.agents or {}
         more = {name: entry for name, entry in self.templates.items() if self.ours or name not in agents}
         return {**agents, **more}
@@ -194,7 +197,7 @@ class Peer:
         return await self._pages("agents/list", "agents")
 
     async def _list_templates(self) -> dict[str, dict[str, Any]]:
-        """Only of a server that declares them: others may end at the question."""
+        """Lists the templates, only of a server that declares them: others may end at the request."""
         if not _object(self.able.get("agents")).get("templates"):
             return {}
         try:
@@ -252,7 +255,8 @@ class Peer:
         return {"action": "cancel"}
 
     def _meant(self, call: Call, params: dict[str, Any]) -> Listener | None:
-        """Whose run asks. Where that cannot be told nobody is asked: an answer could come from somebody else's run."""
+        """Returns the listener of the run that asks. Returns None where the run is unclear: the answer could come from
+        another caller's run."""
         token = _object(params.get("_meta")).get(wire.META_TOKEN)
         if not isinstance(token, str):
             token = getattr(self.channel, "about", {}).get(call.id)
@@ -272,14 +276,14 @@ def _noticed(answer: asyncio.Future[Any]) -> None:
 
 
 def _older(refusal: RpcError) -> str | None:
-    """The newest revision that a server which refused ours says it knows, and that we know too."""
+    """Returns the newest revision that both this client and a server that refused ours know."""
     supported = _object(refusal.data).get("supported")
     known = [version for version in wire.LEGACY if isinstance(supported, list) and version in supported]
     return known[-1] if known and known[-1] != wire.LEGACY[-1] else None
 
 
 def modern_meta() -> dict[str, Any]:
-    """What every request says of us in the revision without a handshake."""
+    """Returns the members about this client in every request of the revision without a handshake."""
     return {wire.META_VERSION: wire.MODERN, wire.META_CAPABILITIES: _OFFERS, wire.META_CLIENT: _our_info()}
 
 
