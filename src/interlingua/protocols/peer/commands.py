@@ -27,7 +27,7 @@ _BARE = ("--identity", "--relay")
 
 
 def spelled_out(arguments: list[str]) -> list[str]:
-    """The arguments with every value in its place: `--identity` and `--relay` may have none."""
+    """Returns the arguments with every value in its place: `--identity` and `--relay` may have none."""
     found: list[str] = []
     for at, argument in enumerate(arguments):
         if argument == "--":
@@ -209,8 +209,8 @@ def peer(
 ) -> None:
     """Run a node of the peer protocol, and print the `acp://` link by which others connect.
 
-    Agents that are given answer what peers send. Without any, programs of yours do, over the control API: all of it
-    can be used with curl. `interlingua peers` talks to a node that runs. Ctrl-C stops.
+    Agents that are given answer what peers send. Without any, programs of yours do, over the control API: all of it can
+    be used with curl. `interlingua peers` talks to a node that runs. Ctrl-C stops.
     """
     given = dict(locals())
     from ...server.logs import logging_as
@@ -256,7 +256,7 @@ async def _peer(targets: list[str], flags: Flags, store: Path | None, form: LogF
 
 
 def show(host: Hosting) -> None:
-    """Who it is, how to connect, and lines to try."""
+    """Prints the name of the node, how to connect, and lines to try."""
     from ...cli.serve_loop import say
     from ...security.addresses import is_loopback
 

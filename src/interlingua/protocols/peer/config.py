@@ -1,4 +1,4 @@
-"""What a node is told when it starts."""
+"""The settings of a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reaching a remote node for the mount: by which binding, with what credentials, and whether it can be used at all."""
+"""Connects the mount to a remote node: by the binding of its link, with credentials, and checks that it can be used."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger("interlingua.peer")
 
 
 class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
-    """Each can be given in the environment, as INTERLINGUA_PEER_ and its name in capitals."""
+    """The settings of a mount. Each can be given in the environment, as INTERLINGUA_PEER_ and its name in capitals."""
 
     name: str = "interlingua"
     """What this side is called there."""
@@ -74,7 +74,7 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
 
 
 async def dial_link(link: Link, settings: MountSettings) -> Channel:
-    """A channel to the node of a link, over whatever binding the link is for. Raises ConnectionError."""
+    """Opens a channel to the node of a link, over the link's binding. Raises ConnectionError."""
     tls, timeout = trusting(settings.tls_ca), settings.start_timeout
     if link.scheme in HTTP:
         headers = {**({"authorization": f"Bearer {settings.key}"} if settings.key else {}), **settings.headers}
@@ -88,7 +88,8 @@ async def dial_link(link: Link, settings: MountSettings) -> Channel:
 
 
 async def look(link: Link, settings: MountSettings) -> dict[str, Any]:
-    """The card of a node. Nobody there notices: both sides tell who they are unasked, and we leave before we do."""
+    """Returns the card of a node. The node learns nothing: it sends its card unasked, and we leave before we send
+    ours."""
     channel = await dial_link(link, settings)
     trust = settings.trust()
     try:
@@ -113,7 +114,7 @@ async def look(link: Link, settings: MountSettings) -> dict[str, Any]:
 
 
 def check_card(frame: Frame, trust: Trust, where: str) -> dict[str, Any]:
-    """The card in a frame. Raises Unavailable where the node demands what we do not have."""
+    """Returns the card in a frame. Raises Unavailable where the node demands credentials that we do not have."""
     card = frames.read(frame)
     assert isinstance(card, frames.Card)
     told = cards.unwrap(card.card) or {}
@@ -125,7 +126,7 @@ def check_card(frame: Frame, trust: Trust, where: str) -> dict[str, Any]:
 
 
 async def received(channel: Channel, where: str) -> list[Frame]:
-    """What came, before a connection stands."""
+    """Returns the first frames of a connection."""
     batch = await channel.receive()
     if not batch:
         raise ConnectionError(f"{where} hung up before it told who it is")
