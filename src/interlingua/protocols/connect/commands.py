@@ -67,10 +67,10 @@ def export(
         typer.Option("--extension-name", help="The name of the manifest's extension; tools before June 2025 want old."),
     ] = ExtensionName.CURRENT,
 ) -> None:
-    """Writes the manifest of an agent, or of several.
+    """Write the manifest of an agent, or of several.
 
-    Facts that code cannot know (authors, skills, locators, env_vars, agent_deps, other deployment_options) can stand in
-    the agent's metadata, under `manifest`.
+    What code cannot know (authors, skills, locators, env_vars, agent_deps, other deployment_options) can stand in the
+    agent's metadata, under `manifest`.
     """
     from ...terminal.session import go
 

@@ -1,5 +1,8 @@
-"""The tables of parity of this protocol. Content is translated in `parts`, agents in `described`, a run's log in
-`projection`, and states in `states`, each with what the wire has no place for."""
+"""The tables of parity of this protocol.
+
+`parts` translates content, `skills` agents, `projection` a run's log, and `task_states` states, each with the facts
+that the wire has no place for.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ RESULT = "output"  # the id of the artifact that is a run's output
 
 
 class Moved(msgspec.Struct):
-    """The task is in another state."""
+    """The task has a new state."""
 
     state: str
     error: ErrorInfo | None = None
@@ -70,7 +70,7 @@ class Piece(msgspec.Struct):
 
 
 class Said(msgspec.Struct):
-    """Something for the other side to read."""
+    """A message for the other side."""
 
     parts: list[dict[str, Any]]
     activity: bool = False  # only for those who watch
@@ -78,7 +78,7 @@ class Said(msgspec.Struct):
 
 
 class Replied(msgspec.Struct):
-    """The end: what the run gave, or why it gave nothing."""
+    """The end: the result of the run, or the reason why there is none."""
 
     parts: list[dict[str, Any]]
     error: ErrorInfo | None = None
@@ -88,7 +88,8 @@ Act = Moved | Piece | Said | Replied
 
 
 class Projection:
-    """One run. Give it every event in order, once; what it says of events that were told before is simply not used."""
+    """The projection of one run. It needs every event in order, once; callers skip the acts of events that were
+    reported before."""
 
     def __init__(self, card: AgentCard, publish: Publish) -> None:
         self._card = card
@@ -100,7 +101,8 @@ class Projection:
         self._open: dict[str, Question] = {}  # what is asked; the wire has room for the oldest
 
     def needs_log(self, events: Sequence[Event]) -> bool:
-        """Says whether `feed` may need the output that a restart among these has left: a long one is not held here."""
+        """Tells if `feed` may need the output that a restart among these events has left: a long one is not held
+        here."""
         restarted = any(isinstance(event.body, RunRestarted) for event in events)
         return restarted and self._told.is_long_with(sum(event.size for event in events))
 
@@ -198,7 +200,7 @@ class Projection:
         ]
 
     def _settled(self, settled: str) -> list[Act]:
-        """Answered or withdrawn: the next one is told when the one that was shown is over."""
+        """Shows the next question when the shown one was answered or withdrawn."""
         shown = next(iter(self._open), None) == settled
         self._open.pop(settled, None)
         if not self._open:
@@ -224,7 +226,7 @@ class Projection:
         return [*before, *self._move("failed", error=error), Replied(told, error)]
 
     def _last(self, output: Any, whole: dict[str, Any]) -> Piece:
-        """The result: what is missing of what was told in chunks, or all of it."""
+        """Returns the result: the parts that were not sent in chunks, or all of it."""
         if self._begun:
             try:
                 rest = self._told.rest(output)
@@ -238,14 +240,14 @@ class Projection:
 
 
 async def fed(engine: Engine, projection: Projection, event: Event) -> list[Act]:
-    """Feeds an event, with the output that a restart has left where that is needed."""
+    """Feeds an event, with the output that a restart has left where it is needed."""
     if projection.needs_log([event]):
         return projection.feed(event, await engine.runs.kept_output(event))
     return projection.feed(event)
 
 
 def asked(question: Question) -> dict[str, Any]:
-    """A question as a data part holds it."""
+    """Returns a question as a data part."""
     told = {
         "id": question.id,
         "type": question.type,

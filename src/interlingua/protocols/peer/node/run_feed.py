@@ -1,8 +1,7 @@
-"""A run that is told of while it is written: what its events become is kept in the transaction that they are in.
+"""Reports a run while it is written: the reports of its events are kept in the transaction of the events.
 
-So telling of a run costs no commits beside its own. Whatever goes another way than expected
-(the store refuses something, the run is set aside, somebody else changed its task) ends this, and the run's log is read
-from there on as any other's is.
+So the reports cost no commits of their own. Any unexpected turn (the store refuses something, the run is parked,
+another process changed its task) ends this, and the run's log is read from there on, as any other's is.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ log_ = logging.getLogger("interlingua.peer")
 
 
 class Witnessed:
-    """One run, from its first event on. `settled` is done when the first news of it is kept."""
+    """The reports of one run, from its first event on. `settled` is done when the first report is kept."""
 
     def __init__(
         self, node: Node, telling: Telling, run: str, cursors: str, first: Sequence[Change], before: int
@@ -108,7 +107,7 @@ class Witnessed:
             self._leave(error, level=False)
 
     def _leave(self, error: BaseException | None, *, level: bool = True) -> None:
-        """`level`: what was made of the log so far is what was kept of it."""
+        """Ends the reports here. `level` means that everything that was made of the log so far was kept."""
         working = self._node.working
         working.witnessed.pop(self.run, None)
         if self._upto:  # else nothing was told of it, and whoever has begun it begins in the usual way
@@ -125,6 +124,6 @@ class Witnessed:
 
 
 def _noticed(done: asyncio.Future[None]) -> None:
-    """Whoever waited may have gone."""
+    """Retrieves the error of a future whose waiting caller may have gone."""
     with contextlib.suppress(asyncio.CancelledError):
         done.exception()

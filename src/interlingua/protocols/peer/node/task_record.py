@@ -1,4 +1,4 @@
-"""A task as this node keeps it, and as others see it."""
+"""The record of a task at this node, and its view for others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Kind = Literal["run", "delegated", "received"]
 
 
 class Task(msgspec.Struct, omit_defaults=True):
-    """`scope` is whose it is: the owner's (""), a peer's ("peer:ID") or that of a caller of the door ("caller:ID"). An
-    id means something only within its scope: nobody can take, or guess at, another's."""
+    """A task. `scope` is its owner: the node's owner (""), a peer ("peer:ID") or a caller of the door ("caller:ID"). An
+    id has a meaning only within its scope, so no other can take or guess it."""
 
     id: str
     status: str
@@ -39,7 +39,7 @@ class Task(msgspec.Struct, omit_defaults=True):
     version: int = 0  # of what is stored
 
     def view(self) -> dict[str, Any]:
-        """In the shape of the specification, with what readers of the reference look for beside it."""
+        """Returns the task in the shape of the specification, with the members that readers of the reference expect."""
         told: dict[str, Any] = {
             "id": self.id,
             "task_id": self.id,
@@ -70,7 +70,7 @@ class Task(msgspec.Struct, omit_defaults=True):
         return told
 
     def put_artifact(self, whole: dict[str, Any]) -> None:
-        """Keep an artifact whole, in place of an earlier one of its id."""
+        """Keeps an artifact whole, in place of an earlier one of its id."""
         id_ = whole.get("artifact_id")
         kept = [one for one in self.artifacts if id_ is None or one.get("artifact_id") != id_]
         self.artifacts = [*kept, whole]

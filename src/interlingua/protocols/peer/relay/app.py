@@ -1,10 +1,10 @@
-"""A relay: where peers that cannot reach each other leave messages for each other, over plain HTTP. An ASGI app of its
-own that speaks as the reference's (acp_worker.js 2.1) does, and knows no node.
+"""A relay, at which peers that cannot reach each other leave messages for each other, over plain HTTP.
 
-A session is a short log of messages, in memory. Its token is all that one needs, and there is no way to find a token
-out: sessions are not listed, wrong tokens are all answered alike and not many times. Three things are added for peers
-that know them: a poll may wait for news (`wait`), a reader that gives its id (`reader`) is never outrun by the log
-(senders get 429 instead), and /new and /join say so.
+It is an ASGI app of its own that behaves like the reference's (acp_worker.js 2.1), and knows no node. A session is a
+short log of messages, in memory. Its token gives full access and cannot be found out: sessions are not listed, all
+wrong tokens get the same answer, and only a few tries are allowed. Three things are added for peers that know them: a
+poll may wait for news (`wait`), the log never outruns a reader that gives its id (`reader`; senders get 429 instead),
+and /new and /join announce both.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class _Relay:
 
     @staticmethod
     async def _news(session: Session, seconds: float, request: Request) -> None:
-        """Until there may be something to read. Whoever leaves waits no more, and makes room for others."""
+        """Waits until there may be something to read. A reader that leaves stops waiting, and makes room for others."""
         future = asyncio.get_running_loop().create_future()
         leaving = asyncio.ensure_future(_left(request))
         session.waiting.add(future)
@@ -242,7 +242,7 @@ def relay_app(settings: RelaySettings | None = None) -> Starlette:
 
 
 def _address(request: Request) -> str:
-    """Who asks, for counting: of IPv6 addresses, one has a whole network."""
+    """Returns the address of a client, for counting: all IPv6 addresses of a network count as one."""
     host = request.client.host if request.client else "unknown"
     try:
         address = ipaddress.ip_address(host.partition("%")[0])

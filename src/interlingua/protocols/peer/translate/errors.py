@@ -1,4 +1,4 @@
-"""Errors as this protocol tells them: one envelope with a code, for every error of the tree."""
+"""The errors of this protocol: one envelope with a code, for every error of the tree."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TABLE: dict[str, tuple[str, int]] = {
 
 
 class Refusal(InterlinguaError):
-    """An error with a code of this protocol's own, and what else its envelope holds."""
+    """An error with a code of this protocol's own, and the other members of its envelope."""
 
     code = "peer_refusal"
 
@@ -48,7 +48,8 @@ class Refusal(InterlinguaError):
 
 
 def envelope(error: InterlinguaError, *, message_id: str | None = None) -> tuple[int, dict[str, Any]]:
-    """The status and the body of an error. `message_id` is the client's own, for telling which one to send again."""
+    """Returns the status and the body of an error. `message_id` is the client's own, so that it knows which message to
+    repeat."""
     if isinstance(error, Refusal):
         code, status, extra = error.error_code, error.status, error.extra
     else:
