@@ -1,4 +1,4 @@
-"""Teams out of files: a folder of manifests, or one file, in JSON, YAML or TOML.
+"""Reads teams from files: a folder of manifests, or one file, in JSON, YAML or TOML.
 
     sales/
       team.toml       servers, entry, limits, policy, model (team.yaml and team.json as well); may be left out
@@ -6,8 +6,8 @@
       analyst.yaml
 
 One file holds a manifest, a list of them, or a whole team, with the manifests under `agents`. In a folder `agents`
-lists the files to take where not all are manifests. Whatever is wrong is told with file and path, all of it at once.
-This is the one module of the protocol that reads files; it starts nothing.
+lists the files to take where not all are manifests. All faults are reported at once, with file and path.
+This is the one module of the teams that reads files; it starts nothing.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Keeps the tool servers of teams: starts or reaches each when it is needed, and lets it go when nobody needs it.
+"""Keeps the tool servers of teams: starts or reaches each on demand, and closes it when it is idle.
 
 One connection serves all calls to a server, however many there are at once. A server that dies fails the calls that
-were under way, and the next call starts it anew; one that keeps dying is started less and less often. Nothing here
-decides who may call what: that is the engine's, and is decided before.
+were under way, and the next call starts it anew; one that keeps dying is started less and less often. The permission
+to call a tool is not checked here: the engine does that before.
 
-    command = "python"                   of a server: the Python that runs us, so that it finds what we find
+    command = "python"                   of a server: the Python of this process, so that it finds the same packages
     env = { KEY = "${SALES_KEY}" }       in env, args and headers, ${NAME} is taken from our environment, and
-    args = ["--lang=${SALES_LANG:-en}"]  ${NAME:-VALUE} also where it is not set there, or empty
+    args = ["--lang=${SALES_LANG:-en}"]  ${NAME:-VALUE} has a default for a variable that is not set, or empty
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Agent Client Protocol ↔ model. Pure.
+"""Translates between the Agent Client Protocol and the model. Pure.
 
-What the wire has no place for, and what happens to it:
+The wire has no place for some facts. They become:
 
 - any JSON value: JSON in a text block, whose `_meta` has the value;
 - structured output: shown as JSON text at the end of the turn, and whole in the answer's `_meta`;
-- an answer that is more than a flat form: JSON in a text field, and what is wanted in the `_meta` of the form;
-- what an answer says beside its choice: in the `_meta` of the response, by a name of ours;
+- an answer that is more than a flat form: JSON in a text field, with the wanted schema in the `_meta` of the form;
+- the parts of an answer beside its choice: a member of ours in the `_meta` of the response;
 - a question that is no choice, for a client without forms: asked as text, and the next prompt is the answer;
 - an artifact: an embedded resource in the agent's message; a warning: a thought;
 - a cancelled plan entry or tool call in version 1: completed, and failed;

@@ -1,15 +1,15 @@
-"""Agents over MCP ↔ model. Pure.
+"""Translates between agents over MCP and the model. Pure.
 
-What the wire has no place for, and what happens to it:
+The wire has no place for some facts. They become:
 
-- files and data beside the input or the output of `agents/run`, which are objects: in `_meta`, by names of ours; a tool
-  has content blocks for what comes out;
-- activity (thoughts, plans, tool calls): told as the text of a tool's progress; to `agents/run`, whose own progress is
-  output alone, only warnings are, as the text of MCP's progress;
+- files and data beside the input or the output of `agents/run`, which are objects: members of ours in `_meta`; a tool
+  has content blocks for its output;
+- activity (thoughts, plans, tool calls): the text of a tool's progress; `agents/run`, whose own progress is output
+  alone, shows only warnings, as the text of MCP's progress;
 - the text of a large result of a tool, which has it as structure already: only its beginning;
-- a restart: no further deltas, and the result is what counts;
-- an answer that is more than a flat form: JSON in a text field, and what is wanted in `_meta`, by a name of ours;
-- what an answer says beside its choice: in fields of their own, or whole in `_meta` of the result, by a name of ours;
+- a restart: no further deltas, and the result is the one that counts;
+- an answer that is more than a flat form: JSON in a text field, with the wanted schema in a member of ours in `_meta`;
+- the parts of an answer beside its choice: fields of their own, or the whole in a member of ours in the result's `_meta`;
 - a question, for a client without elicitation: an error that carries the question and the run, which goes on waiting.
 """
 

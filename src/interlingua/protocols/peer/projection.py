@@ -1,10 +1,10 @@
-"""A run's log as this protocol tells it: states of a task, artifacts, messages.
+"""A run's log in the terms of this protocol: states of a task, artifacts, messages.
 
-What the wire has no place for, and what happens to it:
+The wire has no place for some events. They become:
 
 - thoughts, plans and tool calls: a message event with a data part;
 - a restart: the next chunk of the result says `append: false`, and begins it anew;
-- warnings: a message event with a data part; usage: not told.
+- warnings: a message event with a data part; usage: nothing.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Begun(Protocol):
 
     @property
     def stale(self) -> bool:
-        """Returns the stale change where nothing was kept, because the same run was begun before."""
+        """Tells if nothing was kept, because the same run was begun before."""
         ...
 
     @property

@@ -433,7 +433,7 @@ class Node:
         return await self.engine.links.add("peer.context", named, new_id())
 
     def file(self, body: bytes, media_type: str, name: str | None) -> tuple[Put, str]:
-        """Stores bytes at an address that cannot be guessed, and returns that address."""
+        """Returns the change that stores bytes at an address that cannot be guessed, and that address."""
         id_ = secrets.token_urlsafe(24)
         kept = msgspec.json.encode({"media_type": media_type, "name": name}) + b"\n" + body
         base = self.settings.public_url or self.files_base or "http://127.0.0.1"

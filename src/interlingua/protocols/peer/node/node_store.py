@@ -36,7 +36,7 @@ def _encode(event: Any) -> bytes:
 
 
 class Said(msgspec.Struct, tag_field="type", tag="message", gc=False):
-    """The event of a message without a task, a context or a question."""
+    """The event of a message that has no task and no context, and is no reply."""
 
     ts: str
     message_id: str

@@ -180,8 +180,8 @@ class Outbox:
     # -- posting ------------------------------------------------------------------------------------------
 
     def heed(self, changes: Sequence[Change], kept: WriteResult) -> None:
-        """Sends a message that was kept, with all that were kept together with it, before the callers that wait for
-        that go on."""
+        """Sends a message that was kept (the first change), with all that were kept together with it, before the
+        callers that wait for that go on."""
         self._peer.node.journal.heed(changes, kept)
         number, post = kept.numbers[0] if kept.stale is None else None, changes[0]
         if number is not None and type(post) is Post:

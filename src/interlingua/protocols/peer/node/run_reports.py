@@ -139,7 +139,7 @@ class Telling:
         return Draft(changes, live, task, touched, outcome)
 
     def kept(self, draft: Draft, kept: WriteResult) -> None:
-        """Wakes the callers that wait, after the changes were kept."""
+        """Sends the letters after the changes were kept, and wakes the callers that wait."""
         node, task = self._node, draft.task
         self._files.clear()
         if task is not None and draft.touched:

@@ -1,11 +1,11 @@
-"""Links: how a peer is addressed. Parsed into a small value here, and written back; nothing is dialled.
+"""Links, the addresses of peers: parsed into a small value here, and written back; nothing is dialled.
 
     acp://HOST[:PORT]/TOKEN         a WebSocket, straight to the peer (acps:// with TLS)
     acp+wss://HOST[:PORT]/acp/TOKEN a relay (acp+ws:// without TLS)
     tcp://HOST:PORT/TOKEN           a TCP connection with one JSON object per line
     http(s)://HOST[:PORT][/PATH]    plain HTTP with SSE (peer+http(s):// says that it is this protocol)
 
-Whoever has the token may connect, so a link is a secret: `repr` and error messages show none of it.
+Every holder of the token may connect, so a link is a secret: `repr` and error messages show none of it.
 """
 
 from __future__ import annotations
