@@ -40,7 +40,7 @@ def thinker(
     asked = Model(model, timeout=timeout)
     check_installed(model)
 
-    # As an overseer it finds the proposal in its context too, where nobody but the engine puts one.
+    # As an overseer it finds the proposal in its context too, where only the engine puts one.
     @agent(asks=[AskText], description=manifest.options.description or f"{manifest.id} of the team {team.name}")
     async def think(text: str, ctx: Context[Any, Any], proposal: dict[str, Any] | None = None) -> str:
         async with asked:
@@ -141,7 +141,7 @@ class _Mind:
         return reply, turn.more
 
 
-# -- what the model is told -----------------------------------------------------------------------------------
+# -- the messages to the model --------------------------------------------------------------------------------
 
 
 def _frame(team: Team, manifest: Manifest, ctx: Context[Any, Any]) -> str:
@@ -169,7 +169,7 @@ def _task(ctx: Context[Any, Any], text: str) -> str:
     attached: list[Part] = []
     for message in ctx.messages:
         said, more = translate.split(message)
-        # Of what a door brings, all texts are in the input already; in a team, texts are attached too.
+        # A door's texts are all in the input already; in a team, texts are attached too.
         attached.extend(part for part in more if said == text or not isinstance(part, TextPart))
     told = [text, *([parts_text(attached)] if attached else [])]
     if ctx.inquiries:

@@ -152,7 +152,7 @@ class Model:
         )
         settings = ModelSettings(request_timeout=self.timeout)
         if "max_retries" not in self._made.unsupported_settings:
-            settings["max_retries"] = 0  # what may pass is tried again here, and not once more in each attempt
+            settings["max_retries"] = 0  # transient failures are retried here, and not once more in each attempt
         response = await model_request(
             self._made,
             conversation.messages(news),

@@ -165,7 +165,7 @@ class Teamwork(Toolbox):
         attachments = self.attached(arguments)
         summary: str = arguments["context_summary"]
         output: str = arguments.get("result") or summary
-        await self._stop_proposals()  # what was asked about an earlier result is answered by this one
+        await self._stop_proposals()  # this answers the inquiries about an earlier result
         proposal = self._proposals[key] = Proposal(
             lambda on_inquiry: self._ctx.delegate(
                 agent, summary, attachments=attachments, reason=arguments.get("reason"), output=output,
@@ -188,7 +188,7 @@ class Teamwork(Toolbox):
             return Given(await self._interruption(heard, agent, "has not decided yet"))
         verdict = await proposal.task
         if not isinstance(verdict, dict) or "decision" not in verdict:
-            return Given(as_text(verdict))  # nothing of this run is reviewed: it did what it was asked for
+            return Given(as_text(verdict))  # nothing of this run is reviewed: it has done its task
         if verdict["decision"] == "approve":
             return Given("approved", end=proposal.output)
         said = verdict.get("reason") or verdict.get("inquiry") or "it gives no reason"

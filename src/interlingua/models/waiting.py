@@ -163,7 +163,7 @@ class Waiting:
         self._ctx = ctx
         self.mailbox = mailbox
         self._wakefulness = wakefulness
-        self.interrupted = False  # somebody spoke: whatever else the model called for in this turn waits no longer
+        self.interrupted = False  # a message came: the other calls of this turn do not wait any longer
 
     def _notices(self, key: str) -> list[Said]:
         """Returns the notices of a delegation: each attempt has one, with the name and the agent of its task."""
@@ -225,7 +225,7 @@ class Waiting:
         due.
         """
         run = self._ctx._run
-        await asyncio.sleep(0)  # what a proposal shows comes before all that follows
+        await asyncio.sleep(0)  # the events of a proposal come before all that follow
         for _ in range(_LOOKS):
             known = [one for place, one in run.data.replay.children.items() if f"{place}:".startswith(f"call:{of}:")]
             if known and known[-1][1] is None and await run.engine.runs.exists(known[-1][0].run):
@@ -319,7 +319,7 @@ class Proposal(Work):
         self.output = output
         self.inquired = asyncio.Event()
         self.inquiry = ""
-        self.attached: list[Part] = []  # what came with that
+        self.attached: list[Part] = []  # the attachments of its inquiry
         self._reply: asyncio.Future[str] | None = None
 
     @property

@@ -54,15 +54,15 @@ class Door(msgspec.Struct):
     hint: Callable[[str, str], str]  # (base address, agent name) → a command line
     close: Callable[[], Awaitable[None]] | None = None  # when the server stops: ends what would stay open for ever
     start: Callable[[Opening], Awaitable[list[str]]] | None = None  # begins its own work; gives lines for the owner
-    stop: Callable[[], Awaitable[None]] | None = None  # ends it, when nobody can ask any more
-    bound: Any = None  # what is bound to one process: `Bound`
+    stop: Callable[[], Awaitable[None]] | None = None  # ends that work, when no more requests can come
+    bound: Any = None  # finds the process that holds a session: `Bound`
 
 
 class Protocol(msgspec.Struct):
     name: str
     title: str
     prefix: str = ""  # of its HTTP door
-    door: Callable[..., Door] | None = None  # (engine, authenticator, what the owner set of it…)
+    door: Callable[..., Door] | None = None  # (engine, authenticator, the owner's settings for it…)
     stdio: Callable[[Engine, Channel, Trace | None], Awaitable[None]] | None = None  # serves one peer over pipes
     loaders: dict[str, Callable[[Any], Awaitable[list[Any]]]] = {}  # kinds of target that it can mount
 

@@ -48,10 +48,10 @@ class TargetError(InvalidRequest):
 
 
 class Target(msgspec.Struct, frozen=True):
-    kind: str  # "file", "team", or what stands before the colon
+    kind: str  # "file", "team", or the text before the colon
     rest: str  # the path, the command, or the whole address
     agent: str | None = None  # which one of several
-    access: Access = ORDINARY  # what the owner says of this one mount
+    access: Access = ORDINARY  # the owner's settings for this one mount
 
     @property
     def is_address(self) -> bool:

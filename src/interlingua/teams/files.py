@@ -110,7 +110,7 @@ class _Reader:
         """Returns the name of a file in problems: relative to the team's folder."""
         return path.relative_to(self._folder).as_posix() if path.is_relative_to(self._folder) else str(path)
 
-    # -- what is in them ----------------------------------------------------------------------------------
+    # -- their contents -----------------------------------------------------------------------------------
 
     def _value(self, path: Path) -> Any:
         """Returns the value in a file, as plain JSON; None where it cannot be read."""

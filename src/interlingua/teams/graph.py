@@ -144,7 +144,7 @@ def _layers(nodes: list[str], edges: list[Edge]) -> list[list[str]]:
     reached = {target for targets in below.values() for target in targets}
     depth: dict[str, int] = {}
     overseers = {edge.source for edge in edges if edge.kind == "oversees"}
-    # First what nothing leads to, then whatever goes round in a circle.
+    # First the nodes without incoming edges, then those in circles.
     starts = [id_ for id_ in nodes if id_ not in reached and not (id_ in overseers and not below[id_])]
     for start in (*starts, *(id_ for id_ in nodes if id_ in reached)):
         _spread(start, below, depth)

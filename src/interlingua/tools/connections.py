@@ -39,7 +39,7 @@ LOST = -32103
 REFUSED = -32104
 
 _WAITING = 1000  # messages to a process that may wait
-_PATIENCE = 5.0  # seconds for a server to take what it is sent
+_PATIENCE = 5.0  # seconds for a server to take a message
 _GIVEN_UP = 5.0  # seconds for the answer to a request that was taken back
 _CLOSING = 2.0
 _INITIALIZED = "notifications/initialized"
@@ -152,10 +152,10 @@ class ProcessLink:
                     if message is None:
                         continue
                     if isinstance(message, types.JSONRPCRequest):
-                        await child.channel.drain()  # who does not read our answers may not ask more
+                        await child.channel.drain()  # a server that does not read our answers may not ask more
                     await self._in.send(SessionMessage(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass  # nobody listens any more
+            pass  # the library has stopped reading
         finally:
             self._in.close()
             self.lost.set()
@@ -170,10 +170,10 @@ class ProcessLink:
                 return None
             return _error(found.id, NO_MESSAGE, f"its answer cannot be read: {error}")
         if seen.method is not None and seen.id is None and seen.method != _CHANGED:
-            return None  # progress and logs: nobody has asked for them, and there may be many
+            return None  # progress and logs: they are not used, and there may be many
         if len(frame) > self._max_bytes:
             return _error(seen.id, TOO_LARGE, f"it answered with {len(frame)} bytes") if seen.method is None else None
-        for read in (bytes, json_text.clean):  # what is not clean is read once more
+        for read in (bytes, json_text.clean):  # a faulty answer is repaired and read once more
             with contextlib.suppress(ValueError):
                 return types.jsonrpc_message_adapter.validate_json(read(frame), by_name=False)
         return _error(seen.id, NO_MESSAGE, "it answered with what is no message") if seen.method is None else None
@@ -418,7 +418,7 @@ def _clean(frame: bytes) -> bytes:
     try:
         msgspec.json.decode(frame)
     except (ValueError, RecursionError):
-        with contextlib.suppress(ValueError):  # the library says what is wrong with it
+        with contextlib.suppress(ValueError):  # the library reports the fault
             return json_text.clean(frame)
     return frame
 

@@ -17,7 +17,7 @@ from ..model.content import FilePart, Part, TextPart
 from ..model.errors import Invalid, ToolFailed
 from ..model.team.tools import ToolOutcome, ToolSpec
 
-_MESSAGE = 10_000  # characters that are kept of what a tool says about its failure
+_MESSAGE = 10_000  # characters that are kept of a tool's error text
 
 
 def spec(server: str, tool: types.Tool) -> ToolSpec:

@@ -163,7 +163,7 @@ class _Host:
         self._failures = 0  # in a row
         self._last_failure: InterlinguaError | None = None
         self._not_before = 0.0
-        self._clean = redact_text  # out of what it says; with what it was given, once that is known
+        self._clean = redact_text  # removes secrets from its texts; also those it was given, once they are known
 
     async def used(self, timeout: float | None, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
         """Uses the server, which is started where necessary."""
@@ -271,7 +271,7 @@ class _Host:
 
         return process
 
-    # -- what its lives tell ------------------------------------------------------------------------------
+    # -- reports of its connections -----------------------------------------------------------------------
 
     def failed(self, error: InterlinguaError) -> None:
         """Counts a failure: the server could not be started, or died without an answer since the last time."""
@@ -325,7 +325,7 @@ class _Life:
         done, _ = await asyncio.wait([self._ready], timeout=timeout)
         if not done:
             raise RunTimedOut(f"{self._host.name} did not start within {timeout:g} s")
-        if isinstance(error := self._ready.exception(), InterlinguaError):  # a new one for each who waits
+        if isinstance(error := self._ready.exception(), InterlinguaError):  # a new one for each caller
             raise type(error)(error.message, transient=error.transient) from error
         return self._ready.result()
 
@@ -354,7 +354,7 @@ class _Life:
 
     async def _started(self) -> None:
         if self._before:
-            await asyncio.wait(self._before)  # what is left of the one before is ended first
+            await asyncio.wait(self._before)  # the connection before it is ended first
         await asyncio.sleep(self._pause)
         await _load()
         from .sessions import connected
@@ -396,4 +396,4 @@ class _Life:
             if counts:
                 self._host.failed(error)
             self._ready.set_exception(error)
-            self._ready.exception()  # it may be that nobody waits any more
+            self._ready.exception()  # perhaps no caller waits any more

@@ -26,7 +26,7 @@ from .servers import Forgotten
 SCOPES = "interlingua/scopes"  # in the `_meta` of each call
 
 _PAGES, _TOOLS = 1000, 10_000  # a list that is longer has no end
-# What the library (2.3) says in the place of a server:
+# Errors of the library (2.3) in place of a server's:
 _FORGOTTEN = "Session terminated"  # of a 404
 _CLOSED = "Connection closed"
 _STREAM_ENDED = "SSE stream ended"
@@ -136,7 +136,7 @@ class Session:
             raise await self._wrong(what, error) from error
         except InterlinguaError:
             raise
-        except Exception as error:  # what the library makes of odd answers has many names
+        except Exception as error:  # the library raises many kinds of errors for odd answers
             if self.let_go or self.link.lost.is_set():
                 raise Unavailable(f"{self._name} is gone: {await self._gone()}") from error
             self.answered = True

@@ -80,15 +80,15 @@ START: Place = (0, _LAST)
 class View(msgspec.Struct):
     """The reader of a task, and the names that it has there."""
 
-    task: str  # what the reader calls the whole task
-    agent: str  # who has it, by its id
-    label: str = ""  # what the engine calls it, where it is a team's
+    task: str  # the reader's name for the whole task
+    agent: str  # the id of the agent that has the task
+    label: str = ""  # the engine's name for it, where it is a team's
     below: str = ""  # of a part of it: .1.2
     team: bool = False
-    caller: str = ""  # who reads
+    caller: str = ""  # the reader
     output_text: str | None = None
     input_text: str | None = None
-    parts_of: str = ""  # what names of its parts begin with, where that is not what the reader calls the whole task
+    parts_of: str = ""  # prefix of the names of its parts, where that is not the reader's name for the whole task
 
     @property
     def part(self) -> str:
@@ -114,7 +114,7 @@ class Conversation:
         self._run = run
         self._status: Status | None = None
         self._artifacts: list[Any] = []
-        self._asked: dict[str, tuple[str, str]] = {}  # what is open, as far as it was told: who asks, in which task
+        self._asked: dict[str, tuple[str, str]] = {}  # open questions that were shown: (agent that asks, task)
         self._back = ORCHESTRATOR  # to whom the result goes
         self._final: wire.AnyMessage | None = None  # the result of a team: told when the task ends, after all else
         self._failed = False  # the error of a team was told
@@ -131,7 +131,7 @@ class Conversation:
             found += self._withdrawn(body, event.time)
             found += [] if self.view.below else self._moved(body)
         elif self.view.below:
-            return []  # of a part of a task, only what was said is known here
+            return []  # of a part of a task, only its messages are known here
         elif isinstance(body, OutputDelta):
             found.append(("delta", {"task_id": self.view.task, "delta": body.delta}))
         elif isinstance(body, RunRestarted):

@@ -240,7 +240,7 @@ def error_told(number: int, message: str, told: dict[str, Any]) -> ErrorInfo:
     )  # fmt: skip
 
 
-# -- what a notice asks for -----------------------------------------------------------------------------------
+# -- the request in a notice ----------------------------------------------------------------------------------
 
 CONTROLS = ("input", "config", "version", "stream", "thread", *trace_context.NAMES)
 """Members of a notice's metadata that say how to run the agent, and in which trace, and are no metadata of the run."""
@@ -351,7 +351,7 @@ def task_view(run: Run, task: str, agent: str, label: str | None) -> dict[str, A
         "updated_at": wire.timestamp(run.updated_at),
     }
     if label is not None and label != task:
-        told["label"] = label  # what everybody else calls it
+        told["label"] = label  # the name that all others use
     if run.metadata:
         told["metadata"] = run.metadata
     if run.blocked is not None:

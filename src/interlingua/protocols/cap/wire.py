@@ -333,7 +333,7 @@ _TELLING = frozenset({"PROTO", "GLOBAL", "STACK_GLOBAL", "INST", "PUT", "MEMOIZE
 # What only a pickle of a later protocol has, and what all that matters of an earlier one has.
 _LATER, _EARLIER = (b"\x80", b"\x93", b"\x94"), b"\n"
 _MOST_LOOKS = 200_000
-_BEGUN = 10  # what it takes to begin, in opcodes
+_BEGUN = 10  # the opcodes at its beginning
 
 
 class _Looks:

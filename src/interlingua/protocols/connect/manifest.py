@@ -159,7 +159,7 @@ class Locator(msgspec.Struct):
 
 class Extension(msgspec.Struct):
     name: Text
-    data: dict[str, Any]  # of ours more is known, see `Data`
+    data: dict[str, Any]  # `Data` describes that of our own extension
     version: str | None = None
 
 

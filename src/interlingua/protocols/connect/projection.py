@@ -67,11 +67,11 @@ class Projection:
 
     def __init__(self, run: str, modes: list[str], card: AgentCard | None, reader: str = "") -> None:
         self._run = run
-        self._reader = reader  # the caller who is told
+        self._reader = reader  # the caller that reads
         self._values = "values" in modes
         self._custom = "custom" in modes
         self._card = card
-        self.pending_id: int | None = None  # a value that is newer than what was told
+        self.pending_id: int | None = None  # a value that is newer than the last one sent
         self.forget()
 
     def forget(self) -> None:
@@ -174,7 +174,7 @@ async def follow(
     The stream ends with the run, or where it waits for an answer.
     """
     try:
-        # Of a run that has ended, its output is not held by everybody who reads how it ended.
+        # The output of a run that has ended is not held by every reader of its end.
         view = msgspec.structs.replace(await engine.runs.get(run), output=None)
     except RunNotFound:
         yield _encoded(Projection(run, modes, None, caller).gone(1), (0, 0))
@@ -216,10 +216,10 @@ async def follow(
                 told_at = loop.time()
                 out += projection.newest()
             if finished and view.thread is not None and out and out[-1][1].get("status") == "success":
-                with contextlib.suppress(NotFound):  # what the run left there, for those who keep a copy
+                with contextlib.suppress(NotFound):  # the run's changes to the thread, for readers that keep a copy
                     out[-1][1]["thread_values"] = (await engine.threads.get(view.thread)).values
             told, last_seq = [update for update in out if update[0] > seen], last.seq
-            del batch, last, out  # a reader that is slow holds nothing but what it is given
+            del batch, last, out  # a slow reader holds only the piece that it is given
             with _forgotten_if_slow(projection):
                 for piece in in_pieces(told, _encode):
                     yield piece.pop()
@@ -228,7 +228,7 @@ async def follow(
             if projection.waiting and last_seq >= view.seq and not finished:
                 now = await engine.runs.get(run)
                 if now.status is Status.WAITING and now.questions:
-                    # Where a stream is taken up at a question, the question is what there is to say.
+                    # A stream that is resumed at a question begins with the question.
                     reached = seen if last_seq > seen[0] else (last_seq - 1, 1)
                     updates = projection.newest() + projection.interrupt(last_seq)
                     projection.forget()

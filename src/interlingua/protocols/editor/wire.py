@@ -223,7 +223,7 @@ ContentBlock = TextBlock | ImageBlock | AudioBlock | ResourceLinkBlock | Resourc
 CONTENT_TYPES = frozenset({"text", "image", "audio", "resource_link", "resource"})
 
 
-# -- what a client answers ------------------------------------------------------------------------------------
+# -- answers of a client --------------------------------------------------------------------------------------
 
 
 class PermissionOutcome(_Wire):

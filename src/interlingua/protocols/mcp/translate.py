@@ -9,7 +9,7 @@ The wire has no place for some facts. They become:
 - the text of a large result of a tool, which has it as structure already: only its beginning;
 - a restart: no further deltas, and the result is the one that counts;
 - an answer that is more than a flat form: JSON in a text field, with the wanted schema in a member of ours in `_meta`;
-- the parts of an answer beside its choice: fields of their own, or the whole in a member of ours in the result's `_meta`;
+- the parts of an answer beside its choice: fields of their own, or a member of ours in `_meta` with the whole answer;
 - a question, for a client without elicitation: an error that carries the question and the run, which goes on waiting.
 """
 
@@ -141,7 +141,7 @@ def _object(schema: Schema) -> Schema:
     return schema if schema.get("type") == "object" else {**schema, "type": "object"}
 
 
-# -- what goes along with a request ---------------------------------------------------------------------------
+# -- the attachments of a request -----------------------------------------------------------------------------
 
 _RESERVED = ("progressToken", *trace_context.NAMES)
 

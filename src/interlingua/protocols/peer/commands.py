@@ -43,7 +43,7 @@ def _is_value(option: str, word: str) -> bool:
         return False
     if option == "--relay":
         return "://" in word or not word
-    return not (word.endswith(".py") or ".py:" in word or ".py#" in word or "://" in word)  # what has agents in it
+    return not (word.endswith(".py") or ".py:" in word or ".py#" in word or "://" in word)  # a target with agents
 
 
 class PeerCommand(TyperCommand):
@@ -245,7 +245,7 @@ async def _peer(targets: list[str], flags: Flags, store: Path | None, form: LogF
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with hosting(place.store, agents, settings, bus=place.bus, project=project, root=place.project.root) as host:
-        if form is LogFormat.JSON:  # whoever reads lines of JSON wants nothing else; the link is a secret
+        if form is LogFormat.JSON:  # a reader of JSON lines wants nothing else; the link is a secret
             fields = {"address": host.control, "name": host.node.name}
             logging.getLogger("interlingua").info("a node is up at %s", host.control, extra={"fields": fields})
         else:

@@ -66,14 +66,14 @@ class Piece(msgspec.Struct):
     """An artifact, or a chunk of one."""
 
     artifact: dict[str, Any]
-    whole: dict[str, Any] | None = None  # what the task holds of it from now on
+    whole: dict[str, Any] | None = None  # the whole artifact that the task holds from now on
 
 
 class Said(msgspec.Struct):
     """A message for the other side."""
 
     parts: list[dict[str, Any]]
-    activity: bool = False  # only for those who watch
+    activity: bool = False  # only for watchers
     question: bool = False
 
 
@@ -98,7 +98,7 @@ class Projection:
         self._told = ToldOutput()
         self._begun = False  # chunks of the result were told, and stand
         self._chunks: dict[str, list[dict[str, Any]]] = {}  # of artifacts that come in pieces
-        self._open: dict[str, Question] = {}  # what is asked; the wire has room for the oldest
+        self._open: dict[str, Question] = {}  # open questions; the wire has room for the oldest
 
     def needs_log(self, events: Sequence[Event]) -> bool:
         """Tells if `feed` may need the output that a restart among these events has left: a long one is not held
@@ -158,7 +158,7 @@ class Projection:
         except DeltaError:
             return []
         first, self._begun = not self._begun, True
-        shown = self._told.joined if first else delta  # after a restart, what still stands is told with it
+        shown = self._told.joined if first else delta  # after a restart, it includes the output that still stands
         self._told.shorten()
         chunk = {"artifact_id": RESULT, "parts": self._delta_parts(shown), "append": not first, "last_chunk": False}
         return [Piece({**chunk, "delta": shown})]

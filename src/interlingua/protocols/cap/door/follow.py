@@ -59,7 +59,7 @@ async def follow(
                 return
             found = [update for event in batch for update in await _fed(engine, conversation, event)]
             if found or not (batch or reader.over):
-                del batch  # a reader that is slow holds nothing but what it is given
+                del batch  # a slow reader holds only the piece that it is given
                 yield found
             if part is not None and until == math.inf and await _ended(engine, part):
                 until = loop.time() + _SETTLED

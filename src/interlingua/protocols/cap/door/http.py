@@ -103,7 +103,7 @@ class CapDoor:
             return refusal(error, *addressed(value))
         where = f"{request.scope.get('root_path', '')}/tasks/{quote(taken.task_id, safe='')}"
         if "text/event-stream" in (header(request, b"accept") or "") and not self._full(caller):
-            # Whoever wants to hear of the task need not ask twice.
+            # A client that follows the task need not ask twice.
             found = await self.book.find(taken.task_id, caller)
             told = {"location": where, "content-location": f"{where.rpartition('/')[0]}/{found.run.id}"}
             return self._streaming(found, caller, START, told)
@@ -156,7 +156,7 @@ class CapDoor:
             return translate.task_view(found.run, view.task, view.agent, view.label or None)
         try:
             run = await self.engine.runs.get(part.run)
-        except RunNotFound:  # of an overseen agent: nobody sees what it does
+        except RunNotFound:  # of an overseen agent: its work is hidden
             row = await self.engine.runs.find_row(part.run)
             if row is None:
                 raise
@@ -207,7 +207,7 @@ class CapDoor:
                     for some in in_pieces(piece, _encoded):
                         yield some.pop()
         finally:
-            self._streams -= Counter([caller.id])  # who has none left is forgotten
+            self._streams -= Counter([caller.id])  # forgets a caller without streams
 
     # -- agents -------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class Taken(msgspec.Struct, omit_defaults=True):
     task_id: str
     run_id: str
     status: str
-    agent: str = ""  # who has the task
+    agent: str = ""  # the agent that has the task
     question: str | None = None  # that was answered
 
 
@@ -95,7 +95,7 @@ class Desk:
                     return await self.book.find(message.task_id, caller, "answer")
         return found
 
-    # -- who speaks ---------------------------------------------------------------------------------------
+    # -- the sender ---------------------------------------------------------------------------------------
 
     async def _check_speaker(self, message: wire.AnyMessage, caller: Caller) -> None:
         decision = scopes.may_speak_as(caller, message.sender_id)
@@ -112,7 +112,7 @@ class Desk:
             who, more = f"{message.sender_id}, said by caller {caller.id}", ""
             try:
                 root = (await self.book.find(whole, caller)).run.id
-            except NotFound:  # somebody else's, perhaps: they should know
+            except NotFound:  # another caller's, perhaps: the sender should know
                 root = (await self.engine.teams.task(whole)).root
                 if len(self._refusals) >= _REMEMBERED:
                     self._refusals.clear()
@@ -137,7 +137,7 @@ class Desk:
         card = self.book.card(notice.recipient_id, caller, version if isinstance(version, str) else None)
         scopes.require(caller, "run", card.key)
         said = translate.model_message(notice)
-        for name in ("stream", *trace_context.NAMES):  # how it is read, and what it is part of, makes it no other task
+        for name in ("stream", *trace_context.NAMES):  # streaming and tracing do not make it another task
             said.metadata.pop(name, None)
         thread = await self._thread(told.get("thread"), card, caller)
         run = await self.engine.runs.submit(

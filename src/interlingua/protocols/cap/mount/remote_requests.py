@@ -54,8 +54,8 @@ class Acting:
     _way: Way
     _ctx: Context[Any, Any]
     _mounted: MountedRun
-    _me: str  # what the agent is called there
-    _back: str  # who handed its task over, as it knows them
+    _me: str  # the remote name of the agent
+    _back: str  # the sender of its task, under its remote name
     _task: str
     _handed: set[str]  # ids of tasks that it handed over
     _ours: bool  # it is a server like ours
@@ -63,7 +63,7 @@ class Acting:
     _mails = 0  # how many were passed on, and that one
     _refused = 0  # things that it said or wanted, and may not
 
-    # -- doing what it wants ------------------------------------------------------------------------------
+    # -- carrying out its requests ------------------------------------------------------------------------
 
     async def _act(self, stretch: Stretch, number: int) -> None:
         message = wire.read(stretch.data)
@@ -73,7 +73,7 @@ class Acting:
                     await self._ask(message, number)
                 case "say":
                     await self._say(message, self._ctx.delegator or ORCHESTRATOR, number)
-                # What a server of ours shows beside its result is shown here too: under oversight it is judged.
+                # Output of an Interlingua server beside its result is shown here too: under oversight it is judged.
                 case "tell" if self._ctx.task is not None and not (
                     self._ours and self._ctx._run.output.for_review is not None
                 ):

@@ -55,21 +55,21 @@ class Attachment(Acting):
     ) -> None:  # fmt: skip
         """`task` is the id of a task at a server, to go on with instead of beginning one."""
         self._way = way
-        self._hint = hint  # what to do where there is no such agent there
+        self._hint = hint  # the advice where the server has no such agent
         self._card = card
         self._ctx = ctx
         self._mounted = MountedRun(ctx)
         self._handed = set()
         self._unsent = []
         self._mirror = Mirror(self._mounted, card.output_text)
-        self._me = agent or ctx.me or "agent"  # what the agent is called there
-        # A server knows nobody of our team: to it we are the orchestrator, with an id that nobody else can have used.
+        self._me = agent or ctx.me or "agent"  # the remote name of the agent
+        # A server does not know our team: for it we are the orchestrator, with an id that no other has used.
         self._back = ORCHESTRATOR if way.again else ctx.delegator or ORCHESTRATOR
         self._existing = way if task is not None and isinstance(way, Address) else None
         self._task = task or (ctx.run_id if way.again else ctx.task or ctx.run_id)
         self._ours = False  # it tells how the task stands; others end it with their first message back
         self._fresh = False
-        self._result: dict[str, Any] | None = None  # what its agent said last, where that may be the result
+        self._result: dict[str, Any] | None = None  # the agent's last message, where that may be the result
         self._error: wire.ErrorResponse | None = None
         self._beside: set[asyncio.Task[None]] = set()
 
@@ -118,7 +118,7 @@ class Attachment(Acting):
                     raise _failure(self._not_taken(translate.error_in(_error(stretch.data))))
                 case "delegate" | "ask" if not way.again:  # it may say more while it waits
                     self._spawn(self._act(stretch, number))
-                case _:  # what a server says meanwhile is read later, and the run may be set aside until then
+                case _:  # later messages of the server are read later, and the run may be parked until then
                     await self._act(stretch, number)
 
     def _spawn(self, work: Any) -> None:
@@ -137,7 +137,7 @@ class Attachment(Acting):
         rest = {name: value for name, value in input_.items() if name != card.input_text or not isinstance(text, str)}
         attached = translate.split(ctx.messages[0])[1] if ctx.messages else []
         attachments = [translate.attachment(part) for part in attached]
-        # What is ours to say there, the caller of this run does not say by way of its metadata.
+        # The caller of this run cannot set our own members through its metadata.
         ours = (*translate.CONTROLS, translate.METADATA, "review", "inquiries")
         metadata: dict[str, Any] = {name: given for name, given in ctx.metadata.items() if name not in ours}
         if named := {name: given for name, given in ctx.metadata.items() if name in ours}:
@@ -174,7 +174,7 @@ class Attachment(Acting):
 
     async def _follow(self, step: str) -> Stretch:
         await self._mirror.begin(step)
-        # Only while something else is done: a run that does nothing but wait for mail would be set aside.
+        # Only beside other work: a run that only waits for mail would be parked.
         passing = asyncio.ensure_future(self._pass_on())
         try:
             return await self._read_on()
@@ -287,7 +287,7 @@ class Attachment(Acting):
                 if told.get("final") is False or told.get("reply_expected") is True:
                     if (self._ctx.delegator or ORCHESTRATOR) != ORCHESTRATOR:
                         return "say"
-                    # Nobody is there who could answer, but the user may.
+                    # No participant there could answer, but the user may.
                     return "ask" if told.get("reply_expected") is True else "show"
                 if self._ours:
                     self._result = wire.write(message) if told.get("final") is True else self._result

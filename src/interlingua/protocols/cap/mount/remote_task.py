@@ -57,7 +57,7 @@ class Way(Protocol):
     again: bool  # whether the task can be found again from another process
     noise: tuple[int, str]  # lines that were no messages: how many, and the first
     cursor: str | None  # the last update that was given
-    begun: asyncio.Event  # the task is there: what is said in it arrives
+    begun: asyncio.Event  # the task is there: messages to it arrive
 
     async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None:
         """Begins the task, or takes it up: where it can be found again, together with the first read of it."""
@@ -177,7 +177,7 @@ class Address:
             answers = not ("question" in told and told["question"] is None)
             if not answers or error.status not in (404, 409):
                 raise
-            # It was answered already, here before a crash or by somebody else.
+            # It was answered already, by this run before a crash or by another client.
             log.info("%s took no message: %s", self.name, error.message)
             return error
 
@@ -277,7 +277,7 @@ class Address:
                 if self._opening is None:
                     return
             self._opening = None
-        self.begun.set()  # what is read on from somewhere has begun before
+        self.begun.set()  # a task that is read on from a cursor has begun before
         headers = {"accept": "text/event-stream", **({"last-event-id": self.cursor} if self.cursor else {})}
         async with self._http.stream("GET", f"{self._path}/events", headers=headers) as response:
             if not response.is_success:
@@ -337,7 +337,7 @@ class Address:
         return None
 
     def settled(self, question: str) -> None:
-        pass  # whoever wants to know reads ahead
+        pass  # `moved_on` reads ahead
 
     async def close(self) -> None:
         if self._stream is not None:

@@ -78,7 +78,7 @@ class ProgramMount:
         handler.__name__ = name
         handler.__doc__ = card.description
         made: Agent[..., Any] = Agent(card, handler, shape="async", ctx_param="ctx", retries=3, parkable=False)
-        made.check_output = Validator(ANY_OBJECT, what="output")  # what it gives is what counts
+        made.check_output = Validator(ANY_OBJECT, what="output")  # any output is accepted as it is
         made.try_out = self.try_out
         return made
 

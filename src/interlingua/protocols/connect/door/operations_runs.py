@@ -49,13 +49,13 @@ _MANY = 100_000
 class Watch:
     """A connection to a run with on_disconnect=cancel."""
 
-    answered = False  # it was told what there is to tell: how the run stands, or that the time it gave is over
+    answered = False  # it got its answer: how the run stands, or that its time is over
 
 
 class Runs(Agents, Threads):
     _watchers: dict[str, int]  # connections that a run with on_disconnect=cancel still has
-    stopping: bool  # the server is about to cut off whoever is still there
-    listeners: set[asyncio.Timeout]  # of whoever waits for nothing but that a question is asked no more
+    stopping: bool  # the server is about to cut off all that are still connected
+    listeners: set[asyncio.Timeout]  # of callers that wait only for a question to close
     _left: dict[str, tuple[float, int]]  # runs whose last one dropped: until when it may come back, and since when
 
     # -- making runs --------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class Runs(Agents, Threads):
         key = header(request, b"idempotency-key")
         kept = None
         if keep:
-            # The same key finds the same thread, and nobody can guess its id and make it first.
+            # The same key finds the same thread, and no other caller can guess its id and create it first.
             kept = await self.engine.links.add("connect kept", f"{caller.id} {key}", new_id()) if key else new_id()
         asked = stated(body, card, config, caller, watched=watched)
         asked.thread = thread or kept
@@ -154,7 +154,7 @@ class Runs(Agents, Threads):
         made, _ = await self._submit(request, caller)
         told = self._told(made)
         if "idempotency-key" not in request.headers:
-            # A new run is pending, by the document, however quick its agent is; what it came to is asked for later.
+            # A new run is pending, by the document, however quick its agent is; its result is read later.
             told |= {"status": "pending", "updated_at": told["created_at"]}
         return json_response(told)
 

@@ -161,7 +161,7 @@ class Follower:
             kind = response.headers.get("content-type", "")
             if not response.is_success or "text/event-stream" not in kind:
                 if response.status_code not in TRANSIENT:
-                    self._streams = False  # workflow-srv answers 500 or 501 to what it lacks
+                    self._streams = False  # workflow-srv answers 500 or 501 to operations that it lacks
                 return None
             return await self._updates(response)
 

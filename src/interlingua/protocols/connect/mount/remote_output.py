@@ -21,7 +21,7 @@ _ACTIVITY = MessageSent | Thought | Plan | ToolCall | ArtifactAdded | Warned
 class Mirror:
     def __init__(self, mounted: MountedRun) -> None:
         self._mounted = mounted
-        self._place: str | None = None  # what is shown belongs to this step, and is not shown again once it is recorded
+        self._place: str | None = None  # the step of the output, which is not shown again once it is recorded
         self._there = Joiner()  # the output as the remote run has it
         self._here = Joiner()  # the output as it stands in our log
         self._level = True  # both are the same
@@ -38,7 +38,7 @@ class Mirror:
         not from the log."""
         self._here = Joiner(shown)
         if not fresh:
-            # Fragments go on from what was shown; a value that was not shown is told whole by the end.
+            # Fragments continue the shown output; a value that was not shown comes whole at the end.
             self._there = Joiner(shown)
 
     async def begin(self, step: str) -> None:

@@ -77,7 +77,7 @@ class Attachment:
         self._starting: asyncio.Task[Handle] | None = None
         self._given: dict[str, Any] = {}
         self._recording: asyncio.TimerHandle | None = None
-        self._posted = False  # it may be there, though nobody has said so
+        self._posted = False  # the run may exist, though the server has not confirmed it
         self._patience = Patience(remote.base)
 
     async def run(self, input_: dict[str, Any]) -> Any:
@@ -92,7 +92,7 @@ class Attachment:
             await self._cancel()  # there it would wait for ever
             raise
         except asyncio.CancelledError:
-            # Leaving for good takes the remote run along; a run that is only set aside is found again by its handle.
+            # Leaving for good cancels the remote run; a run that is only parked finds it again by its handle.
             if self._mounted.leaving_for_good:
                 await self._cancel()
             raise
@@ -141,7 +141,7 @@ class Attachment:
             except QuestionExpired as over:
                 if deadline is None and not isinstance(over, Gone):
                     raise
-                # Somebody answered there, or it expires there too: what comes of it is followed.
+                # Another client answered, or it expired there too: the run is followed on.
             else:
                 await ctx.step("resume", self._resume, follower, stretch.output, answer, number, key=f"resume-{number}")
             follower.answered(stretch.output)
@@ -154,7 +154,7 @@ class Attachment:
             await self._check_there(self._existing)
             return self._existing
         self._starting = asyncio.ensure_future(self._create(input_))
-        return await asyncio.shield(self._starting)  # cancelled now, its answer still tells what to cancel
+        return await asyncio.shield(self._starting)  # cancelled now, its answer still names the run to cancel
 
     async def _check_there(self, handle: Handle) -> None:
         while True:
@@ -231,7 +231,7 @@ class Attachment:
         if thread is not None and not remote.ours:
             with contextlib.suppress(Refused):  # where threads cannot be made ahead, the run makes it
                 json_of(await self._post("/threads", {"thread_id": thread, "if_exists": "do_nothing"}, again=True))
-        # With the key, a server of ours gives back the run of an attempt whose answer was lost.
+        # With the key, an Interlingua server returns the run of an attempt whose answer was lost.
         made = json_of(await self._post(self._runs, body, again=remote.ours, key=ctx.run_id, trace=trace))
         run = made.get("run_id") or made.get("id") if isinstance(made, dict) else None
         if not isinstance(run, str) or not run:
@@ -285,7 +285,7 @@ class Attachment:
                 if current is None or current.kind != "interrupt" or not same_interrupt(current.output, asked):
                     break
                 await self._mounted.passing_on(key)
-                body = encode(answer)  # by hand: what is handed over as JSON is left out where it is null
+                body = encode(answer)  # encoded here, because a null given as JSON is left out
                 response = await self.http.post(self._handle.path, content=body, headers=_JSON)
             except (httpx2.TransportError, Silent) as error:
                 await self._patience.spend(error)
@@ -311,7 +311,7 @@ class Attachment:
                 if self._handle is None and self._starting is not None:
                     await self._starting
                 elif self._handle is None and self._posted:
-                    await self._create(self._given)  # which tells what it is called, by its key
+                    await self._create(self._given)  # the answer names the run, by its key
                 if self._handle is not None:
                     await _post_cancel(self.http, self._handle)
 

@@ -101,7 +101,7 @@ class EditorConnection:
         """Returns the agents that this caller may run, in their given order."""
         return [a.card for a in self.engine.agents if scopes.may(self.caller, "run", a.card.key).allowed]
 
-    # -- what the connection calls ------------------------------------------------------------------------
+    # -- callbacks of the connection ----------------------------------------------------------------------
 
     async def called(self, call: Call) -> Any:
         if call.method == "initialize":
@@ -163,7 +163,7 @@ class EditorConnection:
             "session/delete": self._delete,
             "session/close": self._close,
             "session/set_config_option": self._set_config_option,
-            "session/prompt": self._steer,  # never called: it is told its request, too
+            "session/prompt": self._steer,  # never called: the handler gets its request, too
             "_session/steering": self._steer,
         }
         if self.dialect.number == 1:

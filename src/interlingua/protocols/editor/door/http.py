@@ -135,7 +135,7 @@ class HttpConnection:
             raise Refused(429, "too many answers wait to be read; read the event streams") from None
 
     async def stream(self, session: str | None, after: str | None) -> ASGIApp:
-        # A session that nobody has opened yet is no error: some clients listen first, and load then.
+        # A session that is not open yet is no error: some clients listen first, and load then.
         outbox = self.channel.add(session) if session is not None else self.channel.whole
         place, mark = self.channel.place(after)
         if session is not None:
@@ -239,7 +239,7 @@ class WebDoor:
             if request.method == "DELETE":
                 connection = self._find(request.headers, caller)
                 self.forget(connection)
-                await self.placed.drop(connection.id)  # nobody makes it anew
+                await self.placed.drop(connection.id)  # no replica creates it again
                 return Response(status_code=202)
             if request.method == "GET":
                 accepted = request.headers.get("accept", "").lower()
@@ -300,7 +300,7 @@ class WebDoor:
         if wanted is None:
             raise Refused(400, "the header Acp-Connection-Id is missing; initialize gives you one")
         found = self.connections.get(wanted)
-        if found is None or found.caller.id != caller.id:  # whose it is, is nobody else's business
+        if found is None or found.caller.id != caller.id:  # the owner of a connection stays secret
             raise Refused(404, "there is no such connection; begin with initialize")
         return found
 

@@ -78,7 +78,7 @@ class StreamsChannel:
         self._stray: set[str] = set()
         self._over: set[str] = set()  # sessions that were closed: their streams go when their readers do
         self._asked: dict[Id, tuple[str, str | None]] = {}  # the client's open requests: method and session
-        self._ours: dict[Id, str | None] = {}  # requests of ours: session
+        self._ours: dict[Id, str | None] = {}  # our own requests: session
         self._first: asyncio.Future[bytes] | None = None  # the answer to initialize goes into the answer to its POST
         self._first_id: Id | None = None
         self.too_much = asyncio.Event()
@@ -187,7 +187,7 @@ class StreamsChannel:
             self._over.discard(session)
             self.sessions.pop(session).discard()
 
-    # -- what the client sends ----------------------------------------------------------------------------
+    # -- messages of the client ---------------------------------------------------------------------------
 
     def expect(self, id_: Id) -> asyncio.Future[bytes]:
         self._first, self._first_id = asyncio.get_running_loop().create_future(), id_

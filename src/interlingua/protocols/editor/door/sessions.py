@@ -61,7 +61,7 @@ class Turn:
         self.finished: RunFinished | None = None
         self.spoken: Question | None = None  # asked as text: the next prompt is the answer
         self.rests = asyncio.Event()  # such a question is open, or the run is over: the prompt can be answered
-        self.left = False  # nobody follows it here any more
+        self.left = False  # this connection no longer follows it
         self.failure: Exception | None = None  # it could not be followed
         self.awaited = False  # a prompt is open that this turn answers
         self.asks: dict[str, asyncio.Task[None]] = {}
@@ -164,7 +164,7 @@ class Session:
         card = self.card
         scopes.require(connection.caller, "run", card.key)
         text = translate.prompt_text(parts)
-        self.engine.workspaces.attach(self.id, self.editor)  # of several clients, it is whoever prompts
+        self.engine.workspaces.attach(self.id, self.editor)  # of several clients, the one that prompts
         request = RunRequest(
             card.name,
             card.version,
@@ -210,7 +210,7 @@ class Session:
             self.say(f"{question.id}-again-{now()}", note)
             return "asked again"
         except (Conflict, NotFound):
-            return "too late"  # somebody else answered: this prompt is one of its own
+            return "too late"  # another client answered: this prompt begins a turn
         self._written(turn)
         return "goes on"
 
@@ -235,7 +235,7 @@ class Session:
             async for event in events:
                 turn.cursor = event.seq
                 updates = await fed(self.engine, turn.projection, event)
-                if mark is not None and len(updates) > 1:  # who has seen some of them has not seen the event
+                if mark is not None and len(updates) > 1:  # a client that has seen some of them has not seen the event
                     mark(self.id, turn.run, event.seq - 1)
                     for update in itertools.islice(updates, len(updates) - 1):
                         self.update(update)
@@ -294,7 +294,7 @@ class Session:
 
     def _asked(self, turn: Turn, question: Question) -> None:
         if question.answerer not in (None, self.connection.caller.id):
-            return  # somebody else must answer; here it only shows
+            return  # another caller must answer; here it only shows
         if translate.choices(question) is None and not self.connection.forms:
             self._speak(turn, question)
             return
@@ -326,7 +326,7 @@ class Session:
         except InterlinguaError as error:
             self.say(f"{question.id}-failed", f"The answer was not taken: {error.message}")
             await self.cancel_run(turn)
-        except Exception:  # nobody waits for this task: without a word, the turn would wait for ever
+        except Exception:  # this task is not awaited: unhandled, its error would let the turn wait for ever
             log.exception("question %s of run %s could not be asked", question.id, turn.run)
             self._speak(turn, question)
 

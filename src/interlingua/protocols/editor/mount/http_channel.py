@@ -161,7 +161,7 @@ class HttpChannel(Queues):
         try:
             answer = await self._client.post(self._url, content=frame, headers=self._headers(session, posts=True))
         except (httpx2.HTTPError, OSError) as error:
-            self._lost(told(error))  # nobody's answer: all that is open has lost its connection
+            self._lost(told(error))  # not one answer: all open requests have lost their connection
             return
         self._pulse.heard()
         if not answer.is_success:
@@ -228,7 +228,7 @@ class HttpChannel(Queues):
                 waits = iter(_AGAIN)
             wait = next(waits, None)
             if stream.session is not None and not stream.ready.is_set() and stream.last_id is None:
-                # Servers that know no such session (yet) send what there is over the connection's stream.
+                # Servers without such a session (yet) send its messages over the connection's stream.
                 stream.refused = True
                 break
             if stream.last_id is None or wait is None:
@@ -263,7 +263,7 @@ class HttpChannel(Queues):
         try:
             message = json_text.decode_as(frame, _message)
         except (ValueError, msgspec.ValidationError):
-            message = _Message()  # the connection counts and tells what it cannot read
+            message = _Message()  # the connection counts and reports unreadable messages
         if message.session is not None and message.session != on:
             self._open(message.session)
         about = message.session or on

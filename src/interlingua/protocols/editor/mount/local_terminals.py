@@ -58,7 +58,7 @@ class LocalTerminal:
             self._signal(number)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), _PATIENCE)
-        self._signal(signal.SIGKILL)  # what it has started
+        self._signal(signal.SIGKILL)  # and its children
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(OSError):

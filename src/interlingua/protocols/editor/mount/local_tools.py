@@ -128,7 +128,7 @@ class LocalWork:
         if editor is not None and editor.can_write:
             await editor.write(wanted.path, wanted.content)
             return
-        self._directory.resolve(wanted.path)  # what lies outside is refused before anybody is asked
+        self._directory.resolve(wanted.path)  # a path outside is refused before the question
         if self._policies.write == "ask" and "write" not in self._always:
             payload = {"path": wanted.path, "diff": await asyncio.to_thread(self._diff, wanted)}
             await self._allowed("write", f"Write {wanted.path}?", payload)

@@ -58,10 +58,10 @@ class Asking:
         self._within = within
         self._open: dict[str, _Open] = {}  # by key
         self._uses: dict[str, int] = {}
-        self.unheard: list[str] = []  # keys of what was asked, and whose answer the agent did not live to hear
+        self.unheard: list[str] = []  # keys of questions whose answer the agent did not live to hear
         self._withdrawn = set(mounted.withdrawn())  # of these: the same again is a new question
         self.asked_again = asyncio.Event()
-        self.silent = False  # the run is only set aside: what is asked stays open, there too
+        self.silent = False  # the run is only parked: its questions stay open, also at the agent
         self.agent_is_gone: Callable[[], bool] = lambda: False
         for key in mounted.asked():
             found = _KEY.fullmatch(key)

@@ -39,9 +39,9 @@ from .rpc_client import Peer, Place, Session
 from .sessions import Host
 from .updates_in import Incoming, as_update, counts_of
 
-_STEP = "turn"  # what all that is shown belongs to; it is never recorded, so that it can always be shown again
+_STEP = "turn"  # the step of all output; it is never recorded, so that it can always be shown again
 _SILENCES = 10  # times the silence that a turn has to end with: an agent that never stops talking ends no turn
-_OURS = "interlingua"  # in the `_meta` of an answer: what no other agent says
+_OURS = "interlingua"  # a member in the `_meta` of an answer that no other agent sends
 _STILL_BUSY = 30.0  # seconds for the turn before, which was cancelled and has not ended yet
 
 _STOPPED = {
@@ -65,9 +65,9 @@ class Turn:
     ) -> None:
         """`existing` is a session at an Interlingua server, whose newest turn to go on with instead of prompting."""
         self._existing = existing
-        self._before: list[dict[str, Any]] | None = None  # what is told again of the newest turn, while that comes
+        self._before: list[dict[str, Any]] | None = None  # the newest turn, while the agent repeats it
         self._host = host
-        self._agent = agent  # what the option of that name is set to, where the other side has several
+        self._agent = agent  # the value of the option `agent`, where the remote side has several
         self._ctx = ctx
         self._mounted = MountedRun(ctx)
         self._place = place_of(host, ctx)
@@ -77,7 +77,7 @@ class Turn:
         self._trace: Carrier = {}
         self._prompting: asyncio.Future[dict[str, Any]] | None = None
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._calls: dict[str, dict[str, Any]] = {}  # what is known of tool calls, for permissions that only name one
+        self._calls: dict[str, dict[str, Any]] = {}  # the facts about tool calls, for permissions that only name one
         self._notes: list[str] = []
         self._over = False
         self._ended_there = False
@@ -205,7 +205,7 @@ class Turn:
         thread = self._ctx.thread_id
         if thread is None:
             return await self._host.ready(self._place, self._agent)
-        known = self._host.session_of(self._kind, thread)  # what a store would tell is known, as long as it is open
+        known = self._host.session_of(self._kind, thread)  # saves a read of the store, as long as it is open
         if known is None:
             known = await self._mounted.engine.links.find(self._kind, thread)
         return self._host.open_session(known, self._place, self._agent) if known is not None else None
@@ -406,10 +406,10 @@ class Turn:
             session.servant.asker = None  # type: ignore[attr-defined]
         done = self._prompting is None or self._prompting.done()
         if self._ctx.thread_id is None and done and self._mounted.leaving != "hand_back":
-            self._host.spawn(session.close())  # nobody will come back to it
+            self._host.spawn(session.close())  # no later run uses it
             self._host.prepare(session.peer, self._place, self._agent)
 
-    # -- what the session says ----------------------------------------------------------------------------
+    # -- updates of the session ---------------------------------------------------------------------------
 
     @property
     def editor(self) -> Editor | None:

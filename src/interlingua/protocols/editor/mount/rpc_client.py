@@ -27,7 +27,7 @@ log = logging.getLogger("interlingua.editor")
 
 _EARLY = 1000  # updates that are kept for sessions which are not known yet
 _CLOSED = 100  # sessions that are remembered after they were closed, because their agents may still say something
-_LATE_KEEPS = 1000  # characters of what an agent says after its turn
+_LATE_KEEPS = 1000  # characters that are kept of an agent's text after its turn
 _SAYS = ("agent_message_chunk", "agent_message")
 
 __all__ = ["AuthenticationNeeded", "ConnectionLost", "Listener", "Peer", "Session", "Unsuitable"]
@@ -115,19 +115,19 @@ class Session:
         self.place = place
         self.servant = servant
         self.options: list[Option] = []
-        self.answers: str | None = None  # who does, as one of ours tells it when the session is opened
+        self.answers: str | None = None  # the agent that answers, as an Interlingua server reports it
         self.commands: list[dict[str, Any]] = []
         self.commands_known = asyncio.Event()
         self.title: str | None = None
-        self.named_after: str | None = None  # what our thread was called after it
+        self.named_after: str | None = None  # the name of our thread when the session was named after it
         self.listener: Listener | None = None
-        self.replaying = False  # it is being taken up again: what was said before is not told again
+        self.replaying = False  # it is being resumed: earlier updates are not shown again
         self.news = 0  # updates that came
         self._idle: asyncio.Future[dict[str, Any]] | None = None  # version 2: the end of the turn
         self._ran = False
         self.prompting: asyncio.Future[Any] | None = None
         self.run: str | None = None  # the last run that prompted
-        self._late = ""  # what the agent said after that run was over
+        self._late = ""  # the agent's text after the end of that run
 
     # -- asking -------------------------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class Session:
     def lost(self, error: ConnectionLost) -> None:
         if self._idle is not None and not self._idle.done():
             self._idle.set_exception(error)
-            self._idle.exception()  # whoever waits is told; nobody need be waiting
+            self._idle.exception()  # a waiting prompt gets the error; perhaps none waits
 
     async def close(self) -> None:
         """Tells the agent that this session is not needed any more."""
@@ -270,7 +270,7 @@ class Peer:
     def __init__(self, channel: Channel, servants: Any, *, trace: Trace | None = None) -> None:
         self.rpc = Connection(channel, self, trace=trace, is_piece=_is_piece)
         self.sessions: dict[str, Session] = {}
-        self.of_threads: dict[tuple[str, str], str] = {}  # sessions, by what links them to our threads
+        self.of_threads: dict[tuple[str, str], str] = {}  # sessions, by kind and thread
         self.version = 1
         self.able = Abilities()
         self.info: dict[str, Any] = {}
@@ -425,7 +425,7 @@ class Peer:
             if listener is None:
                 if call.method == "elicitation/create":
                     return {"action": "cancel"}
-                return {"outcome": {"outcome": "cancelled"}}  # nobody is there who could allow it
+                return {"outcome": {"outcome": "cancelled"}}  # no run is there that could allow it
             return await listener.asked(call)
         if call.method.startswith(("fs/", "terminal/")):
             if session is None:

@@ -170,7 +170,7 @@ class Host:
 
     async def _start(self) -> None:
         if self._keeper is not None:
-            await asyncio.wait([self._keeper])  # what is left of the one before is ended first
+            await asyncio.wait([self._keeper])  # the connection before it is ended first
         settings = self.settings
         try:
             link = await self.source.open()
@@ -232,7 +232,7 @@ class Host:
     def _too_idle(self) -> None:
         if self._keeper is not None:
             log.info("%s is ended: nobody has used it for %g s", self.source.name, self.settings.idle_timeout)
-            self._peer = None  # whoever comes now waits for its end, and starts it again
+            self._peer = None  # the next caller waits for its end, and starts it again
             self._keeper.cancel()
 
     async def close(self) -> None:

@@ -47,8 +47,8 @@ class Incoming:
         self._v2 = version >= 2
         self._place = place
         self._pieces: dict[str, list[str]] = {}  # the agent's messages, by id, in order
-        self._level = True  # what was streamed is what the messages say
-        self._last = ""  # the end of what was streamed
+        self._level = True  # the streamed text equals the messages
+        self._last = ""  # the end of the streamed text
         self._spoken_to = ""  # the message that is being told, where the agent gives no ids
         self._unnamed = 0
         self._thought = 0

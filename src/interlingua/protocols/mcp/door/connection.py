@@ -62,7 +62,7 @@ class McpDoor:
         self.states = RequestStates(engine)
         self.unasked = Unasked(engine)
         self.connections: set[McpConnection] = set()
-        self.stopping = False  # what is open ends, and no run because of that
+        self.stopping = False  # open streams end, but no run
         self._tasks: set[asyncio.Task[None]] = set()
         engine.agents.listeners.append(self._changed)
 
@@ -149,7 +149,7 @@ class McpConnection:
             params = {"level": "warning", "logger": agent, "data": message}
             self.rpc.notify("notifications/message", params, about=about)
 
-    # -- what the connection calls ------------------------------------------------------------------------
+    # -- callbacks of the connection ----------------------------------------------------------------------
 
     async def called(self, call: Call) -> Any:
         method = _METHODS.get(call.method)
@@ -175,7 +175,7 @@ class McpConnection:
         return wire.complete(result) if modern and isinstance(result, dict) else result
 
     def noticed(self, notice: Notice) -> None:
-        return None  # `initialized` needs nothing of us, and what we do not know is ignored
+        return None  # `initialized` needs no action, and unknown notifications are ignored
 
     def failure(self, error: Exception) -> RpcError:
         if isinstance(error, InterlinguaError):
@@ -359,7 +359,7 @@ class McpConnection:
         self.runs[call.id] = running.run
         self.began(call.id, running.run)
 
-    # -- questions of the revision without requests of ours ---------------------------------------------------
+    # -- questions of the revision in which the server sends no requests --------------------------------------
 
     async def _input_required(self, call: Call, wanted: InputWanted, problem: str = "") -> dict[str, Any]:
         """Returns the result that asks a question. The client repeats the request with the answer, to any process that

@@ -136,7 +136,7 @@ class WebDoor:
             if request.method == "DELETE":
                 session = self._session(headers, caller)
                 self.forget(session)
-                await self.placed.drop(session.id)  # nobody makes it anew
+                await self.placed.drop(session.id)  # no replica creates it again
                 return Response(status_code=204)
             _check_stream(headers)
             return self._session(headers, caller).listen(headers.get("last-event-id"))
@@ -210,7 +210,7 @@ class WebDoor:
         if wanted is None:
             raise Refused(400, "the header Mcp-Session-Id is missing; initialize gives you one")
         found = self.sessions.get(wanted)
-        if not isinstance(found, Session) or not _same(found.caller, caller):  # whose it is, is nobody else's business
+        if not isinstance(found, Session) or not _same(found.caller, caller):  # the owner of a session stays secret
             raise Refused(404, "there is no such session; begin with initialize")
         return found
 

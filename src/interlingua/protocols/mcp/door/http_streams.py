@@ -74,7 +74,7 @@ _CHANGED = (
 )
 """Whoever has not read one yet learns nothing from a second, and many clients never read any."""
 
-_REQUEST = b'{"jsonrpc":"2.0","id":'  # how a request of ours begins; a notification has no id
+_REQUEST = b'{"jsonrpc":"2.0","id":'  # how our own requests begin; a notification has no id
 
 
 class Exchange:
@@ -86,7 +86,7 @@ class Exchange:
         self.answer: bytes | None = None  # where it is all that was sent
         self.streams = False
         self.over = False
-        self.ours: set[Id] = set()  # requests of ours that were sent here
+        self.ours: set[Id] = set()  # our own requests that were sent here
         self.asked: list[dict[str, Any]] = []  # the requests, where it is a stream
         self.mark = ""  # how far the run's log was told here
         self.noted = False  # in the store, for the day when this process is dead
@@ -169,7 +169,7 @@ class PostsChannel:
         """`times` counts the processes that had the session before this one. It is part of stream names, so that a
         process knows its own."""
         self.settings = settings
-        self.let_go: Callable[[Exchange], None] = lambda exchange: None  # told of what is no longer kept
+        self.let_go: Callable[[Exchange], None] = lambda exchange: None  # called for an exchange that is no longer kept
         self.too_much = asyncio.Event()
         self.closed = False
         self._held = Held()

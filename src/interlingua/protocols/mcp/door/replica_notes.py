@@ -88,7 +88,7 @@ class Notes:
         mcp.met(client.params)
         mcp.level = client.level
         mcp.rpc.rpc.count_from(self._times * 1_000_000)
-        # Nobody told the client of changes between the two processes, and it may come back without an event's id.
+        # The client missed changes between the two processes, and it may come back without an event's id.
         self._session.channel.catch_up()
         for document in await self._documents.search(STREAMS, topic=self._key, limit=10_000):
             self._lost[document.state] = msgspec.json.decode(document.body, type=list[Waiting])

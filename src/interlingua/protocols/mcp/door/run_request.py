@@ -72,7 +72,7 @@ class Running:
         self._joins = True  # deltas still lead to the output
         told, after = connection.again.pop(call, (0, 0))
         if after is None:
-            self._joins = False  # which deltas arrived is not known: the result is what counts
+            self._joins = False  # it is not known which deltas arrived: the result counts
         self._after = after or 0  # the event up to which another process has told
         self._told = told  # progress notifications of a tool
         self._text: list[str] = []  # of a tool, so far
@@ -107,7 +107,7 @@ class Running:
         submitting = asyncio.ensure_future(self.engine.runs.submit(request, watch=True))
         try:
             self.run = (await asyncio.shield(submitting)).id
-        except asyncio.CancelledError:  # taken back while it is written down: it would run for nobody
+        except asyncio.CancelledError:  # cancelled while it is submitted: its result would be lost
             submitting.add_done_callback(self._cancel_late)
             raise
 
@@ -222,7 +222,7 @@ class Running:
             for event in page:
                 body = event.body
                 if event.seq > self._after or isinstance(body, RunFinished):
-                    self._joins = self._joins and event.seq > self._after  # its last delta is told with the end
+                    self._joins = self._joins and event.seq > self._after  # its last delta is sent with the end
                     return cursor
                 cursor = event.seq
                 self.given.feed(event)
@@ -254,7 +254,7 @@ class Running:
         if isinstance(body, OutputDelta):
             self._delta(body.delta)
         elif isinstance(body, RunRestarted):
-            self._joins = False  # what was sent cannot be taken back; the result is what counts
+            self._joins = False  # sent deltas cannot be taken back; the result counts
         elif isinstance(body, QuestionAsked):
             self._ask(body.question)
         elif isinstance(body, QuestionAnswered | QuestionWithdrawn):
@@ -268,7 +268,7 @@ class Running:
                 if not self.tool and self.wants and self._has_messages:  # deltas have no place for it
                     self._progress(body.message)
             if self.tool and self.wants and (line := translate.activity(body)) is not None:
-                self._tell_text()  # what came before it
+                self._tell_text()  # the text before it
                 self._progress(line)
 
     # -- progress -----------------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ class Running:
 
     async def _ask_client(self, question: Question) -> None:
         if (await self.engine.questions.get(question.id)).state != "open":
-            return  # a run that is joined again tells what was asked before
+            return  # a run that is joined again repeats earlier questions
         if not self._can_ask:
             if self._mark is not None:
                 await self.connection.door.unasked.note(self.card, self._mark, self.run)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("interlingua.mcp")
 
-# The revision without sessions says by the status, too, what is wrong: those on the way do not read bodies.
+# The revision without sessions also reports the error by the status, because proxies do not read bodies.
 _STATUS = {
     PARSE_ERROR: 400,
     INVALID_REQUEST: 400,
@@ -91,13 +91,13 @@ class Session:
         rings too early."""
         self._idle = None
         if self.idle_since is None:
-            return  # whoever leaves next sets it again
+            return  # the next client that leaves sets it again
         loop = asyncio.get_running_loop()
         left = self.idle_since + self.settings.idle - loop.time()
         if left > 0:
             self._idle = loop.call_later(left, self._rings)
         else:
-            # To go without a word is not to cancel: what runs may wait for an answer from anywhere, for a month.
+            # A silent client has not cancelled: its runs may wait for an answer from anywhere, for a month.
             self._door.forget(self, runs_go_on=True)
 
     @property

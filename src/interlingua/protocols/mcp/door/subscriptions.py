@@ -50,7 +50,7 @@ class Listening:
         assert task is not None
         self._news[news] = task
         try:
-            # What is listened for is said before anything else; kinds that never change here are left out.
+            # The honoured kinds are sent first; kinds that never change here are left out.
             acknowledged = {"notifications": honoured, "_meta": meta}
             rpc.notify("notifications/subscriptions/acknowledged", acknowledged, about=call.id)
             while not self._door.stopping:

@@ -124,7 +124,7 @@ class Host:
 
     async def _start(self) -> None:
         if self._keeper is not None:
-            await asyncio.wait([self._keeper])  # what is left of the one before is ended first
+            await asyncio.wait([self._keeper])  # the connection before it is ended first
         link = await self.source.open()
         peer = Peer(link.channel, self.source.name)
         self._link, self._noise_told = link, False
@@ -183,7 +183,7 @@ class Host:
     def _too_idle(self) -> None:
         if self._keeper is not None:
             log.info("%s is let go: nobody has used it for %g s", self.source.name, self.settings.idle_timeout)
-            self._peer = None  # whoever comes now waits for its end, and starts it again
+            self._peer = None  # the next caller waits for its end, and starts it again
             self._keeper.cancel()
 
     async def close(self) -> None:

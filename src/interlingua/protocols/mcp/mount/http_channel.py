@@ -58,7 +58,7 @@ class HttpChannel(Queues):
         self._posts: str | None = None  # the older pair: where messages go
         self._session: str | None = None
         self._version: str | None = None
-        self.keeps_session = False  # somebody will come back for what runs in it
+        self.keeps_session = False  # a later connection will find its run there
         self.about: dict[Id, Any] = {}  # requests of the server: the progress token of the run that they belong to
         self._exchanges: dict[Id, Exchange] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -133,7 +133,7 @@ class HttpChannel(Queues):
         log.info("%s did not take a message: %s", self._name, told(error))
 
     async def _deliver(self, frame: bytes, message: Message) -> None:
-        if message.method == "notifications/initialized":  # what comes after it depends on it
+        if message.method == "notifications/initialized":  # later messages depend on it
             await self._tell(frame, message)
             return
         if message.method is None or message.id is None:
@@ -145,7 +145,7 @@ class HttpChannel(Queues):
             self._begin(frame, message)
             return
         exchange = self._exchanges[message.id] = Exchange(message.id, message.member("_meta", "progressToken"))
-        if message.method in _OPENING:  # what comes after it depends on the answer
+        if message.method in _OPENING:  # later messages depend on the answer
             await self._first(frame, message, exchange)
         else:
             await self._post(frame, message, exchange)
@@ -244,7 +244,7 @@ class HttpChannel(Queues):
                     exchange.task.cancel()  # there, to leave is to cancel
                 return
             if exchange is not None:
-                with contextlib.suppress(TimeoutError):  # it must not come before what it cancels
+                with contextlib.suppress(TimeoutError):  # it must not come before the request that it cancels
                     await asyncio.wait_for(exchange.sent.wait(), _SENT_WITHIN)
         url = self._posts or self._url
         try:
@@ -254,7 +254,7 @@ class HttpChannel(Queues):
         except (httpx2.HTTPError, OSError, ValueError) as error:
             self._not_taken(error)
         if exchange is not None and exchange.task is not None:
-            exchange.task.cancel()  # nobody hears the answer any more, and many servers send none
+            exchange.task.cancel()  # the answer is not read any more, and many servers send none
         if message.method == "notifications/initialized" and self._posts is None:
             self._spawn(self._listen())
 

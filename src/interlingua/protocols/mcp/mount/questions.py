@@ -21,7 +21,7 @@ from ....model.question_forms import Choices, matching_choices, matching_form, p
 from ....model.run import Option
 from .. import wire
 
-_THEIRS_TO_SAY = 10.0  # seconds that a server has to take back what it need not ask any more
+_THEIRS_TO_SAY = 10.0  # seconds for a server to withdraw a question that has expired
 
 
 class Settled(Exception):
@@ -34,10 +34,10 @@ class Asking:
     def __init__(self, mounted: MountedRun, within: float) -> None:
         self._mounted = mounted
         self._within = within
-        self._open: dict[str, tuple[Any, asyncio.Task[Any]]] = {}  # key → what was asked, and the wait for its answer
+        self._open: dict[str, tuple[Any, asyncio.Task[Any]]] = {}  # key → the question, and the wait for its answer
         self._uses: dict[str, int] = {}
-        self.silent = False  # the run is only set aside: what is asked stays open, there too
-        self.taken_back = False  # the request that it belongs to: the server takes back with it what it asked
+        self.silent = False  # the run is only parked: its questions stay open, also at the server
+        self.taken_back = False  # its request was cancelled: the server withdraws its questions with it
         self.server_is_gone: Callable[[], bool] = lambda: False
 
     def met_again(self) -> None:
@@ -75,7 +75,7 @@ class Asking:
             return {"action": "accept", "content": answer if laid is None else laid.content(answer)}
         except QuestionExpired:
             if until is not None and until <= now():
-                await asyncio.sleep(_THEIRS_TO_SAY)  # it expires there too, and that is no decision of ours
+                await asyncio.sleep(_THEIRS_TO_SAY)  # it expires there too, and the server decides
             return {"action": "decline"}
         except Settled:
             return {"action": "cancel"}

@@ -29,7 +29,7 @@ class Mirror:
         self._deltas = 0
         self._joins = True
         self._warnings: set[str] = set()  # that were shown
-        self._gave = False  # what came beside the output was shown
+        self._gave = False  # files and data beside the output were shown
 
     async def begin_again(self) -> None:
         """Shows the output from before again, unchanged, when the run is resumed."""

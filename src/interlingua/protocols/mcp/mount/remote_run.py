@@ -192,7 +192,7 @@ class Attachment:
         return told if isinstance(told, dict) else {}
 
     def _params(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
-        self._token = f"il-{uuid.uuid4().hex}"  # a new one each time: what comes for an old one is too late
+        self._token = f"il-{uuid.uuid4().hex}"  # a new one each time: messages for an old one are too late
         meta: dict[str, Any] = {"progressToken": self._token, **self._trace}
         if self._existing is not None:
             meta[wire.META_RUN] = self._existing
@@ -265,7 +265,7 @@ class Attachment:
                 peer.keep_session()
         await self._asking.settle()
 
-    # -- what the server says -----------------------------------------------------------------------------
+    # -- messages of the server ---------------------------------------------------------------------------
 
     async def told(self, delta: Any) -> None:
         await self._shown(self._mirror.take, delta)
@@ -310,7 +310,7 @@ async def cancel_left(host: Host, name: str, left: LeftRun, existing: str | None
     again."""
     handle = left.recorded("start")
     if not isinstance(handle, dict) or not handle.get("again"):
-        return  # a process of ours ended with us, and others cannot be told
+        return  # a process of ours ended with this one, and foreign servers cannot find the run
     try:
         async with asyncio.timeout(_CANCEL_WITHIN):
             with host.using():
@@ -349,7 +349,7 @@ async def named(peer: Peer, name: str, config: Any) -> AsyncIterator[str]:
         yield called
     finally:
         destroying = asyncio.ensure_future(peer.request("agents/destroy", {"name": called}))
-        destroying.add_done_callback(_noticed)  # where the server cannot destroy, nobody can
+        destroying.add_done_callback(_noticed)  # a server that cannot destroy it keeps it
         await asyncio.wait({destroying}, timeout=_CANCEL_WITHIN)
 
 
@@ -357,7 +357,7 @@ def failure(error: RpcError) -> RunError:
     """Returns the error in a refusal. Its code means nothing: the published servers answer 0 to everything. An
     Interlingua server adds code, transient and details."""
     ours = our_failure(error.message, error.data)
-    question = error.code in (translate.QUESTION_OPEN, wire.MISSING_CAPABILITY)  # it is told in the data
+    question = error.code in (translate.QUESTION_OPEN, wire.MISSING_CAPABILITY)  # its data has the question
     if ours is not None and not question:
         return ours
     told = error.data if isinstance(error.data, dict) else {}

@@ -29,7 +29,7 @@ NO_SERVER = "unsuitable_server"
 _OFFERS: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 _MAX_PAGES = 1000
 _PROGRESS = "notifications/agents/run/progress"
-_RESULT = {"jsonrpc", "id", "result"}  # what a message with a result has
+_RESULT = {"jsonrpc", "id", "result"}  # the members of a message with a result
 
 
 class Unsuitable(Unavailable):
@@ -69,7 +69,7 @@ class Peer:
         self.changed = True  # they must be listed (again)
         self.forgotten = False  # the server has ended our session
         self.listeners: dict[str, Listener] = {}  # by the progress token of their run
-        self.note: str | None = None  # what whoever runs something shall be warned of
+        self.note: str | None = None  # a warning for the next run
 
     @property
     def ours(self) -> bool:
@@ -193,7 +193,7 @@ class Peer:
 
     async def _list(self) -> dict[str, dict[str, Any]]:
         self.agents = None  # whatever goes wrong, they are listed anew
-        self.changed = False  # what is told from here on may be newer than what is listed
+        self.changed = False  # a change from here on may be newer than the list
         return await self._pages("agents/list", "agents")
 
     async def _list_templates(self) -> dict[str, dict[str, Any]]:
@@ -230,9 +230,9 @@ class Peer:
         token = params.get("progressToken")
         listener = self.listeners.get(token) if isinstance(token, str) else None
         if notice.method == _PROGRESS:
-            # One that comes after the result, or for nobody, is nothing.
+            # A delta after the result, or of an unknown run, is ignored.
             return listener.told(params.get("delta")) if listener is not None else None
-        if notice.method == "notifications/progress":  # the text of ours is a warning of the run
+        if notice.method == "notifications/progress":  # its text is a warning of the run, from an Interlingua server
             message = params.get("message")
             return listener.warned(message) if listener is not None and self.ours and isinstance(message, str) else None
         if notice.method == "notifications/agents/list_changed":
@@ -272,7 +272,7 @@ class Peer:
 
 def _noticed(answer: asyncio.Future[Any]) -> None:
     if not answer.cancelled():
-        answer.exception()  # who asked may be gone by then
+        answer.exception()  # the caller may be gone by then
 
 
 def _older(refusal: RpcError) -> str | None:

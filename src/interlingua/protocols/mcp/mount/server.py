@@ -127,5 +127,5 @@ class Mount:
         else:
             made.no_attach = "MCP has no request that finds a run of another connection; servers of Interlingua add one"
         made.let_go, made.watch = self.close, self.watch
-        made.check_output = Validator(ANY_OBJECT, what="output")  # the result is what counts; a misfit is a warning
+        made.check_output = Validator(ANY_OBJECT, what="output")  # the result counts as it is; a misfit is a warning
         return made

@@ -47,7 +47,7 @@ from .http_tasks import Following
 log = logging.getLogger("interlingua.peer")
 
 _AGAIN = frozenset({425, 429, 502, 503, 504})
-_BROKEN_TRIES = 3  # of what is answered with 500
+_BROKEN_TRIES = 3  # tries of a request that is answered with 500
 _CLOSING = 2.0
 _ANSWER = 30.0
 _REPLY_WITHIN = 25.0  # seconds that the remote is asked to wait for a reply, each time
@@ -134,7 +134,7 @@ async def _find(client: httpx2.AsyncClient, link: Link) -> tuple[str, dict[str, 
 
 
 class HttpChannel(Queues):
-    replays = True  # a task that is delegated again is told from its beginning
+    replays = True  # a task that is delegated again is shown from its beginning
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class HttpChannel(Queues):
         self.client = client
         self.card = card
         self.ours = cards.has(card, "task_delegation")
-        self.remote = str(card["name"])  # who all frames come from
+        self.remote = str(card["name"])  # the sender of all frames
         self.name = name
         self.outage = outage
         self.max_bytes = max_bytes
@@ -164,7 +164,7 @@ class HttpChannel(Queues):
         self.take(frames.agent_card(card))
         self._memory = memory
         self._writing = self.spawn(self._write())
-        if memory.place is not None:  # there may be replies to what was sent earlier
+        if memory.place is not None:  # there may be replies to earlier messages
             self._streaming = self.spawn(self._follow_stream())
         self.spawn(self._pulse())
 
@@ -202,7 +202,7 @@ class HttpChannel(Queues):
     async def drain(self) -> None:
         if cards.has(self.card, "delivery_ack"):
             await self._room.wait()
-        else:  # what was written counts as delivered there, so it has to be
+        else:  # written frames count as delivered there, so they have to be
             await self._empty.wait()
 
     async def close(self) -> None:
@@ -267,7 +267,7 @@ class HttpChannel(Queues):
         async for data in self._outgoing():
             frame = frames.decode(data)
             handler = _HANDLERS.get(frame.get("type", ""))
-            if handler is not None:  # what has no place in HTTP (cards, confirmations) is not sent
+            if handler is not None:  # frames without a place in HTTP (cards, confirmations) are not sent
                 await handler(self, frame)
 
     def _settle(self, frame: Frame, status: int, told: dict[str, Any]) -> bool:
@@ -293,7 +293,7 @@ class HttpChannel(Queues):
         if follower is not None and follower.state == "input_required" and not self.ours:
             self._settle(frame, *await self.call("POST", f"{task_path(follower.id)}:continue", body))
             return
-        # A node of ours knows a message again by its id, also on a task: an answer that is sent twice counts once.
+        # An Interlingua node recognizes a message by its id, also on a task: a repeated answer counts once.
         if follower is None:
             await self._listen()
         self._settle(frame, *await self.call("POST", "/message:send", body, trace=trace))
@@ -347,7 +347,7 @@ class HttpChannel(Queues):
         if status >= 300:
             self._fail(frame, code_in(status, told), error_in(told))
             return
-        # It is confirmed when it has ended: who sends it again after this channel is lost gets all of it again.
+        # It is confirmed when it has ended: a sender that repeats it after this channel is lost gets all of it again.
         again = frame.get("again") is True
         follower = self.following[task] = Following(self, task, frame.get("message_id"), again=again)
         self.spawn(follower.run())
@@ -373,7 +373,7 @@ class HttpChannel(Queues):
         status = await opened
         if status == 200:
             return None
-        # It was refused, or nobody knows: asked the other way, which is patient, and finds what was made.
+        # It was refused, or the result is unknown: the patient way asks again, and finds a task that was created.
         return await self.call("POST", "/tasks", body, trace=trace)
 
     def _fail(self, frame: Frame, code: str, why: str, *, transient: bool = False) -> None:
@@ -385,7 +385,7 @@ class HttpChannel(Queues):
     async def _cancel(self, frame: Frame) -> None:
         task = frame.get("task_id")
         status, told = await self.call("POST", f"{task_path(str(task))}:cancel", {})
-        # One that has ended cannot be cancelled, and how it ended is told by its stream.
+        # A task that has ended cannot be cancelled, and its stream shows how it ended.
         self._settle(frame, 200 if status in (400, 409) else status, told)
 
     async def _updated(self, frame: Frame) -> None:
@@ -409,7 +409,7 @@ class HttpChannel(Queues):
                 self.heard()
                 self.take(frames.pong(self.remote, str(frame.get("nonce"))))
 
-    # -- what the remote says by itself -------------------------------------------------------------------
+    # -- the remote's own messages ------------------------------------------------------------------------
 
     async def _listen(self) -> None:
         """Opens the stream for replies before a message is sent."""

@@ -44,7 +44,7 @@ class Following:
         self._last: dict[str, Any] | None = None  # the newest state, as it was told
         self._said_at = 0.0
         self._new: tuple[dict[str, Any], Carrier | None, asyncio.Future[int]] | None = None
-        self._whole = False  # the stream tells in the end what came of the task
+        self._whole = False  # the stream ends with the whole task
 
     async def run(self) -> None:
         """Follows the task until it has ended, over any number of connections."""
@@ -141,7 +141,7 @@ class Following:
             return await self._look()  # it may have been the last
         seq = told.get("seq")
         if told.get("type") == "ready" and type(seq) is int and seq < self._seq:
-            self._seq = seq  # a power cut has taken the last of what was told, and the count goes on before it
+            self._seq = seq  # a power cut has taken the last events, and the count goes on before them
         if told.get("task_id") != self.id or (type(seq) is int and seq <= self._seq):
             return False
         self._said()
@@ -165,7 +165,7 @@ class Following:
                     if _is_activity(told["parts"]):
                         frame = frames.updated(channel.remote, self.id, self.state)
                         self._channel.take({**frame, "activity": told["parts"]})
-                    elif not _is_question(told["parts"]):  # which is told with the state
+                    elif not _is_question(told["parts"]):  # a question comes with the state
                         self._channel.take(message_of(channel.remote, told))
         await channel.room()
         return False

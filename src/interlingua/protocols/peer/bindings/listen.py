@@ -232,7 +232,7 @@ class _ServedWebSocket(WebSocket):
         [request] = requests
         headers = {name.lower(): value for name, value in request.headers.raw_items()}
         response = protocol.accept(request)
-        if "origin" in headers:  # a browser: whoever is none sends no such thing, and needs no such check
+        if "origin" in headers:  # only a browser sends it, and needs this check
             try:
                 self._policy.check(headers)
             except InterlinguaError as error:

@@ -29,7 +29,7 @@ except ImportError:  # built without its extension
 
 log = logging.getLogger("interlingua.peer")
 
-# What websockets logs has the link's token in it.
+# The logs of websockets contain the link's token.
 quiet = logging.getLogger("interlingua.peer.websockets")
 quiet.disabled = True
 
@@ -38,7 +38,7 @@ _AT_ONCE = 32 * 1024  # bytes that are written before the turn of the loop is ov
 _HIGH, _LOW = 1024 * 1024, 256 * 1024  # bytes not yet taken at which one side waits, and at which it goes on
 _MANY = 8192  # frames not yet taken at which we stop reading
 _MOST = 64 * 1024 * 1024  # bytes unsent at which a peer that does not read is left
-_CLOSING = 2.0  # seconds for a peer to take what is queued at the end
+_CLOSING = 2.0  # seconds for a peer to take the queued bytes at the end
 _HEAD = 16 * 1024  # bytes of a handshake
 
 _DATA = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
@@ -240,7 +240,7 @@ class LineSocket(Wire):
 
     def _say_goodbye(self, code: int, reason: str) -> None:
         if self._transport is not None:
-            self._transport.close()  # after what is written
+            self._transport.close()  # after the written bytes
 
 
 class WebSocket(Wire):
@@ -256,7 +256,7 @@ class WebSocket(Wire):
     ) -> None:
         super().__init__(max_bytes)
         self.protocol = protocol
-        self._masked = isinstance(protocol, ServerProtocol)  # what comes is masked, or else what goes
+        self._masked = isinstance(protocol, ServerProtocol)  # incoming frames are masked, or else outgoing ones
         self._open = False
         self._deaf = False  # whatever comes now is nothing any more
         self._rest = bytearray()  # of a frame that is not complete
@@ -373,12 +373,12 @@ class WebSocket(Wire):
         pieces = self.protocol.data_to_send()
         if not pieces:
             return
-        self._flush()  # what was sent before comes before
+        self._flush()  # earlier frames go first
         self._write(b"".join(pieces))
         if self.protocol.close_sent is not None or self.protocol.eof_sent:
             self._closed = True
         if self.protocol.eof_sent and self._transport is not None:
-            self._transport.close()  # after what is written
+            self._transport.close()  # after the written bytes
 
     # -- writing ------------------------------------------------------------------------------------------
 

@@ -65,9 +65,9 @@ class Way(msgspec.Struct):
     method: str
     path: str
     handler: Handler
-    action: scopes.Action | None = "read"  # what a caller of the door must be allowed; None: nothing
+    action: scopes.Action | None = "read"  # the permission that a caller of the door needs; None: none
     owner: bool = False  # of the control API alone
-    open: bool = False  # also for whoever does not say who it is
+    open: bool = False  # also for callers without credentials
 
 
 class Api(Messages, Tasks, PeerOperations, CardOperations):

@@ -98,7 +98,7 @@ class Streams:
         feed = self.feed(surface, task)
         head = await feed.head()
         beginning = head if task is None else 0
-        after = beginning if since is None else min(since, head)  # nobody has read what is yet to come
+        after = beginning if since is None else min(since, head)  # a cursor cannot lie in the future
         return kind(self, feed, after, surface, task)
 
     async def task_now(self, task: Task) -> Task:

@@ -166,7 +166,7 @@ class Messages(Operations):
     def _timeout(self, request: Request) -> float:
         return seconds(request.query_params.get("timeout"), "timeout", 30.0)
 
-    # -- what was said before -----------------------------------------------------------------------------
+    # -- earlier messages ---------------------------------------------------------------------------------
 
     async def messages(self, request: Request, surface: Surface) -> ASGIApp:
         peer = request.query_params.get("peer_id")

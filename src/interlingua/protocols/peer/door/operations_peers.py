@@ -151,7 +151,7 @@ class PeerOperations(Operations):
 
     async def discover(self, request: Request, surface: Surface) -> ASGIApp:
         if self.node.discovery is None:
-            await self.node.discover()  # the owner wants to know who is there: from now on it listens
+            await self.node.discover()  # the owner asks for peers nearby: from now on it listens
         discovery = self.node.discovery
         found = discovery.peers() if discovery is not None else []
         near = [

@@ -33,7 +33,7 @@ class Tasks(Operations):
         before = await self.streams.feed(surface).head() if streams else 0
         task, new = await self.node.tasking.create(body, surface, trace(request))
         if streams and task.kind == "run":
-            # Whoever wants to hear of the task need not ask twice, and is told at the end what came of it.
+            # A client that follows the task need not ask twice, and gets its result at the end.
             return await self.streams.listener(WholeStream, surface, before if new else None, task)
         view = task.view()
         return json_response({"ok": True, "task": view, **view}, 201 if new else 200)

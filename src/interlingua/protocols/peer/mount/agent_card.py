@@ -33,8 +33,8 @@ _TEXT_OUT: Schema = {
 
 class Described(msgspec.Struct):
     card: AgentCard  # that stands for it here
-    skill: str | None = None  # what the remote calls it; None: whoever answers there
-    names: set[str] = msgspec.field(default_factory=set)  # what a target can call it
+    skill: str | None = None  # the remote name of the skill; None: the node's default agent
+    names: set[str] = msgspec.field(default_factory=set)  # the names that a target can use
     structured: bool = False
 
 
@@ -99,7 +99,7 @@ def _plain(name: Any, unwanted: str) -> str:
     return re.sub(unwanted, "-", name).strip("-._+") if isinstance(name, str) else ""
 
 
-# -- what is sent, and what comes back ------------------------------------------------------------------------
+# -- input and output -----------------------------------------------------------------------------------------
 
 
 def input_parts(agent: Described, input_: dict[str, Any], along: list[dict[str, Any]]) -> list[dict[str, Any]]:

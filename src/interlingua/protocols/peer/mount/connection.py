@@ -27,7 +27,7 @@ from .credentials import MountSettings, check_card, dial_link, our_card, read_fr
 
 log = logging.getLogger("interlingua.peer")
 
-_FULL = 2000  # frames that wait for a run; of what passes by, no more are kept
+_FULL = 2000  # frames that wait for a run; no more transient ones are kept
 
 Frame = dict[str, Any]
 
@@ -61,7 +61,7 @@ class Connection:
     def __init__(self, channel: Channel, trust: Trust, where: str) -> None:
         self.channel = channel
         self.card: dict[str, Any] = {}
-        self.token: str | None = None  # what we are known by on it
+        self.token: str | None = None  # our identity on it
         self.fresh_token: str | None = None
         self.over = False
         self.began = time.monotonic()
@@ -110,12 +110,10 @@ class Remote:
         self.link = link
         self.settings = settings
         self.where = link.shown
-        self.token = token  # what we are known by there
+        self.token = token  # our identity there
         self._keep = keep
         self._lost = lost  # told when the node hung up, or cannot be reached
-        self._impatient: list[
-            asyncio.Future[None]
-        ] = []  # those who wait no longer than it takes to see that it is away
+        self._impatient: list[asyncio.Future[None]] = []  # callers that give up as soon as the node is away
         self._trust = settings.trust()
         self._inboxes: dict[str, Inbox] = {}
         self._current: Connection | None = None
@@ -198,7 +196,7 @@ class Remote:
     async def _open(self) -> Connection:
         loop = asyncio.get_running_loop()
         if self._reading is not None:
-            await asyncio.wait({self._reading})  # what is left of the one before is ended first
+            await asyncio.wait({self._reading})  # the connection before it is ended first
         deadline = loop.time() + self.settings.patience
         while True:
             try:
@@ -255,7 +253,7 @@ class Remote:
                         connection.card = check_card(frame, self._trust, self.where)
                         greeted = not connection.ours
                         if connection.ours:
-                            # Answered in order: what it says of who we are comes before the answer to this.
+                            # Answers keep their order: a new identity comes before the answer to this.
                             ping = frames.ping(self.settings.name)
                             nonce = ping["nonce"]
                             connection.send(ping)
@@ -292,7 +290,7 @@ class Remote:
                 del batch, data, frame  # nothing is held until the next message
         except ConnectionError as error:
             log.info("the connection with %s ended: %s", self.where, error)
-        except asyncio.CancelledError:  # it was let go here
+        except asyncio.CancelledError:  # it was closed here
             by_itself = False
             raise
         except Exception:
@@ -359,4 +357,4 @@ class Remote:
 
 def _noticed(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
-        future.exception()  # nobody may wait any more
+        future.exception()  # perhaps no caller waits any more

@@ -22,7 +22,7 @@ from ..wire.links import HTTP, RELAYED, Link
 from ..wire.signatures import Identity, Trust
 
 _PREFIX = "INTERLINGUA_PEER_"
-_HTTP_OUTAGE = 5.0  # seconds; then the mount takes over, which knows who waits
+_HTTP_OUTAGE = 5.0  # seconds; then the mount takes over, which knows the waiting runs
 
 Frame = dict[str, Any]
 
@@ -155,5 +155,5 @@ def our_card(name: str, trust: Trust, max_bytes: int) -> dict[str, Any]:
         name=name, hmac=trust.hmac, identity=trust.card_block(), transports=[], max_msg_bytes=max_bytes
     )
     card = cards.build(facts)
-    card["capabilities"]["client_only"] = True  # nobody there reads what is sent without having been asked for
+    card["capabilities"]["client_only"] = True  # unsolicited frames would not be read here
     return trust.sign_card(card)

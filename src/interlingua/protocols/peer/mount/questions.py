@@ -26,7 +26,7 @@ from .remote_output import STEP
 _TEXT: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 _NAMED, _UNNAMED = "question-", "input-"
 
-Answer = Callable[[str, list[dict[str, Any]]], None]  # the key of a question, and what to send
+Answer = Callable[[str, list[dict[str, Any]]], None]  # the key of a question, and the parts to send
 
 
 def named_by(key: str) -> str | None:
@@ -51,9 +51,9 @@ class Asking:
         self._open: _Open | None = None
         self._unnamed = max(0, sum(key.startswith(_UNNAMED) for key in mounted.asked()) - 1)
         self._first = True
-        self.late: list[Warned] = []  # answers that were given while nobody was here, and came too late
+        self.late: list[Warned] = []  # answers that were given while no handler was here, and came too late
         self._tries: dict[str, int] = {}
-        self._withdrawn: set[str] = set()  # places at which nobody can answer any more
+        self._withdrawn: set[str] = set()  # places whose question can no longer be answered
 
     def asked(self, question: Any, said: str) -> None:
         """Takes the question of a task that waits for input. `said` is the last message, where no question is given."""
@@ -147,7 +147,7 @@ class Asking:
             return
         except Exception as error:
             if isinstance(error, QuestionExpired) and deadline is not None:
-                return  # it expires there too, and that is told
+                return  # it expires there too, and the remote reports that
             self._failed(error)
             return
         given = [parts.text(answer["text"])] if free else [parts.data({"answer": answer})]

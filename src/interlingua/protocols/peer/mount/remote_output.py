@@ -40,7 +40,7 @@ class Mirror:
         self._level = True  # both are the same
         self._chunk: int | None = 0  # the number of the last one
         self._shown: Counter[bytes] = Counter()  # everything but the output
-        self._again: Counter[bytes] = Counter()  # of that, what will be told once more
+        self._again: Counter[bytes] = Counter()  # the part of it that will be repeated
         self._pieces: dict[str, list[Any]] = {}  # of artifacts: the parts that were shown
         self._messages: set[str] = set()
 
@@ -67,7 +67,7 @@ class Mirror:
     def has_shown(self) -> bool:
         return bool(self._shown) or self._here.value is not ABSENT
 
-    # -- what comes ---------------------------------------------------------------------------------------
+    # -- updates ------------------------------------------------------------------------------------------
 
     async def chunk(self, chunk: dict[str, Any], number: Any) -> None:
         """Takes a piece of the output, or of another artifact."""
@@ -182,7 +182,7 @@ class Mirror:
                 if self._pieces.get(str(whole["artifact_id"])) != given:
                     self._again.clear()
                     await self._piece({**whole, "append": False, "last_chunk": True})
-        if self._here.value is not ABSENT:  # whoever has seen a part of the output sees it whole
+        if self._here.value is not ABSENT:  # a reader that has seen a part of the output sees it whole
             self._there = Joiner(output)
             await self._catch_up()
 

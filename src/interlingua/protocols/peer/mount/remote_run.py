@@ -54,7 +54,7 @@ _THREADS = uuid.UUID("7b8a5c0f-6d0e-5a6f-9c58-4a2f0f3f1c11")  # names remote con
 
 _WRITTEN_DOWN = (0.02, 0.1, 0.3)  # seconds in which a node that was asked has a task, if it will have it at all
 _LINGER = 0.5  # seconds
-_KNOWN_BY = "~"  # stands between the id of a task and what its peer is known by
+_KNOWN_BY = "~"  # stands between the id of a task and the identity of its peer
 
 Frame = dict[str, Any]
 
@@ -63,7 +63,7 @@ class Handle(msgspec.Struct):
     """The record that is written before anything is sent."""
 
     task: bool  # delegated; else it is a message
-    known_by: str | None = None  # what we come back with to the node, sealed
+    known_by: str | None = None  # our identity at the node, sealed
 
 
 class Existing(msgspec.Struct, frozen=True):
@@ -171,7 +171,7 @@ class Attachment:
                     await cancel_task(remote, self._inbox, self._task_id)  # there it would wait for ever
                 raise
             except asyncio.CancelledError:
-                # A run that is only set aside is found again later.
+                # A run that is only parked is found again later.
                 if self._mounted.leaving_for_good and handle.task and self._state not in _OVER:
                     await cancel_task(remote, self._inbox, self._task_id, known=self._known)
                 raise
@@ -198,7 +198,7 @@ class Attachment:
 
         ways = publish if files.available else None
         beside = self._mounted.beside(input_)
-        # A node of ours makes the same of what was said as we did: then that is sent, and nothing else.
+        # An Interlingua node derives the same input from the message as we did: then only the message is sent.
         said = self._mounted.said_as(self._agent.card, input_) if self._agent.structured and beside else []
         along, stays = along_of(said, ways)
         whole = bool(said) and len(along) == len(said)
@@ -443,7 +443,7 @@ class Attachment:
         return self._mount.link.shown
 
 
-_OVER = frozenset({"cancelling", *task_states.TERMINAL})  # what cannot be cancelled, or is being
+_OVER = frozenset({"cancelling", *task_states.TERMINAL})  # states in which a task cannot be cancelled, or is being
 
 
 async def cancel_task(remote: Remote, inbox: Inbox, task: str, *, known: bool = True) -> None:

@@ -53,7 +53,7 @@ class _Remotes:
 
     def __init__(self) -> None:
         self.own: dict[Engine | None, Remote] = {}
-        self.others: dict[str, Remote] = {}  # by what a run was begun with
+        self.others: dict[str, Remote] = {}  # by the identity of their runs
         self.opening = asyncio.Lock()
 
 
@@ -94,7 +94,7 @@ class Mount:
     async def own(self, engine: Engine) -> Remote:
         """Returns the connection for new runs of an engine."""
         here = self._here
-        if self.link.scheme in HTTP:  # who asks is told by the credentials of each request
+        if self.link.scheme in HTTP:  # the credentials of each request identify the caller
             return here.own.setdefault(None, Remote(self.link, self.settings, lost=self._lost))
         async with here.opening:
             if engine not in here.own:
@@ -150,5 +150,5 @@ class Mount:
         )  # fmt: skip
         made.attach = lambda task: self._agent(described, Existing.parse(self, task))
         made.let_go, made.watch = self.close, self.watch
-        made.check_output = Validator(ANY_OBJECT, what="output")  # the result is what counts; a misfit is a warning
+        made.check_output = Validator(ANY_OBJECT, what="output")  # the result counts as it is; a misfit is a warning
         return made

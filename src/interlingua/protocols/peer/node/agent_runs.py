@@ -89,8 +89,8 @@ class Working:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._telling: dict[str, asyncio.Task[None]] = {}
-        self.witnessed: dict[str, Witnessed] = {}  # by run: what is told of it while it is written
-        self._awaited: dict[str, set[asyncio.Future[Outcome]]] = {}  # by run: who waits for what it comes to
+        self.witnessed: dict[str, Witnessed] = {}  # by run: its reports while it is written
+        self._awaited: dict[str, set[asyncio.Future[Outcome]]] = {}  # by run: the callers that wait for it
 
     @property
     def _cursors(self) -> str:
@@ -138,7 +138,7 @@ class Working:
             log.info("message %s on task %s comes too late: %s", frame["message_id"], task.id, error)
         await self._node.settle_in(number, "done")
 
-    # -- what comes in ------------------------------------------------------------------------------------
+    # -- incoming messages and tasks ----------------------------------------------------------------------
 
     @property
     def serves(self) -> bool:
@@ -173,7 +173,7 @@ class Working:
             _text(frame.get("context_id")), replies=asked is not None or not peer.ours,
         )  # fmt: skip
         task = None
-        if origin.task is not None:  # the sender has a task for it, which is told how it goes
+        if origin.task is not None:  # the sender has a task for it, and gets its changes
             now = frames.now_z()
             task = Task(
                 origin.task, "submitted", now, now, {"parts": frame["parts"]}, peer.scope, "run", peer.id,
@@ -257,7 +257,7 @@ class Working:
         kept = await journal.keep([*changes, *more])
         if kept.stale is None and task is not None:
             task.version += 1
-        elif kept.stale is not None and letter is not None:  # it was begun before a crash, and is told already
+        elif kept.stale is not None and letter is not None:  # it was begun before a crash, and is reported already
             await node.settle_in(letter, "run")
         self._tell(made.id, 0)
         return Usual(made.id, kept, len(changes))
@@ -320,7 +320,7 @@ class Working:
             if not waiting.done():
                 waiting.set_result(outcome)
 
-    # -- what goes out ------------------------------------------------------------------------------------
+    # -- reports ------------------------------------------------------------------------------------------
 
     def go_on(self, run: str, upto: int, telling: Telling | None) -> None:
         """Continues the reports of a run by reading its log, because it is no longer reported while it is written.
@@ -340,7 +340,7 @@ class Working:
                 await self._project_from(run, upto, telling)
                 return
             except StoreError as error:
-                telling = None  # what was made of the log is ahead of what was told
+                telling = None  # it is ahead of the reports that were kept
                 log.warning("what run %s says could not be written down, and is tried again: %s", run, error)
             while True:
                 await asyncio.sleep(_AGAIN)

@@ -40,11 +40,11 @@ class Standby:
         self._replicas = hosting.node.engine.cluster.membership
         self._serve: Serve | None = None
         self._away = False  # another process has it
-        self._holder: Replica | None = None  # who had it, the last time that somebody asked
+        self._holder: Replica | None = None  # the replica that had it at the last look
         self._watching: asyncio.Task[None] | None = None
         self._pipes: list[Pipe] = []
 
-    # -- what is passed on --------------------------------------------------------------------------------
+    # -- passing requests on ------------------------------------------------------------------------------
 
     def elsewhere(self, scope: Scope) -> str | None:
         return _NODE if self._away else None

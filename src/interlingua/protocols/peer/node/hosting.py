@@ -59,7 +59,7 @@ class Hosting:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.control: str | None = None  # the address of the control API
-        self.http_token: str | None = None  # what it wants from callers
+        self.http_token: str | None = None  # the token that it requires from callers
         self._app: ControlApp | None = None
         self._dnssd: Dnssd | None = None
         self._held: str | None = None  # the space in which this process is noted as the holder

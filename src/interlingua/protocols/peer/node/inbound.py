@@ -47,11 +47,11 @@ class Inbound:
     def __init__(self, node: Node) -> None:
         self._node = node
         self.deduplicated = 0
-        self.read = asyncio.Event()  # somebody has read messages
-        self.delegated: dict[str, Task] = {}  # what peers work on for us now
+        self.read = asyncio.Event()  # messages were read
+        self.delegated: dict[str, Task] = {}  # the tasks that peers work on for us now
         self._chunks: dict[str, int] = {}  # by task: how many came in a row; -1 where some are missing
         self._unread: dict[str, int] = {}  # by peer, at most so many
-        self._unbegun: dict[str, int] = {}  # by peer: tasks that nobody has begun, at most so many
+        self._unbegun: dict[str, int] = {}  # by peer: tasks that no program has begun, at most so many
         self._told_whole: dict[str, set[str]] = {}  # by task: artifacts whose chunks were all told
 
     def take(self, session: Session, peer: Peer, frame: dict[str, Any]) -> Taking | None:
@@ -59,7 +59,7 @@ class Inbound:
         content = frames.read(frame)
         if not self._trusted(session, peer, frame):
             return None
-        peer = session.peer or peer  # a signature may have shown who it really is
+        peer = session.peer or peer  # a signature may have shown its real identity
         match content:
             case frames.Message():
                 if content.task_id is not None or self._must_count(peer):
@@ -451,7 +451,7 @@ class Inbound:
         node = self._node
         task = await node.journal.task(peer.scope, wanted.task_id)
         if task is not None:
-            with contextlib.suppress(task_states.IllegalState):  # it has ended meanwhile, which is told anyway
+            with contextlib.suppress(task_states.IllegalState):  # it has ended meanwhile, which is reported anyway
                 await node.tasking.cancel(task, node.working.caller_of(peer), tell_peer=False)
         if wanted.message_id is not None and peer.able("delivery_ack"):
             session.confirm(wanted.message_id)

@@ -89,9 +89,9 @@ class Node:
         self.listeners: dict[str, Listener] = {}
         self.relay: RelayListener | None = None
         self.bindings: list[str] = []  # where it is reached by something that does not listen
-        self.notices: list[str] = []  # what the owner should read at the start
+        self.notices: list[str] = []  # notices for the owner at the start
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.told_last: asyncio.Future[WriteResult] | None = None  # the newest of what is kept and nobody waits for
+        self.told_last: asyncio.Future[WriteResult] | None = None  # the newest write that is not awaited
         self._news: dict[str, set[asyncio.Future[None]]] = {}
         self._declared = skills.declared(list(self.settings.skills))
         self._card: tuple[Any, dict[str, Any]] | None = None
@@ -280,7 +280,7 @@ class Node:
             await session.run()
         except ConnectionError as error:
             log.info("the connection with %s ended: %s", session.who, error)
-        except Exception:  # whoever dialled it, dials again
+        except Exception:  # the peer dials again
             log.exception("the connection with %s ended by an error", session.who)
 
     @property

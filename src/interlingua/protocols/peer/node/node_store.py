@@ -20,7 +20,7 @@ from ....model.documents import Change, Document, Letter, OnWritten, Put, Tell, 
 from ..wire.frames import now_z
 from .task_record import Task, decoder, document_id
 
-_RING, _RING_BYTES = 2048, 8 * 1024 * 1024  # what a feed holds in memory
+_RING, _RING_BYTES = 2048, 8 * 1024 * 1024  # the limits of a feed in memory
 _PIECE = 256 * 1024  # bytes that a reader gets at once
 _PAGE = 100  # events that are read from the store at once; each may be as large as a message
 _LOOK_EVERY = 5.0  # seconds: another process may have told something, and the hint got lost
@@ -98,7 +98,7 @@ class Feed:
                 self._held = 0
             ring.append(event)
             self._held += event.weight
-            while len(ring) > _RING or self._held > _RING_BYTES:  # what is too large for it is in the store
+            while len(ring) > _RING or self._held > _RING_BYTES:  # events beyond the limits are in the store
                 self._held -= ring.popleft().weight
         self.wake()
 
@@ -136,7 +136,7 @@ class Feed:
             return found, max(seq, newest)
         head = await self._documents.feed_head(self.name) if topic is not None else seq
         told = await self.stored(seq, topic)
-        # A page may end anywhere: what follows of a topic comes with the next one, and that is empty at the end.
+        # A page may end anywhere: further events of a topic come with the next page, which is empty at the end.
         return told, told[-1].seq if told else max(seq, head)
 
     async def stored(self, seq: int, topic: str | None = None) -> list[Heard]:
@@ -191,10 +191,10 @@ class Journal:
         self._kept: list[
             tuple[Sequence[Change], WriteResult]
         ] = []  # with news in it, of which readers were not told yet
-        # Callers of the door come and go: what they listen to is held by those who listen.
+        # Callers of the door come and go: only their listeners hold their feeds.
         self._feeds: weakref.WeakValueDictionary[str, Feed] = weakref.WeakValueDictionary({name: self._own})
         self.box_in, self.box_out, self.box_door = f"{name}/in", f"{name}/out", f"{name}/door"
-        self.box_asked = f"{name}/asked"  # what callers of the door said; what they are told is in box_door
+        self.box_asked = f"{name}/asked"  # messages of the door's callers; their answers are in box_door
         self.tasks_space, self.peers_space = f"{name}/tasks", f"{name}/peers"
         self.deleted_space = f"{name}/deleted"  # ids of tasks that were deleted; the version counts how often
         self.files_space, self.facts_space = f"{name}/files", f"{name}/facts"
@@ -242,7 +242,7 @@ class Journal:
     def heed(self, changes: Sequence[Change], kept: WriteResult) -> None:
         """Notifies readers of kept changes, once for all that were kept together."""
         if not self._kept:
-            asyncio.get_running_loop().call_soon(self._tell)  # before those who wait for it: they are woken after this
+            asyncio.get_running_loop().call_soon(self._tell)  # before the waiting callers: they are woken after this
         self._kept.append((changes, kept))
 
     def _tell(self) -> None:
@@ -250,7 +250,7 @@ class Journal:
         done, self._kept = self._kept, []
         told: dict[str, list[Heard]] = {self.name: []}
         for changes, kept in done:
-            # Of what was not applied there are no numbers.
+            # Changes that were not applied have no numbers.
             for change, number in zip(changes, kept.numbers, strict=False):
                 if type(change) is Tell:
                     assert number is not None

@@ -139,7 +139,7 @@ class Sending:
         self._node = node
         self._awaited: dict[tuple[str, str], set[asyncio.Future[dict[str, Any]]]] = {}
         self._giving: set[tuple[str, int]] = set()  # letters that are being handed out
-        self._looking = asyncio.Lock()  # one at a time looks what there is to hand out
+        self._looking = asyncio.Lock()  # one call at a time looks for letters to hand out
 
     # -- sending ------------------------------------------------------------------------------------------
 
@@ -344,7 +344,7 @@ class Sending:
         ]
         if not letters:
             raise NotFound(f"no message {asked} came")
-        if len(letters) > 1:  # ids are the senders' choice: one peer could else have what is meant for another
+        if len(letters) > 1:  # ids are the senders' choice: one peer could else get a reply to another
             raise Refusal(
                 AMBIGUOUS, 400, f"several peers sent a message {asked}: say which one in peer_id",
                 connected_peers=[letter.owner for letter in letters],
@@ -446,7 +446,7 @@ class Sending:
             found = await letters(box, states=["new"], owner=owner, limit=limit, ranked=False)
             return sorted(found, key=lambda one: -one.rank)
         async with self._looking:
-            before = set(self._giving)  # what is handed out while the shelf is read may look new there
+            before = set(self._giving)  # letters that are handed out while the shelf is read may look new there
             new = await letters(box, states=["new"], owner=owner, limit=limit + len(before), ranked=True)
             found = [one for one in new if (box, one.number) not in before][:limit]
             self._giving.update((box, one.number) for one in found)
@@ -454,7 +454,7 @@ class Sending:
 
     def _not_given(self, box: str, numbers: list[int]) -> None:
         self._giving.difference_update([(box, number) for number in numbers])
-        self._node.woke("")  # somebody else may wait for them
+        self._node.woke("")  # another call may wait for them
 
     async def _done(self, box: str, numbers: list[int]) -> None:
         if numbers:

@@ -32,7 +32,7 @@ RANKS = {"critical": 3, "high": 2, "normal": 1, "low": 0}
 QUEUED, DELIVERED, DROPPED = "queued", "delivered", "dropped"
 _PAGE = 256
 _LAST = "last-peer"  # where the number of the newest peer is kept
-_SETTLE_AFTER = 0.02  # seconds: what has arrived is written down with what is sent next, or else by itself then
+_SETTLE_AFTER = 0.02  # seconds: delivered letters are recorded with the next transaction, or after this time
 _MOST_BEHIND = 256 * 1024  # bytes of output that wait for the pump
 
 
@@ -43,13 +43,13 @@ class Known(msgspec.Struct, omit_defaults=True):
     name: str
     link: str | None = None  # the one that we dial
     did: str | None = None  # shown by something that was signed just then
-    resume: str | None = None  # the hash of what it comes back with
+    resume: str | None = None  # the hash of the token that it comes back with
     resumed: bool = False  # it has come back with that
-    comes_back_with: str | None = None  # what the peer gave us, for coming back to it
+    comes_back_with: str | None = None  # the peer's token for coming back to it
     card: dict[str, Any] | None = None
     verification: dict[str, Any] | None = None
     place: str | None = None  # how far its stream was read, where it is reached by HTTP
-    expected: bool = False  # nobody yet: stands for whoever comes first, with what waits for that one
+    expected: bool = False  # no peer yet: stands for the first that comes, with the letters for that one
     renamed: bool = False  # by our owner: its card does not change that
     connected_at: str | None = None
     disconnected_at: str | None = None
@@ -75,7 +75,7 @@ class Peer:
         self.dialing: asyncio.Task[None] | None = None
         self.dial_error: str | None = None
         self.outbox = Outbox(self)
-        self._able: tuple[dict[str, Any] | None, dict[str, bool]] = (None, {})  # what was looked up on which card
+        self._able: tuple[dict[str, Any] | None, dict[str, bool]] = (None, {})  # cached abilities of a card
         self._limit: tuple[dict[str, Any] | None, int] = (None, MAX_MSG_BYTES)  # the same for how much it takes
 
     @property
@@ -173,7 +173,7 @@ class Outbox:
         self._by_id: dict[str, int] = {}
         self._posted: list[tuple[int, Post]] = []  # messages that were just written down
         self._settled: list[int] = []
-        self._behind: list[bytes] = []  # output that follows what is still on the shelf
+        self._behind: list[bytes] = []  # output that follows the letters on the shelf
         self._unwritten: set[int] = set()  # they have arrived, and the shelf does not know it yet
         self._settling: asyncio.Task[None] | None = None
 
@@ -209,7 +209,7 @@ class Outbox:
                 flying[number] = post.key
                 by_id[post.key] = number
             if session.congested:
-                self.live = False  # what follows waits on the shelf, and not in memory
+                self.live = False  # later letters wait on the shelf, and not in memory
                 self._news.set()
 
     def posted(self, number: int, frame: dict[str, Any], data: bytes | None = None) -> None:
@@ -219,7 +219,7 @@ class Outbox:
         if self.live and session is not None and len(self._flying) < self._peer.node.settings.in_flight:
             self._send(session, number, frame, data)
             if session.congested:
-                self.live = False  # what follows waits on the shelf, and not in memory
+                self.live = False  # later letters wait on the shelf, and not in memory
                 self._news.set()
         else:
             self.live = False
@@ -301,7 +301,7 @@ class Outbox:
         numbers, self._settled = self._settled, []
         return [Settle(self._peer.node.journal.box_out, numbers, DELIVERED)] if numbers else []
 
-    # -- sending what waits -------------------------------------------------------------------------------
+    # -- sending the letters on the shelf -----------------------------------------------------------------
 
     async def pump(self, session: Session) -> None:
         """Sends the letters on the shelf while the peer is connected, oldest of the highest priority first."""
@@ -314,7 +314,7 @@ class Outbox:
             while True:
                 self._news.clear()
                 if not self.live and len(self._flying) < full and not await self._send_some(session):
-                    # What was posted while the shelf was read set the news: then it is read again.
+                    # A letter that was posted while the shelf was read set the news: then it is read again.
                     self.live = not self._news.is_set()
                     if not self.live:
                         continue
@@ -328,7 +328,7 @@ class Outbox:
     async def _send_some(self, session: Session) -> bool:
         """Sends a page of letters. Returns False where there were none."""
         node = self._peer.node
-        before = self._flying.keys() | self._unwritten  # what arrives while the shelf is read is still on it
+        before = self._flying.keys() | self._unwritten  # letters that arrive while the shelf is read are still on it
         letters = await node.engine.documents.letters(
             node.journal.box_out,
             states=[QUEUED],
@@ -418,7 +418,7 @@ class Peers:
         self._last += 1
         known = Known(f"peer_{self._last:03d}", name, link, expected=expected)
         peer = self._peers[known.id] = Peer(self._node, known)
-        # Letters are kept under its id: whatever becomes of the peer or this process, nobody else is given that.
+        # Letters are kept under its id, so no other peer ever gets that id, also after a crash.
         last = Put(self._node.journal.facts_space, _LAST, str(self._last).encode())
         self._node.keep_beside([self._put(peer), last])
         self._make_room()
@@ -447,7 +447,7 @@ class Peers:
         while waiting := await documents.letters(journal.box_out, states=[QUEUED], topic=id_, limit=_PAGE):
             await journal.keep([Settle(journal.box_out, [letter.number for letter in waiting], DROPPED)])
 
-    # -- who is it ----------------------------------------------------------------------------------------
+    # -- identity -----------------------------------------------------------------------------------------
 
     def comes_back(self, token: str) -> Peer | None:
         """Returns the peer that we gave this token to."""
@@ -501,7 +501,7 @@ class Peers:
     async def save(self) -> None:
         dirty, self._dirty = self._dirty, set()
         changes: list[Change] = [self._put(self._peers[id_]) for id_ in dirty if id_ in self._peers]
-        if not self._node.running:  # nobody else will
+        if not self._node.running:  # no other job will
             changes += [settle for peer in self for settle in peer.outbox.settle()]
         if changes:
             await self._node.engine.documents.write(changes)

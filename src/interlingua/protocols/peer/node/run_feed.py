@@ -34,7 +34,7 @@ class Witnessed:
         self._telling = telling
         self._cursors = cursors
         self._first: Sequence[Change] = first
-        self._before = before  # of these, so many are not what was also to be kept
+        self._before = before  # so many of these belong to the run's own report
         self._upto = 0
         self._keeping: asyncio.Future[WriteResult] | None = None
         self._over = False  # the log tells no more
@@ -73,7 +73,7 @@ class Witnessed:
         if self._over:
             return
         self._over, self._error = True, error
-        if self._keeping is None:  # else what comes of that is known in a moment
+        if self._keeping is None:  # else the outcome is known in a moment
             self._leave(error)
 
     # -- told by the store --------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class Witnessed:
             self._first = ()
         try:
             self._telling.kept(draft, kept)
-        except Exception:  # whoever waits beside must not wait for ever
+        except Exception:  # the callers beside must not wait for ever
             log_.exception("what run %s says could not be told", self.run)
         if follow.ended:
             self._node.working.witnessed.pop(self.run, None)
@@ -110,7 +110,7 @@ class Witnessed:
         """Ends the reports here. `level` means that everything that was made of the log so far was kept."""
         working = self._node.working
         working.witnessed.pop(self.run, None)
-        if self._upto:  # else nothing was told of it, and whoever has begun it begins in the usual way
+        if self._upto:  # else nothing was reported, and its caller begins it in the usual way
             working.go_on(self.run, self._upto, self._telling if level and error is None else None)
         self._settle(error)
 

@@ -27,7 +27,7 @@ from .task_record import Task
 if TYPE_CHECKING:
     from .node import Node
 
-_HEADS = 512  # bytes of a frame around what it carries
+_HEADS = 512  # bytes of a frame around its content
 _FILES = 16  # parts that become a file each; more become one
 _SHORT = 1000  # characters of an error that is too long
 
@@ -38,12 +38,12 @@ class Origin(msgspec.Struct, omit_defaults=True):
     node: str
     scope: str = ""
     peer: str | None = None
-    caller: str = ""  # of the door, whose feed it is told on
+    caller: str = ""  # of the door, whose feed gets the reports
     task: str | None = None
     message_id: str | None = None
-    correlation_id: str | None = None  # somebody waits for a reply to this
+    correlation_id: str | None = None  # a sender waits for a reply to this
     context_id: str | None = None
-    quiet: bool = False  # whoever asked gets the end as an answer, and not as a message
+    quiet: bool = False  # the sender gets the end as an answer, and not as a message
     replies: bool = False  # the task came with a message, which is answered as well
 
 
@@ -58,7 +58,7 @@ class Draft(msgspec.Struct):
     """The changes for some events, and the effects after they are kept."""
 
     changes: list[Change]
-    live: list[tuple[Post | None, dict[str, Any]]]  # for the peer, in order: letters, and what is only now
+    live: list[tuple[Post | None, dict[str, Any]]]  # for the peer, in order: letters, and transient frames
     task: Task | None
     touched: bool  # the task is another now
     outcome: bool  # it has come to its end, or asks
@@ -82,7 +82,7 @@ class Telling:
         self._publish = publish
         self.projection = Projection(card, self._publish)
         self.task: Task | None = None  # as it was kept last
-        self.outcome: Outcome | None = None  # what it has come to so far
+        self.outcome: Outcome | None = None  # the outcome so far
         self._reply: dict[str, Any] | None = None  # to the caller of the door
         self._chunks = 0  # counted for the peer: it must know when one is missing
         self._peer = node.peers.with_id(origin.peer)
@@ -148,7 +148,7 @@ class Telling:
         peer = self._peer
         if peer is not None and draft.live:
             if peer.session is not None:
-                peer.session.send_confirmations()  # that what it sent is here, it hears before what came of that
+                peer.session.send_confirmations()  # it gets the confirmation of its message before the effects of it
             numbers = {id(change): number for change, number in zip(draft.changes, kept.numbers, strict=True)}
             for post, frame in draft.live:
                 if post is not None:
@@ -234,7 +234,7 @@ class Telling:
             if self._peer is not None and task is not None and self._peer.able("task_chunks"):
                 live.append((None, {**frames.updated(node.name, task.id, task.status), "activity": act.parts}))
         elif not (act.question and task is not None and self._peer is not None and self._peer.ours):
-            self._post(changes, live, frame)  # a peer of ours is told what is asked with the state
+            self._post(changes, live, frame)  # an Interlingua peer gets the question with the state
 
     def _post(
         self, changes: list[Change], live: list[tuple[Post | None, dict[str, Any]]], frame: dict[str, Any]
@@ -282,7 +282,7 @@ class Telling:
     ) -> Change:
         body: dict[str, Any] = {"message_id": frame["message_id"], "role": "agent", "parts": said}
         body |= {"from": self._node.name, "direction": "outbound"}
-        if sync:  # whoever asked gets it as an answer, too
+        if sync:  # the sender gets it as an answer, too
             body["sync"] = True
         for name in ("task_id", "context_id", "correlation_id"):
             if frame.get(name) is not None:

@@ -44,10 +44,10 @@ class Session:
         self.binding = binding
         self.inbound = inbound
         self.remote = remote
-        self.peer = peer  # None until it has told who it is
+        self.peer = peer  # None until it has sent its card
         self.card: dict[str, Any] | None = None
         self._complaints = 0
-        self._confirmed: list[str] = []  # to be said when what came together is done
+        self._confirmed: list[str] = []  # sent when all frames that came together are done
         self._written: list[Callable[[], None]] = []
         self._watching: asyncio.Task[None] | None = None
         self._pings: dict[str, asyncio.Future[None]] = {}
@@ -72,7 +72,7 @@ class Session:
         try:
             while batch := await self.channel.receive():
                 await self._take(batch)
-                del batch  # what is large and refused is not held until the next message
+                del batch  # a large refused frame is not held until the next message
         finally:
             self.over = True
             self._timer.cancel()
@@ -102,7 +102,7 @@ class Session:
         the newest counts."""
         old, peer.session = peer.session, self
         if old is not None and old is not self:
-            # What it has still to take is the same peer's: as another's, it would count once more.
+            # Frames in its hands belong to the same peer: as another's, they would count once more.
             old.replaced = True
             old.stop_pumping()
             self.node.spawn(old.channel.close())
@@ -153,7 +153,7 @@ class Session:
         trust = self.node.trust
         whole = {**frame, "server_seq": number}
         if trust.hmac and frame.get("_was_queued"):
-            whole["ts"] = frames.now_z()  # the reference (2.19) silently drops what was signed five minutes ago
+            whole["ts"] = frames.now_z()  # the reference (2.19) silently drops frames that were signed five minutes ago
         self.send(trust.sign(whole))
 
     def send_numbered(self, data: bytes, number: int) -> None:

@@ -31,12 +31,12 @@ class Task(msgspec.Struct, omit_defaults=True):
     artifacts: list[dict[str, Any]] = []  # all of them, the result last
     error: str | None = None
     error_info: dict[str, Any] | None = None
-    question: dict[str, Any] | None = None  # what is asked, while input is required
+    question: dict[str, Any] | None = None  # the open question, while input is required
     title: str | None = None
     description: str | None = None
     payload: Any = None  # as it came, where it came in the reference's shape
     metadata: dict[str, Any] = msgspec.field(default_factory=dict)
-    version: int = 0  # of what is stored
+    version: int = 0  # of the stored record
 
     def view(self) -> dict[str, Any]:
         """Returns the task in the shape of the specification, with the members that readers of the reference expect."""

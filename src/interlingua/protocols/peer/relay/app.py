@@ -33,7 +33,7 @@ __all__ = ["RelaySettings", "relay_app"]
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{6,64}")
 _ANNOUNCED = re.compile(r"[A-Za-z0-9_-]{4,64}")
-_SECRET = 16  # characters from which on nobody guesses a token
+_SECRET = 16  # characters from which on a token cannot be guessed
 _POLL_BYTES = 4 * 1024 * 1024
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -63,7 +63,7 @@ class _Relay:
         self.sessions.used(key, session)
         host = self.settings.public_host or request.headers.get("host", "")
         scheme = "acp+wss" if request.url.scheme == "https" or self.settings.public_host else "acp+ws"
-        # Of a token that can be guessed, nobody is told whether others use it.
+        # A token that can be guessed does not reveal if others use it.
         told = existed and len(token) >= _SECRET
         answer = {"token": token, "link": f"{scheme}://{host}/acp/{token}", "existed": told}
         return json_response({**answer, **self._offers()})
@@ -78,7 +78,7 @@ class _Relay:
         if name not in session.agents and len(session.agents) >= self.settings.agents:
             session.agents.pop(
                 next(iter(session.agents))
-            )  # nobody says when one leaves: the first has most likely left
+            )  # a leaving guest says nothing: the first has most likely left
         card = body.get("card", msgspec.Raw(b"null"))
         kept = self.sessions.append(
             session, secrets.token_hex(8), {"type": "acp.agent_joined", "from": name, "card": card}

@@ -112,7 +112,7 @@ class Sessions:
 
     def __init__(self, settings: RelaySettings) -> None:
         self.settings = settings
-        # By the hash of its token: how long it takes to find one tells nothing of the others' tokens.
+        # By the hash of its token: the time of a lookup reveals nothing of other tokens.
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()  # the one used last is last
         self.size = 0
         self._owned: dict[str, int] = {}

@@ -19,7 +19,7 @@ BUSY = "ERR_RATE_LIMIT"
 FORBIDDEN = "ERR_FORBIDDEN"
 UNAUTHORIZED = "ERR_UNAUTHORIZED"
 
-# By the code of the error tree; what is not here is internal.
+# By the code of the error tree; codes that are not here are internal.
 TABLE: dict[str, tuple[str, int]] = {
     "invalid": (INVALID, 400), "invalid_input": (INVALID, 400), "invalid_config": (INVALID, 400),
     "invalid_answer": (INVALID, 400), "invalid_request": (INVALID, 400), "invalid_state": (INVALID, 400),
@@ -54,7 +54,7 @@ def envelope(error: InterlinguaError, *, message_id: str | None = None) -> tuple
         code, status, extra = error.error_code, error.status, error.extra
     else:
         code, status = TABLE.get(error.code, (INTERNAL, 500))
-        # Its own code beside the protocol's, which are few: a mount of ours acts by it.
+        # Its own code beside the few of the protocol: our mount acts by it.
         extra = {"code": error.code, **({"details": error.details} if error.details is not None else {})}
     told: dict[str, Any] = {"ok": False, "error_code": code, "error": error.message, "message": error.message}
     if message_id is not None and code in (TIMEOUT, TOO_LARGE):

@@ -34,8 +34,8 @@ class Skill(msgspec.Struct, omit_defaults=True):
     output_modes: list[str] = []
     version: str = ""
     limitations: list[dict[str, Any]] = []
-    agent: str | None = None  # who does it; None where the id is only advertised
-    # Ours: what goes in and comes out, so that structure survives between two nodes of this implementation.
+    agent: str | None = None  # the agent with the skill; None where the id is only advertised
+    # Our addition: schemas of input and output, so that structure survives between two Interlingua nodes.
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
     input_text: str | None = None

@@ -39,7 +39,7 @@ ENDPOINTS: dict[str, str] = {
     "discover": "/discover",
     "status": "/status",
 }
-OWNERS = frozenset({"peers", "peer_send", "peers_connect", "discover"})  # of those, what is on the control API alone
+OWNERS = frozenset({"peers", "peer_send", "peers_connect", "discover"})  # the features of the control API alone
 
 # Features that a node may have or not, and that nothing else tells.
 OPTIONAL = frozenset(
@@ -64,11 +64,11 @@ class CardFacts(msgspec.Struct, kw_only=True):
     extensions: list[extensions_.Extension] = []  # declared ones; built-in ones are added
     availability: dict[str, Any] | None = None
     limitations: list[dict[str, Any]] = []
-    interfaces: list[str] = []  # empty: the groups of what is active
+    interfaces: list[str] = []  # empty: the groups of the active features
     auth_schemes: list[str] = msgspec.field(default_factory=lambda: ["none"])
     endpoints: dict[str, str] = {}  # beside, or in place of, ENDPOINTS
-    door: bool = False  # the card is for callers of the door, who reach nothing that is the owner's
-    link: str | None = None  # with its token: only for those who may connect
+    door: bool = False  # the card is for callers of the door, who cannot use the owner's operations
+    link: str | None = None  # with its token: only for peers that may connect
     max_msg_bytes: int = MAX_MSG_BYTES
     features: frozenset[str] = frozenset()  # out of OPTIONAL
     version: str = __version__
@@ -139,7 +139,7 @@ def _flags(facts: CardFacts) -> dict[str, Any]:
         "tasks_pagination": True,
         "message_priority": True,
         "delivery_ack": True,
-        # what the reference declares beside
+        # the reference's further members
         "peer_ping": True,
         "read_receipt": "read_receipt" in facts.features,
         "typing_indicator": "typing_indicator" in facts.features,
@@ -225,7 +225,7 @@ def served(card: dict[str, Any], peer: dict[str, Any] | None = None) -> dict[str
     return {**card, "self": card, "peer": peer}
 
 
-# -- reading others' ------------------------------------------------------------------------------------------
+# -- reading remote cards -------------------------------------------------------------------------------------
 
 # Where each flat flag stands in the groups, under the seed's name or the reference's.
 _IN_GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -25,7 +25,7 @@ from ..translate.task_states import State, check_state
 
 PRIORITIES = ("critical", "high", "normal", "low")
 ROLES = ("user", "agent")
-# What the reference signs. The others carry nothing that a signature would protect, and it sends them without.
+# The types that the reference signs. The others carry nothing that a signature would protect.
 LOST = "lost"
 """The code of a task that is asked for again, and that a node no longer has."""
 
@@ -249,7 +249,7 @@ class Delegate(msgspec.Struct, kw_only=True):
     message_id: str | None
     sender: str | None
     payload: dict[str, Any]
-    parts: list[dict[str, Any]] | None  # what to work on, where the payload has it
+    parts: list[dict[str, Any]] | None  # the input, where the payload has it
 
 
 class Updated(msgspec.Struct, kw_only=True):
@@ -399,7 +399,7 @@ def _updated(frame: Frame) -> Updated:
     if artifact is not None:
         artifact = _object(frame, "artifact")
         given = artifact.get("parts")
-        # The reference takes any object for an artifact: what has no parts is data.
+        # The reference takes any object for an artifact: one without parts is data.
         found = parts_.known_parts(given, "artifact/parts") if given is not None else [parts_.data(artifact)]
         artifact = {**artifact, "parts": found} if given is not None else {"parts": found}
     return Updated(

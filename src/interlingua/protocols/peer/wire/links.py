@@ -48,7 +48,7 @@ class Link(msgspec.Struct, frozen=True):
     port: int
     token: str  # empty where the binding has none
     secure: bool  # TLS
-    path: str = ""  # what stands before the token at a relay, or the base path of an HTTP API; no slash at its end
+    path: str = ""  # the path before the token at a relay, or the base path of an HTTP API; no slash at its end
 
     def __str__(self) -> str:
         tail = f"/{self.token}" if self.token else ""

@@ -30,7 +30,7 @@ DEFAULT_KEY_FILE = Path("~/.acp/identity.json")
 
 Verdict = Literal["valid", "invalid", "absent", "unchecked"]
 
-# What only a receiver may write on a frame. A peer that sends one of these is not believed.
+# Members that only a receiver may write on a frame. A sender's are not believed.
 MARKS = frozenset({"_sig_invalid", "_sig_stale", "_ed25519_verified", "_ed25519_invalid"})
 
 
