@@ -18,13 +18,13 @@ class Access(msgspec.Struct, kw_only=True, frozen=True):
     key: str | None = None
     """An API key or a bearer token, where the mount is an address."""
     headers: dict[str, str] = {}
-    """Of every request, where the mount is an address."""
+    """The headers of every request, where the mount is an address."""
     env: dict[str, str] = {}
     """Variables for the process, where the mount is a command."""
     directory: str | None = None
-    """Where a command is run."""
+    """The directory in which a command runs."""
     settings: dict[str, Any] = {}
-    """Of the protocol's mount."""
+    """The settings of the protocol's mount."""
 
     def given(self, cls: type[msgspec.Struct]) -> dict[str, Any]:
         """Returns the settings of a mount, for the class that describes them. Raises where the class does not know one.

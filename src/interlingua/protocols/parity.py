@@ -17,9 +17,9 @@ class Feature(msgspec.Struct, frozen=True):
 
 class Carried(msgspec.Struct, frozen=True):
     how: str
-    """Where on the wire it travels."""
+    """The place on the wire."""
     lost: str = ""
-    """What is lost, and why: one sentence. Empty where nothing is."""
+    """The loss and its reason, in one sentence. Empty where nothing is lost."""
 
 
 FEATURES: tuple[Feature, ...] = (

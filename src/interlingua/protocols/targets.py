@@ -38,7 +38,7 @@ _VARIABLE = re.compile(r"\$\{\w+\}")
 
 
 class TargetError(InvalidRequest):
-    """A target that cannot be used. `hint` says what to do about it."""
+    """A target that cannot be used. `hint` says how to correct it."""
 
     code = "invalid_target"
 
@@ -184,8 +184,8 @@ def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:
 
 
 def spelled(text: str, target: Target | None) -> str:
-    """A target as it is written, without the secrets in it; names of variables stay. `target` is what the text means;
-    None: nothing that is known, and perhaps a link with a mistake in it."""
+    """Returns a target as it is written, without the secrets in it; names of variables stay. `target` is the parsed
+    text; None means that it is unknown, and perhaps a link with a mistake in it."""
     rest, agent = _split_agent(text)
     shown = _without_secrets("acp" if target is None else target.kind, rest)
     return f"{shown}#{agent}" if agent is not None else shown

@@ -49,7 +49,7 @@ class ToolSettings(msgspec.Struct, kw_only=True, frozen=True):
     timeout: float = 30.0
     """Seconds for a server to start, and for a call, where the server has no timeout of its own."""
     idle_timeout: float = 300.0
-    """Seconds without a call after which a server is let go."""
+    """Seconds without a call after which the connection to a server is closed."""
     pause: float = 0.2
     """Seconds before a server that has failed is started again; doubled with each failure in a row."""
     attempts: int = 3

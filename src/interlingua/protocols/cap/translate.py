@@ -27,7 +27,7 @@ from ...model.status import Status
 from . import wire
 
 EXTRA = "cap"
-"""The member of metadata, and of a part's `meta`, that holds what came on the wire and has no place of its own."""
+"""The member of metadata, and of a part's `meta`, for members of the wire that have no place of their own."""
 UNVERIFIED = "unverified"
 
 # -- attachments ----------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def error_response(error: ErrorInfo, *, task: str, sender: str, recipient: str, 
 
 
 def _own(error: ErrorInfo) -> dict[str, Any]:
-    """Returns the members of an error that the protocol does not have. `transient` is always told, because the number
+    """Returns the members of an error that the protocol does not have. `transient` is always there, because the number
     alone may suggest otherwise."""
     told: dict[str, Any] = {"code": error.code, "transient": error.transient}
     return told if error.details is None else {**told, "details": error.details}

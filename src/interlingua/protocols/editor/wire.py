@@ -17,8 +17,9 @@ META_DATA = "interlingua/data"
 META_FILE = "interlingua/file"
 """In the `_meta` of a block: name, title and description of a file, where the block has no place for them."""
 META_AGENT = "interlingua/agent"
-"""In the `_meta` of session/new: the choice of the option `agent`, as if it had been set right after. In that of the
-answer, and of those to session/load and session/resume: who it is, also where there is nothing to choose."""
+"""In the `_meta` of session/new: the choice of the option `agent`, as if it had been set right after. In the `_meta` of
+its answer, and of the answers to session/load and session/resume: the agent that answers, also where there is nothing
+to choose."""
 META_AGENTS = "interlingua/agents"
 """In the `_meta` of the answer to `initialize`: the agents that there are, each with name, version, description,
 `via`, the servers that it has come by, this one last, and `asks`, whether it may ask questions. Of several, each is the
@@ -35,8 +36,8 @@ META_ANSWER_SCHEMA = "interlingua/answerSchema"
 of its kind is JSON in a text field, and an answer that is no object with members is in the only field, `answer`. In
 that of a permission request: the schema of an answer that says more than which option it is."""
 META_ANSWER = "interlingua/answer"
-"""In the `_meta` of what a permission request is answered with: the whole answer. It counts where it fits the schema
-and begins with what the selected option says."""
+"""In the `_meta` of the answer to a permission request: the whole answer. It counts where it fits the schema and begins
+with the selected option."""
 
 StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
 

@@ -29,7 +29,7 @@ DOOR: dict[str, Carried] = {
     "metadata": Carried("`metadata` of the task or the message"),
     "trace": Carried("headers of the request; `metadata` of a frame"),
 }
-"""How what the engine has travels to a client, and back."""
+"""The features of the engine on their way to a client, and back."""
 
 MOUNT: dict[str, Carried] = {
     "list": Carried("skills of the card; the node itself where it has none"),
@@ -54,4 +54,4 @@ MOUNT: dict[str, Carried] = {
     "metadata": Carried("`metadata` of the task"),
     "trace": Carried("headers of the request; `metadata` of a frame"),
 }
-"""How what the engine has travels to a mounted agent, and back."""
+"""The features of the engine on their way to a mounted agent, and back."""

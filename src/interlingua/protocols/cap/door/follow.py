@@ -20,7 +20,7 @@ from ..projection import START, Conversation, Place, Update, View
 
 _PAGE_BYTES = 256 * 1024  # of the log, read at once
 _SETTLED = 1.0
-"""Seconds without news after which a part of a task that has ended is told: what its participants said comes to the
+"""Seconds without news after which the end of a part of a task is shown: the messages of its participants come to the
 log of the whole a moment later than its end."""
 
 

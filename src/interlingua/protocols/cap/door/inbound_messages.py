@@ -32,7 +32,7 @@ from .task_ids import MAX_NAME, Found, TaskBook
 log = logging.getLogger("interlingua.cap")
 
 MOST_REFUSALS = 100
-"""Refusals that strangers can have put on record in one task of somebody else: its log is not theirs to fill."""
+"""The limit of recorded refusals of strangers in one task of another caller, so that they cannot fill its log."""
 _REMEMBERED = 10_000
 _BEGINS_WITHIN = 10.0  # seconds that a message waits for the task that it is about
 

@@ -393,7 +393,7 @@ async def cancel_left(base: str, http: httpx2.AsyncClient, task: str) -> None:
 
 _PIECES = ("delta", "activity")
 _ANSWERS = ("status", "message", "error_response")
-"""Of these, one that cannot be read may be the answer that is waited for."""
+"""An unreadable message of these kinds may be the awaited answer."""
 
 
 class _Lines(QuietChannel):

@@ -21,16 +21,17 @@ class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
     keep_alive: float = 15.0
     """Seconds after which a silent stream gets a comment."""
     stall: float = 60.0
-    """Seconds after which a stream is given up whose reader takes nothing, and a request whose answers nobody reads."""
+    """Seconds after which a stream is closed whose reader takes nothing, and a request refused whose answers are not
+    read."""
     idle: float = 300.0
     """Seconds after which a connection is forgotten that has no stream and sends nothing."""
     max_connections: int = 1000
     max_streams: int = 1000
     """Sessions of one connection that may have a stream."""
     max_buffered_bytes: int = 64 * 1024 * 1024
-    """Of messages that wait for the readers of one connection."""
+    """The limit for messages that wait for the readers of one connection."""
     keep_bytes: int = 1024 * 1024
-    """Of messages of one stream that were sent, kept for a reader that comes back with Last-Event-ID."""
+    """The limit for sent messages of one stream, kept for a reader that comes back with Last-Event-ID."""
 
 
 class Refused(Exception):

@@ -19,7 +19,7 @@ MAX_BYTES = 32 * 1024 * 1024  # of a file that is read
 
 
 class Directory:
-    """`root` and what lies below it. `others` are further directories that count as well."""
+    """The files in `root` and below it. `others` are further directories that count as well."""
 
     def __init__(self, root: str, others: list[str] | None = None) -> None:
         self.root = os.path.realpath(root)

@@ -56,7 +56,7 @@ class Handle(msgspec.Struct):
 
     session: str
     asks_again: bool = False
-    """The agent is at a server of ours: that knows what was open, and asks it again after a restart."""
+    """The agent is at an Interlingua server, which keeps its open questions, and asks them again after a restart."""
 
 
 class Turn:

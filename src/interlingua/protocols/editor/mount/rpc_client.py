@@ -434,7 +434,7 @@ class Peer:
         raise RpcError(METHOD_NOT_FOUND, f"there is no method {call.method!r}")
 
     def _only_listener(self, call: Call) -> Listener | None:
-        """Returns the listener for a form that belongs to a request of ours instead of a session."""
+        """Returns the listener for a form that belongs to one of our requests instead of a session."""
         found = [s.listener for s in self.sessions.values() if s.listener is not None]
         return found[0] if call.method == "elicitation/create" and len(found) == 1 else None
 

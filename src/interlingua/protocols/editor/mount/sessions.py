@@ -36,13 +36,13 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
     capitals."""
 
     version: Literal[1, 2] = 1
-    """Of the protocol, to ask for."""
+    """The version of the protocol to ask for."""
     directory: str | None = None
-    """Where agents work, and whose files they may have; the current directory where none is named."""
+    """The directory in which agents work, and whose files they may have; by default the current directory."""
     read: Policy = "allow"
     write: Policy = "ask"
     terminal: Policy = "ask"
-    """Whether agents may read and write files there and run commands: deny, ask or allow."""
+    """The policy for agents that read and write files there and run commands: deny, ask or allow."""
     auth: str | None = None
     """The id of the way to log in, where the agent wants that."""
     key: str | None = None
@@ -52,9 +52,9 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
     idle_timeout: float = 300.0
     """Seconds without a run after which an agent is ended."""
     answer_within: float = 3600.0
-    """Seconds for whoever shall allow something; then it is rejected."""
+    """Seconds to wait for a permission; then it is rejected."""
     ask_again_within: float = 10.0
-    """Seconds for an agent that died to ask again what it had asked."""
+    """Seconds for an agent that died to repeat its question."""
     silence_after_answer: float = 0.3
     """Seconds of silence after the answer to a prompt with which its turn is over: many agents send text after it."""
     quiet_after: float = 5.0

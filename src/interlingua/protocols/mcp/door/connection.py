@@ -126,7 +126,7 @@ class McpConnection:
         self._waits_after_cancelling = False  # for an answer, to a request that it has taken back
         self.runs: dict[Id, str] = {}  # of requests that are open, where it is known
         self.began: Callable[[Id, str], None] = lambda request, run: None  # told of each of them
-        self.changed: Callable[[], Awaitable[Any]] | None = None  # called when what the client said of itself changes
+        self.changed: Callable[[], Awaitable[Any]] | None = None  # called when the client's own description changes
         # Requests that another process began to answer: how many messages it sent, and the last event of the run that
         # they told of.
         self.again: dict[Call, tuple[int, int | None]] = {}

@@ -33,13 +33,13 @@ class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
     max_requests: int = 10_000
     """Requests without a session that may be open."""
     max_buffered_bytes: int = 64 * 1024 * 1024
-    """Of messages that wait for the readers of one session."""
+    """The limit for messages that wait for the readers of one session."""
     keep_bytes: int = 16 * 1024 * 1024
-    """Of messages of one stream that were sent, kept for a reader that comes back with Last-Event-ID; and of all
-    streams of a session that have ended. More than the buffers of a connection hold: what was sent into those may be
-    just what the reader has missed."""
+    """The limit for sent messages of one stream, kept for a reader that comes back with Last-Event-ID; and for all
+    ended streams of a session. It is more than the buffers of a connection hold: bytes that were sent into those may be
+    the ones that the reader has missed."""
     keep_streams: int = 8
-    """Of a session's streams that have ended: the newest of them can be read again."""
+    """The limit for a session's ended streams: the newest of them can be read again."""
 
 
 class Refused(Exception):
@@ -72,7 +72,7 @@ _CHANGED = (
     b'{"jsonrpc":"2.0","method":"notifications/agents/list_changed"}',
     b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}',
 )
-"""Whoever has not read one yet learns nothing from a second, and many clients never read any."""
+"""A second one tells nothing new to a client that has not read the first, and many clients never read any."""
 
 _REQUEST = b'{"jsonrpc":"2.0","id":'  # how our own requests begin; a notification has no id
 

@@ -356,7 +356,7 @@ class Running:
         if question.answerer not in (None, self.connection.caller.id):
             return
         task = self._asks[question.id] = asyncio.ensure_future(self._ask_client(question))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # several may fail, and one is told
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # several may fail; one is reported
 
     async def _ask_client(self, question: Question) -> None:
         if (await self.engine.questions.get(question.id)).state != "open":

@@ -38,9 +38,9 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
     start_timeout: float = 60.0
     """Seconds for a server to start and to agree on a revision. Package runners download first."""
     idle_timeout: float = 300.0
-    """Seconds without a run after which a server is let go."""
+    """Seconds without a run after which the connection to a server is closed."""
     answer_within: float = 3600.0
-    """Seconds for whoever shall answer what a server asks; then it is declined."""
+    """Seconds to wait for the answer to a server's question; then it is declined."""
     patience: float = 60.0
     """Seconds for which a server that a run can be found at again is tried before the run fails as transient."""
 

@@ -16,7 +16,7 @@ from ....model.events import ArtifactAdded, OutputDelta, Warned
 from .. import wire
 
 STEP = "run"
-"""What all that is shown belongs to; it is never recorded, so that it can always be shown again."""
+"""The step of all output; it is never recorded, so that it can always be shown again."""
 
 _PLACE = step_place(STEP)
 

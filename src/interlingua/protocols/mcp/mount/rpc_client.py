@@ -24,7 +24,7 @@ LOST = "connection_lost"
 """In the data of an error that stands for an answer which cannot come any more."""
 DENIED = "denied"
 NO_SERVER = "unsuitable_server"
-"""In the data of errors that a channel answers with: who answered does not speak MCP, or does not let us in."""
+"""In the data of errors that a channel answers with: the server does not speak MCP, or does not let us in."""
 
 _OFFERS: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 _MAX_PAGES = 1000

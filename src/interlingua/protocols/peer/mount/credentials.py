@@ -33,7 +33,7 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
     """The settings of a mount. Each can be given in the environment, as INTERLINGUA_PEER_ and its name in capitals."""
 
     name: str = "interlingua"
-    """What this side is called there."""
+    """The name of this side at the node."""
     key: str | None = None
     """A bearer token, for nodes behind an http(s):// address."""
     secret: str | None = None
@@ -41,11 +41,11 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
     identity: str | None = None
     """The key file of an identity of our own."""
     tls_ca: str | None = None
-    """Whose certificates are trusted, beside the authorities of the system."""
+    """The certificates that are trusted, beside the authorities of the system."""
     start_timeout: float = 10.0
-    """Seconds for a node to be reached and to tell who it is."""
+    """Seconds to connect to a node and get its card."""
     idle_timeout: float = 300.0
-    """Seconds without a run after which a connection is let go."""
+    """Seconds without a run after which a connection is closed."""
     reply_within: float = 300.0
     """Seconds for a node that takes no tasks to reply to a message."""
     patience: float = 60.0
@@ -55,7 +55,7 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
     max_bytes: int = 64 * 1024 * 1024
     """The longest frame that is taken."""
     headers: dict[str, str] = {}
-    """Of every request, for nodes behind an http(s):// address."""
+    """The headers of every request, for nodes behind an http(s):// address."""
 
     @classmethod
     def from_environment(cls, access: Access = ORDINARY) -> MountSettings:

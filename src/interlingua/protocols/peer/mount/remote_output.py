@@ -23,7 +23,7 @@ from ..translate import parts
 from .agent_card import Described, output_of
 
 STEP = "task"
-"""What all that is shown belongs to; it is never recorded, so that it can always be shown again."""
+"""The step of all output; it is never recorded, so that it can always be shown again."""
 
 _PLACE = step_place(STEP)
 _BESIDE = "beside"

@@ -272,8 +272,7 @@ class Outbox:
             self._settling = self._peer.node.spawn(self._settle())
 
     async def _settle(self) -> None:
-        """Records many delivered letters at once. It may be late: a peer recognizes what is sent again after a
-        crash."""
+        """Records many delivered letters at once. It may be late: after a crash a peer recognizes repeated letters."""
         try:
             while self._settled:
                 await asyncio.sleep(_SETTLE_AFTER)

@@ -187,7 +187,7 @@ class Session:
         try:
             while self._written or self._unread:
                 written, self._written = self._written, []
-                # Who confirms nothing has at most what has left: what is only queued is lost with the connection.
+                # A peer that confirms nothing has only the frames that have left; queued ones are lost.
                 wait = getattr(self.channel, "written", None) if written else None
                 if wait is not None and not await wait():
                     return

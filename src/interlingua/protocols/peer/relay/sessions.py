@@ -27,7 +27,7 @@ class RelaySettings(msgspec.Struct, kw_only=True, frozen=True):
     ttl: float = 3600.0
     """Seconds that a session lives after it was last used."""
     unused_ttl: float = 300.0
-    """The same, where nobody has joined it or left a message."""
+    """The same, for a session that no peer has joined or left a message in."""
     messages: int = 200
     session_bytes: int = 8 * 1024 * 1024
     total_bytes: int = 512 * 1024 * 1024
@@ -38,10 +38,10 @@ class RelaySettings(msgspec.Struct, kw_only=True, frozen=True):
     waiting: int = 64
     """Polls that may wait in one session."""
     reader_seconds: float = 60.0
-    """How long a reader that has not polled still counts."""
+    """The time for which a reader counts after its last poll."""
     announce_ttl: float = 30.0
     public_host: str | None = None
-    """HOST[:PORT] for links, where it is not what the request says."""
+    """HOST[:PORT] for links, where it differs from the request's."""
 
 
 class WriteResult(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Session:
         self.ids: dict[str, int] = {}
         self.size = 0
         self.seq = 0
-        self.readers: dict[str, tuple[int, float]] = {}  # id → what it has read, and when it last came
+        self.readers: dict[str, tuple[int, float]] = {}  # id → the reader's position, and the time of its last poll
         self.waiting: set[asyncio.Future[None]] = set()
         self.created = self.active = time.time()
         self.expires = 0.0  # monotonic

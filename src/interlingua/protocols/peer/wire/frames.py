@@ -84,7 +84,7 @@ def new_id(kind: str = "msg") -> str:
 
 
 UNREADABLE = "unreadable"
-"""The type of what stands, on the side of the mount, for a frame that cannot be read: the members that can be, and
+"""The type of the object that replaces an unreadable frame on the side of the mount: the readable members, and
 `why`."""
 
 # -- bytes ----------------------------------------------------------------------------------------------------
