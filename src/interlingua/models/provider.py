@@ -70,7 +70,7 @@ class Reply(msgspec.Struct, frozen=True):
     thoughts: list[str]
     calls: list[Call]
     usage: dict[str, int]
-    finish: str | None = None  # why it stopped, where it says so
+    finish: str | None = None  # the reason for its end, where it gives one
 
 
 class Model:

@@ -112,7 +112,7 @@ class Teamwork(Toolbox):
         async def propose(arguments: dict[str, Any], key: str) -> Given:
             return await self._propose(agent, arguments, key)
 
-        # Alone: what is attached is shown in the log, and what else happens at the same time would come in any order.
+        # Alone: attachments show in the log, and events of other calls would come in any order.
         self.offer(name, "\n".join(filter(None, about)), schema, propose, alone=True)
         self.offer(
             "answer_inquiry", f"Answers what {agent} asked about your result, and gives back the next verdict.",
@@ -277,7 +277,7 @@ class Teamwork(Toolbox):
 
     async def _decide(self, arguments: dict[str, Any], key: str) -> Given:
         assert self._ctx.review is not None
-        # The hash is of what was shown to this run: a model that copied one could be made to copy another.
+        # The hash is of the result that this run was shown: a model that copied one could be made to copy another.
         verdict = ReviewVerdict(
             arguments["decision"], self._ctx.review.result_hash, arguments.get("inquiry"), arguments.get("reason"),
             self.attached(arguments),

@@ -143,7 +143,7 @@ class _Reader:
             return
         self.problems.extend(msgspec.structs.replace(one, path=path + one.path) for one in problems)
         if isinstance(value, dict) and isinstance(value.get("id"), str):
-            self.team.invalid_ids.add(value["id"])  # others may name it all the same
+            self.team.invalid_ids.add(value["id"])  # other agents may still name it
 
     def config(self, value: Any, file: str) -> bool:
         """Reads the settings of the team as a whole. Returns True where they list the manifests."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("interlingua.tools")
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[^}]*?)(?P<other>:-[^}]*)?\}")
-_ENVELOPE = 8  # a result may take so many times its size on the wire: escaped, and told both as text and as JSON
+_ENVELOPE = 8  # factor for the size of a result on the wire: escaped, and sent both as text and as JSON
 _LONGEST_PAUSE = 30.0
 _SHORTEST_SECRET = 4
 
@@ -186,7 +186,7 @@ class _Host:
             raise  # that tells nothing about the connection
         except ToolFailed as error:
             self._failures = 0  # it answers
-            # It goes into logs and to models, and it is what the server made of its keys.
+            # It goes into logs and to models, and may contain the server's keys.
             raise ToolFailed(self._clean(error.message), details=error.details) from None
         except Exception as error:
             self._retire(life)

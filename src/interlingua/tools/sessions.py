@@ -44,8 +44,8 @@ async def connected(name: str, make: Callable[[], Link], max_result: int) -> Asy
     """Opens a connection to a server, and agrees on a revision. Raises Unavailable."""
     session = Session(name, max_result)
     async with AsyncExitStack() as stack:
-        # All servers but the very newest know the handshake, and tell when their tools change; so it is tried first.
-        # One that knows only the revision without it says so, and is asked again in that way.
+        # All servers but the very newest know the handshake, and notify when their tools change; so it is tried first.
+        # A server that knows only the revision without it reports that, and is asked again in that way.
         for mode in ("legacy", "auto"):
             session.link, session.keeps_list = make(), mode == "legacy"
             client = Client(

@@ -117,7 +117,7 @@ class Conversation:
         self._asked: dict[str, tuple[str, str]] = {}  # open questions that were shown: (agent that asks, task)
         self._back = ORCHESTRATOR  # to whom the result goes
         self._final: wire.AnyMessage | None = None  # the result of a team: told when the task ends, after all else
-        self._failed = False  # the error of a team was told
+        self._failed = False  # the error of a team was sent
 
     def feed(self, event: Event, question: Question | None = None, output: Any = ABSENT) -> list[Update]:
         """Returns the updates of an event. `question` is the one that a message of the event asks, where it could be
@@ -190,7 +190,7 @@ class Conversation:
             return []
         message = translate.said(body, time, self.view.name(body.task))
         if message.metadata is not None and message.metadata.get("task") == body.task:
-            del message.metadata["task"]  # the message says so itself, by the reader's name
+            del message.metadata["task"]  # the message names the sender, under the reader's name
             message.metadata = message.metadata or None
         if body.recipient == ORCHESTRATOR and body.task == self.view.label:
             self._failed = self._failed or body.form == "error"

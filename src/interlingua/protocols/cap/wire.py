@@ -29,7 +29,7 @@ MAX_ID = 500  # characters of the id of a participant: it is written to logs, al
 
 _TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
 
-# For others to check manifests with; what reads them here tells more of what is wrong (see `model.team`).
+# For others to check manifests with; the reader here reports more faults (see `model.team`).
 MANIFEST_SCHEMA: Schema = {
     "$id": "https://example.com/schemas/agent.schema.json",
     "type": "object",
@@ -325,12 +325,12 @@ _PICKLERS = re.compile(r"pickle|dill|joblib|marshal", re.IGNORECASE)
 _SAYS_HOW = ("encoding", "format", "serialization", "serializer", "media_type", "content_type")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_\-\s]{2,}={0,2}\s*\Z")
 _HEX = re.compile(r"(?:0x)?(?:[0-9a-fA-F]{2})+\Z")
-# Many words can be read as a pickle of the first protocol ("absolute." is one). Those that matter say that they are
-# one, import something, or number what they hold.
+# Many words can be read as a pickle of the first protocol ("absolute." is one). The dangerous ones declare their
+# protocol, import something, or number their objects.
 _TELLING = frozenset({"PROTO", "GLOBAL", "STACK_GLOBAL", "INST", "PUT", "MEMOIZE"})
 
 
-# What only a pickle of a later protocol has, and what all that matters of an earlier one has.
+# Marks that only a pickle of a later protocol has, and marks that every relevant one of an earlier protocol has.
 _LATER, _EARLIER = (b"\x80", b"\x93", b"\x94"), b"\n"
 _MOST_LOOKS = 200_000
 _BEGUN = 10  # the opcodes at its beginning

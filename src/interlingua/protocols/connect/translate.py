@@ -66,7 +66,7 @@ AT_THE_DOOR: tuple[type[InterlinguaError], ...] = (
     SlowBody,
     WrongContentType,
 )  # met before the engine
-OURS = "interlingua"  # the member of a listed agent, or of a run, that holds what the standard has no place for
+OURS = "interlingua"  # the member of a listed agent, or of a run, for facts that the standard has no place for
 OWN_ERRORS = 10_000  # an agent's own errors are numbered from here, in the order of its card
 
 CUSTOM_UPDATE: dict[str, Any] = {

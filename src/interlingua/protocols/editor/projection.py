@@ -36,7 +36,7 @@ from ...model.status import Status
 from . import translate
 from .versions import Dialect, Update, question_call, question_tool_call
 
-# Characters of one chunk. A reader that lags gets fragments joined, however long; clients limit what a message may be
+# Characters of one chunk. A reader that lags gets fragments joined, however long; clients limit the size of a message
 # (agent-client-protocol 0.12.1 ends a WebSocket beyond 1 MiB).
 _PIECE = 64 * 1024
 
@@ -74,12 +74,12 @@ class Projection:
         self._dialect = dialect
         self._text = card.output_text if card is not None else None
         self._structured = card is not None and card.output_text is None
-        # Of the output that was shown: the seq of each piece, and how long the text is and its digest. The text itself
-        # may be long, and everybody who follows the run would hold it.
+        # Of the shown output: the seq of each piece, the length of the text and its digest. The text itself may be
+        # long, and every follower of the run would hold it.
         self._pieces: list[int] = []
         self._shown = TextDigest()
         self._message = f"{run}-output"
-        self._calls: set[str] = set()  # tool calls that were told
+        self._calls: set[str] = set()  # tool calls that were sent
 
     def feed(self, event: Event, output: Any = ABSENT) -> Sequence[Update]:
         """Returns the updates of an event. `output` is what remains of the output where the run was restarted."""

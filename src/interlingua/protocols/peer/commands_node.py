@@ -190,7 +190,7 @@ def _limitations(flags: Flags) -> list[dict[str, Any]]:
 
 def _availability(flags: Flags) -> dict[str, Any] | None:
     told = {member: getattr(flags, name) for name, member in _AVAILABILITY.items()}
-    if told["mode"] is None:  # what is told of it says which one it is
+    if told["mode"] is None:  # its fields show the mode
         told["mode"] = "cron" if flags.availability_cron else "heartbeat" if flags.heartbeat_interval else None
     return cards.availability({name: value for name, value in told.items() if value is not None}) or None
 

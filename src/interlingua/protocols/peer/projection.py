@@ -96,7 +96,7 @@ class Projection:
         self._publish = publish
         self._state = "submitted"
         self._told = ToldOutput()
-        self._begun = False  # chunks of the result were told, and stand
+        self._begun = False  # chunks of the result were sent, and are still valid
         self._chunks: dict[str, list[dict[str, Any]]] = {}  # of artifacts that come in pieces
         self._open: dict[str, Question] = {}  # open questions; the wire has room for the oldest
 

@@ -41,7 +41,7 @@ async def follow(
     `part` is the run of the part that is read, where that is not the whole task.
     """
     conversation = Conversation(run, view)
-    # What the reader has is put together first, uncomposed: a composed event could begin before its place.
+    # The output that the reader has is put together first, uncomposed: a composed event could begin before its cursor.
     cursor = 0
     while cursor < after[0] and (batch := await engine.runs.page(run, cursor, after[0] - cursor, _PAGE_BYTES)):
         wanted = [event for event in batch if event.seq <= after[0]]

@@ -139,7 +139,7 @@ class CapDoor:
         found = await self.book.find(request.path_params["task_id"], caller)
         updates = await snapshot(self.engine, found.run.id, found.view)
         said = [update.data for update in updates if update.kind == "message"]
-        # What was said about a result stands in the log when that is approved, with the time at which it was said.
+        # Messages about a result are logged when the result is approved, with the time at which they were sent.
         said.sort(key=lambda message: str(message["timestamp"]))
         told = await self._part(found)
         told["subtasks"] = await tree(self.book, found)

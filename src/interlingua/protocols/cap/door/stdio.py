@@ -41,7 +41,7 @@ class StdioDoor:
         self._desk = Desk(engine)
         self._followed: dict[str, asyncio.Task[None]] = {}  # by run
         self._resting: set[str] = set()  # tasks that wait for an answer
-        self._answered: set[str] = set()  # questions: over this channel, or it was told of
+        self._answered: set[str] = set()  # questions that were answered over this channel, or whose answer was sent
         self._news = asyncio.Event()
 
     async def run(self) -> None:
@@ -108,13 +108,13 @@ class StdioDoor:
         try:
             taken = await self._desk.take(notice, OWNER)
         except AgentNotFound:
-            # Whoever started a process for one agent has chosen it, whatever that is called here.
+            # The peer that started a process for one agent has chosen it, whatever its name is here.
             ids = list(self._desk.book.ids().values())
             if len(ids) != 1 or notice.sender_id not in (USER, ORCHESTRATOR):
                 raise
             taken = await self._desk.take(msgspec.structs.replace(notice, recipient_id=ids[0]), OWNER)
         followed = self._followed.get(taken.run_id)
-        if followed is None or followed.done():  # told again to whom asks again
+        if followed is None or followed.done():  # sent again when the peer repeats its message
             whole = (notice.metadata or {}).get("stream") is True
             task = asyncio.ensure_future(self._follow(taken, whole, named))
             task.add_done_callback(lambda _: self._news.set())

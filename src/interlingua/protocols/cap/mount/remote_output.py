@@ -27,7 +27,7 @@ class Mirror:
         self._there = Joiner()
         self._here = Joiner()
         self._level = True  # both are the same
-        self._known = 0  # activities that will be told again
+        self._known = 0  # activities that will be repeated
 
     @property
     def shown(self) -> Any:

@@ -88,7 +88,7 @@ class Acting:
                     await self._show(message, number)
         except InterlinguaError as error:
             if self._way.again and isinstance(error, StepFailed | QuestionExpired):
-                raise  # the server does not take what we have to say, or nobody says it: it would wait for ever
+                raise  # the server does not take our answer, or none came: it would wait for ever
             self._refused += not isinstance(error, RunError)
             if isinstance(message, wire.ErrorResponse):  # is answered with none
                 await self._ctx.warn(f"{self._way.name} told of an error that was not passed on: {error.message}")

@@ -133,7 +133,7 @@ def interrupt_of(told: dict[str, Any], card: AgentCard) -> Asked:
     elif isinstance(told.get("interrupt_type"), str):
         type_, payload = told["interrupt_type"], told.get("interrupt_payload")
     known, schema = card.question(type_), told.get("answer_schema")
-    if not isinstance(schema, dict):  # one that the descriptor does not list can be asked all the same
+    if not isinstance(schema, dict):  # an interrupt that the descriptor does not list can be asked too
         schema = known.answer if known is not None else {}
     asked = Asked(type_, payload, usable(schema, "answer_schema"))
     if isinstance(told.get("prompt"), str) and told["prompt"]:

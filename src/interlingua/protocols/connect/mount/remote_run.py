@@ -47,7 +47,7 @@ _START = "start"  # the step that records the handle
 _THREADS = uuid.UUID("5f0b6c1e-4a0e-5b52-9a55-0d0c7b1f6f1d")  # names remote threads after local ones
 _JSON = {"content-type": "application/json"}
 _CANCEL_WITHIN = 10.0  # seconds
-_RECORDED_WITHIN = 0.02  # seconds after which the handle of a run that says nothing is written down by itself
+_RECORDED_WITHIN = 0.02  # seconds after which the handle of a silent run is recorded alone
 
 
 class Handle(msgspec.Struct):
@@ -279,8 +279,8 @@ class Attachment:
         while True:
             before = self._mounted.passed_on(key)
             try:
-                # A resume says nothing of what it answers: without a look, an answer that comes late would go to
-                # whatever is asked by then.
+                # A resume does not name its question: without a look, a late answer would go to the question that is
+                # open by then.
                 current = await follower.settled()
                 if current is None or current.kind != "interrupt" or not same_interrupt(current.output, asked):
                     break

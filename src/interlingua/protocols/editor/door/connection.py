@@ -82,7 +82,7 @@ class EditorConnection:
         self.rpc = Connection(channel, self, limits=door.settings.limits, trace=trace)
         self.able = wire.ClientCapabilities()
         self.sessions: dict[str, Session] = {}
-        self.changed: Callable[[], Awaitable[None]] | None = None  # told when sessions open or close, or are prompted
+        self.changed: Callable[[], Awaitable[None]] | None = None  # called when sessions open or close, or are prompted
         self._ready = False
         self._methods: dict[str, Callable[[Any], Awaitable[Any]]] = {}
         door.connections.add(self)
@@ -567,7 +567,7 @@ def _check_server(server: dict[str, Any], place: int) -> None:
     kind = server.get("type", "stdio")
     path = f"mcpServers[{place}]"
     if kind not in ("stdio", "http", "sse"):
-        return  # of a later version; whoever connects to it will know
+        return  # of a later version; the client that connects to it will know
     type_: Any = wire.McpServerStdio if kind == "stdio" else wire.McpServerHttp
     if isinstance(server.get("env"), dict) or isinstance(server.get("headers"), dict):
         raise RpcError(INVALID_PARAMS, f'{path}: env and headers are lists of {{"name": …, "value": …}}, not objects')

@@ -83,7 +83,7 @@ class StreamsChannel:
         self._first: asyncio.Future[bytes] | None = None  # the answer to initialize goes into the answer to its POST
         self._first_id: Id | None = None
         self.too_much = asyncio.Event()
-        self._marks: dict[str, str] = {}  # by session: the run and the event that it was told last
+        self._marks: dict[str, str] = {}  # by session: the run and the event of its last message
 
     def _outbox(self) -> Outbox:
         return Outbox(self.settings.keep_bytes, self._held, ids=self._before)
@@ -123,7 +123,8 @@ class StreamsChannel:
         elif method == "session/load":
             # The rules put this answer on the connection's stream, and its place is after the replay. Two streams have
             # no order: in the TypeScript SDK 2.4.0 the answer overtook the replay. So it follows the replay where the
-            # client reads that already, and is on the connection's stream for those who open the session's later.
+            # client already reads that stream, and goes to the connection's stream for clients that open the session's
+            # later.
             own = self.of(session)
             self._put(own if own.reader is not None else self.whole, frame)
         else:

@@ -218,7 +218,7 @@ def prompt_of(
     """Returns the content blocks of a prompt, and which parts had to be reworded because the agent takes no such
     blocks."""
     given = [part for message in messages if message.role == "user" for part in message.parts]
-    # The input is what was checked and counts; the parts say it in full. They go together where they say the same.
+    # The checked input counts; the parts are the full message. They are sent together where they agree.
     if not given or translate.prompt_text(given).strip() != text.strip():
         given = [TextPart(text), *(part for part in given if not isinstance(part, TextPart))] if given else []
     if not given:

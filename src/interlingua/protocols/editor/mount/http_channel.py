@@ -132,8 +132,8 @@ class HttpChannel(Queues):
                 async with asyncio.timeout(_CLOSING):
                     await self._client.delete(self._url, headers=self._headers(None))
             self._connection = None
-        # Most servers end the streams now. Those who do not are left; the readers notice that, and close their sockets,
-        # which they would not do if they were cancelled.
+        # Most servers end the streams now. The others are left; the readers notice that, and close their sockets, which
+        # they would not do if they were cancelled.
         reading = [stream.task for stream in self._streams.values() if stream.task is not None]
         if reading:
             await asyncio.wait(reading, timeout=_SOON)

@@ -155,8 +155,8 @@ class Asking:
                     return key
                 break
         for key, one in self._open.items():
-            # For the same tool call, and word for word: one that was started again asks what is open once more. What
-            # has been answered is not the same any more: an agent may ask twice for one tool call.
+            # The same tool call, and word for word: a restarted agent repeats its open question. An answered question
+            # is not the same any more: an agent may ask twice for one tool call.
             asked = key.startswith(f"{mark}-") and about is not None and (one.about, one.payload) == (about, payload)
             if asked and not one.wait.done():
                 return key

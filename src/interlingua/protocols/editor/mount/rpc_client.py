@@ -304,7 +304,7 @@ class Peer:
         info = {"name": "interlingua", "title": "Interlingua", "version": _our_version()}
         params: dict[str, Any] = {"protocolVersion": wanted, "clientInfo": info, "clientCapabilities": offers}
         if wanted >= 2:
-            # The members of version 1 stay: an agent that knows no more than that finds what we offer.
+            # The members of version 1 stay, so that an agent which knows only that version finds our abilities.
             params |= {
                 "info": info,
                 "capabilities": {"elicitation": offers["elicitation"], "auth": {"terminal": {}}},

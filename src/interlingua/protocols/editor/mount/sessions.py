@@ -295,7 +295,7 @@ class Host:
                 await session.set_option("agent", agent)
             self.spare(session, agent)
         except (RpcError, TimeoutError, ConnectionLost, InterlinguaError) as error:
-            log.info("%s made no session ahead: %s", self.source.name, error)  # the next run tries by itself
+            log.info("%s made no session ahead: %s", self.source.name, error)  # the next run tries again
         finally:
             self._preparing.pop(agent, None)
 

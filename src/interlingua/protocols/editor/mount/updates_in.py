@@ -49,7 +49,7 @@ class Incoming:
         self._pieces: dict[str, list[str]] = {}  # the agent's messages, by id, in order
         self._level = True  # the streamed text equals the messages
         self._last = ""  # the end of the streamed text
-        self._spoken_to = ""  # the message that is being told, where the agent gives no ids
+        self._spoken_to = ""  # the message in progress, where the agent gives no ids
         self._unnamed = 0
         self._thought = 0
         self._contents: dict[str, list[Any]] = {}  # of tool calls

@@ -125,12 +125,12 @@ class McpConnection:
         self.listening = Listening(door, self.rpc)
         self._waits_after_cancelling = False  # for an answer, to a request that it has taken back
         self.runs: dict[Id, str] = {}  # of requests that are open, where it is known
-        self.began: Callable[[Id, str], None] = lambda request, run: None  # told of each of them
+        self.began: Callable[[Id, str], None] = lambda request, run: None  # called for each of them
         self.changed: Callable[[], Awaitable[Any]] | None = None  # called when the client's own description changes
-        # Requests that another process began to answer: how many messages it sent, and the last event of the run that
-        # they told of.
+        # Requests that another process began to answer: the number of its messages, and the last event of the run in
+        # them.
         self.again: dict[Call, tuple[int, int | None]] = {}
-        self.runs_go_on = True  # when the client is gone without a word; False where going is how it cancels
+        self.runs_go_on = True  # when the client is gone silently; False where going is how it cancels
         door.connections.add(self)
 
     def gone(self) -> None:
@@ -228,8 +228,8 @@ class McpConnection:
         # acp-sdk 0.0.6 knows one revision and leaves at any other answer.
         version = "2024-11-05" if wanted == 1 else wanted if wanted in wire.LEGACY else wire.LEGACY[-1]
         self.version, self.able = str(version), request.capabilities
-        # MCP says that what was taken back should get no answer. These clients wait for one, for ever: their own server
-        # sends it. Whoever has stopped waiting ignores it, as MCP says too; all others get none.
+        # MCP says that a cancelled request should get no answer. These clients wait for one, for ever: their own server
+        # sends it. A client that has stopped waiting ignores it, as MCP says too; all others get none.
         told = (self.version, request.client_info.name, request.client_info.version)
         self._waits_after_cancelling = told == _WAITS_AFTER_CANCELLING
         return version

@@ -168,7 +168,7 @@ class WebDoor:
         asked = self._read(headers, body)
         if is_modern(headers, asked):
             check_modern(raw, headers, asked)
-            if not asked.ids:  # nothing can be told without a session
+            if not asked.ids:  # without a session the client cannot be notified
                 return Response(status_code=202)
             return await self._single(asked, body, caller)
         if asked.initializes and SESSION not in headers:

@@ -88,7 +88,7 @@ class Exchange:
         self.over = False
         self.ours: set[Id] = set()  # our own requests that were sent here
         self.asked: list[dict[str, Any]] = []  # the requests, where it is a stream
-        self.mark = ""  # how far the run's log was told here
+        self.mark = ""  # the last event of the run's log that was sent here
         self.noted = False  # in the store, for the day when this process is dead
         self._make = make
         self._outbox: Outbox | None = None  # most answers come alone, and need none

@@ -73,11 +73,11 @@ class Running:
         told, after = connection.again.pop(call, (0, 0))
         if after is None:
             self._joins = False  # it is not known which deltas arrived: the result counts
-        self._after = after or 0  # the event up to which another process has told
+        self._after = after or 0  # the last event that another process has sent
         self._told = told  # progress notifications of a tool
         self._text: list[str] = []  # of a tool, so far
         self._length = 0  # of it
-        self._text_at = 0.0  # when it may be told next
+        self._text_at = 0.0  # when the next one may be sent
         self._text_timer: asyncio.Handle | None = None
         self._asks: dict[str, asyncio.Task[None]] = {}
         self._withdrawn: list[asyncio.Task[None]] = []  # of questions that need no answer any more

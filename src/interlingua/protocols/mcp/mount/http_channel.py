@@ -84,8 +84,8 @@ class HttpChannel(Queues):
                 async with asyncio.timeout(_CLOSING):
                     await self._client.delete(self._url, headers=self._headers())
         self._session = None
-        # Most servers end the streams now. Those who do not are left; the readers notice that, and close their sockets,
-        # which they would not do if they were cancelled.
+        # Most servers end the streams now. The others are left; the readers notice that, and close their sockets, which
+        # they would not do if they were cancelled.
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_SOON)
         await self._client.aclose()
@@ -106,8 +106,8 @@ class HttpChannel(Queues):
     # -- sending ------------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
-        # Requests are sent beside each other in any case: where nothing waits to go before it, one need not wait for
-        # the turn of whoever sends the rest.
+        # Requests are sent in parallel in any case: where no message must go before it, a request need not wait for the
+        # task that sends the rest.
         if self.streamable and self._posts is None and self._empty.is_set() and not self._gone:
             try:
                 message = message_of(frame)

@@ -223,7 +223,7 @@ class Peer:
             seen.add(cursor)
         return found
 
-    # -- being told and asked -----------------------------------------------------------------------------
+    # -- notifications and requests -----------------------------------------------------------------------
 
     def noticed(self, notice: Notice) -> Awaitable[None] | None:
         params = notice.params if isinstance(notice.params, dict) else {}

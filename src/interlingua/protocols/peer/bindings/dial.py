@@ -195,7 +195,7 @@ class _ProcessChannel(QuietChannel):
         ]
 
     def _is_message(self, frame: bytes) -> bool:
-        # Unlike JSON-RPC, frames have no member by which a line of a structured log could be told from them.
+        # Unlike JSON-RPC, frames have no member that distinguishes them from a line of a structured log.
         if frame.lstrip()[:1] == b"{":
             return True
         if frame:

@@ -319,7 +319,7 @@ class HttpChannel(Queues):
                 continue
             question = task.get("question") if isinstance(task, dict) else None
             if not isinstance(task, dict) or not isinstance(question, dict):
-                return  # it has ended without a word
+                return  # it has ended without a reply
             if asked != question.get("id"):
                 asked = question.get("id")
                 self.take(asked_of(self.remote, frame, task, question))

@@ -37,11 +37,11 @@ class Following:
         self._channel = channel
         self._message_id = message_id
         self._again = again
-        self._asks: Any = None  # the name of the question that was told last, while input is required
+        self._asks: Any = None  # the name of the last reported question, while input is required
         self._place: str | None = None
         self._seq = 0
         self._chunks = 0
-        self._last: dict[str, Any] | None = None  # the newest state, as it was told
+        self._last: dict[str, Any] | None = None  # the newest reported state
         self._said_at = 0.0
         self._new: tuple[dict[str, Any], Carrier | None, asyncio.Future[int]] | None = None
         self._whole = False  # the stream ends with the whole task

@@ -225,7 +225,7 @@ class _ServedWebSocket(WebSocket):
         protocol = self._server
         protocol.receive_data(head)
         requests = [event for event in protocol.events_received() if isinstance(event, Request)]
-        if not requests:  # no HTTP, or too much of it: the protocol says so by itself
+        if not requests:  # no HTTP, or too much of it: the protocol answers that
             self._listener.refused += 1
             self._hand_over()
             return

@@ -237,8 +237,8 @@ class Room:
             await self._ask("POST", "new", params={"token": self.link.token})
             card = {"name": self.name, "relay_sender": self.sender}
             answer = await self._ask("POST", f"{self.link.token}/join", json={"name": self.name, "card": card})
-            # What was there before is for us only where we are who was meant; but who comes back after the relay forgot
-            # everything has missed what others said since, and knows by `n` what is new.
+            # Earlier messages are for us only where we are the member they were meant for; but a member that comes back
+            # after the relay forgot everything has missed the others' messages since, and knows by `n` which are new.
             seq = answer.get("seq")
             self._joined_at = seq if not self._joins and isinstance(seq, int) else 0
             wait = answer.get("wait")

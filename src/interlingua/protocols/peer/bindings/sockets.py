@@ -162,8 +162,8 @@ class Wire(asyncio.BufferedProtocol):
             _keep_alive(found)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        # A view: asyncio's TLS (Python 3.11) slices what it is given to read several records behind each other, and a
-        # slice of a bytearray is a copy. All but the first would be lost.
+        # A view: asyncio's TLS (Python 3.11) slices the buffer to read several records after each other, and a slice of
+        # a bytearray is a copy. All but the first would be lost.
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -353,7 +353,7 @@ class WebSocket(Wire):
         self._hand_over()
         if protocol.parser_exc is not None or protocol.close_rcvd is not None:
             self._deaf = True
-            self._loop.call_later(_CLOSING, self.abort)  # it ends by itself sooner, unless the peer is rude
+            self._loop.call_later(_CLOSING, self.abort)  # it ends sooner, unless the peer ignores the close
         return not self._deaf
 
     def _piece(self, frame: Frame) -> None:

@@ -40,7 +40,7 @@ log = logging.getLogger("interlingua.peer")
 
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 
-# RFC 8615 has documents there be fetched afresh, as what they are.
+# RFC 8615 wants such documents to be fetched afresh, under their own media type.
 WELL_KNOWN = [
     (b"cache-control", b"no-cache, no-store"),
     (b"vary", b"Accept"),

@@ -227,7 +227,7 @@ class Listener:
             await self._tell(left)
             return self._over
         if not self._told and not await self._saw_the_end(task):
-            # It ended so long ago that its events are gone. How it ended is known all the same.
+            # It ended so long ago that its events are gone, but the task still holds its end.
             await self.put([await self._last_word(task)])
         return True
 
@@ -325,7 +325,7 @@ class SocketStream(Listener):
         self.channel = WebSocketChannel(ServerSocket(socket))
         listening = asyncio.ensure_future(self._listen())
         try:
-            with contextlib.suppress(Exception):  # an engine that has closed ends a stream without a word
+            with contextlib.suppress(Exception):  # an engine that has closed ends a stream silently
                 await self.run()
         finally:
             listening.cancel()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Request, Surface], Awaitable[ASGIApp]]
 
-# What a web page of another site can send without the browser asking first. Nothing at all counts as such, too.
+# Content types that a web page of another site can send without a preflight request. A missing one counts, too.
 _SIMPLE = frozenset({"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
 _BIGGEST = 10**15
 

@@ -179,8 +179,8 @@ class DoorSending:
 
     async def _told(self, run: str, surface: Surface, id_: str, named: str | None) -> dict[str, Any] | None:
         journal = self._node.journal
-        # The reply is written down together with the end of the task: looked for before it, it could come in between,
-        # and the task would seem to have ended without a word.
+        # The reply is recorded together with the end of the task: a lookup before it could miss it, and the task would
+        # seem to have ended without a reply.
         task = await journal.task(surface.scope, named or task_of_run(run))
         answered = await journal.letter(journal.box_door, answer_key(surface.scope, id_))
         if answered is not None and task is not None:

@@ -32,7 +32,7 @@ _TEXT_OUT: Schema = {
 
 
 class Described(msgspec.Struct):
-    card: AgentCard  # that stands for it here
+    card: AgentCard  # of the local agent
     skill: str | None = None  # the remote name of the skill; None: the node's default agent
     names: set[str] = msgspec.field(default_factory=set)  # the names that a target can use
     structured: bool = False

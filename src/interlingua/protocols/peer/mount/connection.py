@@ -112,7 +112,7 @@ class Remote:
         self.where = link.shown
         self.token = token  # our identity there
         self._keep = keep
-        self._lost = lost  # told when the node hung up, or cannot be reached
+        self._lost = lost  # called when the node hung up, or cannot be reached
         self._impatient: list[asyncio.Future[None]] = []  # callers that give up as soon as the node is away
         self._trust = settings.trust()
         self._inboxes: dict[str, Inbox] = {}

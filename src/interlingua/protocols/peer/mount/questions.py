@@ -141,7 +141,7 @@ class Asking:
             if current is not None and current.cancelling():
                 raise
             return  # the run is being left
-        except Gone:  # it was withdrawn before a crash, and is asked there all the same
+        except Gone:  # it was withdrawn before a crash, and the remote still asks it
             self._withdrawn.add(place)
             await self._wait(id_, question, said)
             return

@@ -159,7 +159,7 @@ class Hosting:
         if settings.http_port is None:
             # The reference counts 100 up from --port: the second node of a machine is looked for there.
             ports = [HTTP_PORT, *([settings.port + 100] if settings.port and settings.port < 65_436 else []), 0]
-        # On this machine nobody listens in between.
+        # On this machine no one can listen in between.
         tls = (settings.tls_cert, settings.tls_key) if abroad and settings.tls_cert is not None else None
         address = await serve(
             self._app, settings.http_host, ports, option="--http-port", http2=settings.http2, tls=tls

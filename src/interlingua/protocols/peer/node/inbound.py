@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("interlingua.peer")
 
 _LOOK_EVERY = 2.0
-_ARTIFACTS = 1000  # of one task, of which is remembered that all was told
+_ARTIFACTS = 1000  # of one task, remembered as completely reported
 
 
 class Taking(msgspec.Struct):
@@ -52,7 +52,7 @@ class Inbound:
         self._chunks: dict[str, int] = {}  # by task: how many came in a row; -1 where some are missing
         self._unread: dict[str, int] = {}  # by peer, at most so many
         self._unbegun: dict[str, int] = {}  # by peer: tasks that no program has begun, at most so many
-        self._told_whole: dict[str, set[str]] = {}  # by task: artifacts whose chunks were all told
+        self._told_whole: dict[str, set[str]] = {}  # by task: artifacts whose chunks were all reported
 
     def take(self, session: Session, peer: Peer, frame: dict[str, Any]) -> Taking | None:
         """Returns the job of taking a frame in; None where there is nothing to do."""
@@ -116,8 +116,8 @@ class Inbound:
         if key is None or said is None or abs(time.time() - said) > self._node.trust.window:
             return
         did = did_acp(key)
-        # It may have been signed for another, who sends it on. So whoever was given something to come back with is not
-        # taken for a peer by this alone.
+        # It may have been signed for another peer, which sends it on. So this alone does not identify a peer that has a
+        # token to come back with.
         same = self._node.peers.find(
             lambda one: one.known.did == did and not one.connected and one.known.resume is None
         )

@@ -23,7 +23,7 @@ from .task_record import Task, decoder, document_id
 _RING, _RING_BYTES = 2048, 8 * 1024 * 1024  # the limits of a feed in memory
 _PIECE = 256 * 1024  # bytes that a reader gets at once
 _PAGE = 100  # events that are read from the store at once; each may be as large as a message
-_LOOK_EVERY = 5.0  # seconds: another process may have told something, and the hint got lost
+_LOOK_EVERY = 5.0  # seconds: another process may have written an event, and the hint got lost
 _LARGE = 64 * 1024  # bytes of an event
 _encode_event = msgspec.json.Encoder().encode
 _NAMED = {"status": b"event: acp.task.status\n", "artifact": b"event: acp.task.artifact\n"}
@@ -94,7 +94,7 @@ class Feed:
         ring = self._ring
         for event in events:
             if ring and event.seq != ring[-1].seq + 1:
-                ring.clear()  # another process told something between: readers find it in the store
+                ring.clear()  # another process wrote between: readers find it in the store
                 self._held = 0
             ring.append(event)
             self._held += event.weight
@@ -188,9 +188,7 @@ class Journal:
         self.name = name
         self._own = Feed(documents, name)
         self._names = {name}
-        self._kept: list[
-            tuple[Sequence[Change], WriteResult]
-        ] = []  # with news in it, of which readers were not told yet
+        self._kept: list[tuple[Sequence[Change], WriteResult]] = []  # with news for which readers were not yet woken
         # Callers of the door come and go: only their listeners hold their feeds.
         self._feeds: weakref.WeakValueDictionary[str, Feed] = weakref.WeakValueDictionary({name: self._own})
         self.box_in, self.box_out, self.box_door = f"{name}/in", f"{name}/out", f"{name}/door"

@@ -469,8 +469,8 @@ class Peers:
         """Returns the peer of a connection that shows nothing better than a name."""
         if self._node.settings.strict:
             return None
-        # The reference proves nothing when it comes back. What waits for it would never arrive if its name were
-        # not enough; one that has shown a key, or was given something to come back with, is never taken for it.
+        # The reference proves nothing when it comes back. Its letters would never arrive if its name were not enough; a
+        # peer that has shown a key, or was given a token to come back with, is never taken for it.
         return self.find(
             lambda peer: (
                 peer.name == name

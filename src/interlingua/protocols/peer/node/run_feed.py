@@ -49,7 +49,7 @@ class Witnessed:
     def outcome(self) -> Outcome | None:
         return self._telling.outcome
 
-    # -- told by the log ----------------------------------------------------------------------------------
+    # -- called by the log --------------------------------------------------------------------------------
 
     def sealing(self, events: list[Event]) -> bool:
         node, telling, last = self._node, self._telling, events[-1]
@@ -76,7 +76,7 @@ class Witnessed:
         if self._keeping is None:  # else the outcome is known in a moment
             self._leave(error)
 
-    # -- told by the store --------------------------------------------------------------------------------
+    # -- called by the store ------------------------------------------------------------------------------
 
     def _kept(self, draft: Draft, follow: Follow, changes: Sequence[Change], kept: WriteResult) -> None:
         self._keeping = None

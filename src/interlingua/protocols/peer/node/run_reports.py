@@ -209,7 +209,7 @@ class Telling:
                 self._say(act, task, changes, live)
             case Replied() if origin.peer is None and (origin.quiet or origin.task is None):
                 self._reply = frame = node.trust.sign(reply_frame(node.name, origin, act.parts, act.error))
-                if origin.task is None:  # the last event of a task is that it has ended; its result was told before
+                if origin.task is None:  # the last event of a task is its end; its result was reported before
                     changes.append(self._message_event(frame, act.parts, task, sync=origin.quiet))
                 key, said = answer_key(origin.scope, origin.message_id or ""), msgspec.json.encode(frame)
                 state = "done" if origin.quiet else "new"

@@ -19,7 +19,7 @@ class Task(msgspec.Struct, omit_defaults=True):
     updated_at: str
     input: dict[str, Any]
     scope: str = ""
-    kind: Kind = "run"  # an agent of ours works on it; a peer does, for our owner; our owner does, for a peer
+    kind: Kind = "run"  # done by an agent of ours; by a peer, for our owner; by our owner, for a peer
     peer: str | None = None  # where it went, or came from
     run: str | None = None
     agent: str | None = None

@@ -107,7 +107,7 @@ class _Relay:
         wait = max(0.0, min(_number(query.get("wait"), 0.0), self.settings.wait))
         reader = query.get("reader", "")[:100]
         if reader:
-            # What it has not read is what it asks for; one that asks for nothing in particular has read nothing.
+            # A reader asks for the messages that it has not read; one that asks for no position has read nothing.
             self.sessions.came(session, reader, session.ids.get(after or "", 0))
         found = after_of(session, after, since)
         if not found and wait and len(session.waiting) < self.settings.waiting:

@@ -25,10 +25,10 @@ from ..translate.task_states import State, check_state
 
 PRIORITIES = ("critical", "high", "normal", "low")
 ROLES = ("user", "agent")
-# The types that the reference signs. The others carry nothing that a signature would protect.
 LOST = "lost"
 """The code of a task that is asked for again, and that a node no longer has."""
 
+# The types that the reference signs. The others carry nothing that a signature would protect.
 SIGNED = frozenset({"acp.message", "acp.reply", "task.delegate", "task.updated", "task.cancel"})
 
 MAX_ID = 256  # characters of any id

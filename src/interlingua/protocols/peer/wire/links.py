@@ -138,7 +138,7 @@ def _host(host: str) -> str:
         return inside.lower() if "%" not in inside else inside
     if not _NAME.fullmatch(host):
         raise _wrong(f"{host[:80]!r} is no host name (write international names in their xn-- form)")
-    if re.fullmatch(r"[0-9.]+", host):  # four numbers, or nothing: what 127.1 means differs from system to system
+    if re.fullmatch(r"[0-9.]+", host):  # four numbers, or nothing: 127.1 has different meanings on different systems
         try:
             ipaddress.IPv4Address(host)
         except ValueError:
