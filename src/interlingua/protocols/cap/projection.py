@@ -116,7 +116,7 @@ class Conversation:
         self._artifacts: list[Any] = []
         self._asked: dict[str, tuple[str, str]] = {}  # open questions that were shown: (agent that asks, task)
         self._back = ORCHESTRATOR  # to whom the result goes
-        self._final: wire.AnyMessage | None = None  # the result of a team: told when the task ends, after all else
+        self._final: wire.AnyMessage | None = None  # the result of a team: sent after everything else
         self._failed = False  # the error of a team was sent
 
     def feed(self, event: Event, question: Question | None = None, output: Any = ABSENT) -> list[Update]:
@@ -190,7 +190,7 @@ class Conversation:
             return []
         message = translate.said(body, time, self.view.name(body.task))
         if message.metadata is not None and message.metadata.get("task") == body.task:
-            del message.metadata["task"]  # the message names the sender, under the reader's name
+            del message.metadata["task"]  # the message has it in `task_id`, under the reader's name
             message.metadata = message.metadata or None
         if body.recipient == ORCHESTRATOR and body.task == self.view.label:
             self._failed = self._failed or body.form == "error"

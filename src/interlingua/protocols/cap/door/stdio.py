@@ -114,7 +114,7 @@ class StdioDoor:
                 raise
             taken = await self._desk.take(msgspec.structs.replace(notice, recipient_id=ids[0]), OWNER)
         followed = self._followed.get(taken.run_id)
-        if followed is None or followed.done():  # sent again when the peer repeats its message
+        if followed is None or followed.done():  # a repeated notice is followed again
             whole = (notice.metadata or {}).get("stream") is True
             task = asyncio.ensure_future(self._follow(taken, whole, named))
             task.add_done_callback(lambda _: self._news.set())

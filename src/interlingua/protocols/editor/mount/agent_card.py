@@ -18,7 +18,7 @@ _NO_NAME, _NO_VERSION = r"[^A-Za-z0-9._-]+", r"[^0-9A-Za-z.+-]+"
 
 
 class Option(msgspec.Struct):
-    """Something that can be set for a session."""
+    """An option of a session, with its value and choices."""
 
     id: str
     name: str

@@ -449,7 +449,7 @@ class Turn:
         known: dict[str, Any] = {}
         if isinstance(about, dict):
             before = self._calls.get(str(about.get("toolCallId")), {})
-            if any(before.get(name) != value for name, value in about.items()):  # it adds text to the earlier updates
+            if any(before.get(name) != value for name, value in about.items()):  # it differs from the earlier updates
                 await self.told({"status": "pending", **about, "sessionUpdate": "tool_call_update"})
             known = self._calls.get(str(about.get("toolCallId")), about)
         return await self._asking.answer(call, known, self._incoming)

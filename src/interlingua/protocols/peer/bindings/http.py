@@ -477,7 +477,7 @@ class HttpChannel(Queues):
             return
         if told.get("sync") is True:  # a reply that its asker waits for, and gets as the answer to the request
             return
-        # What a node of ours streams may be about others, too. The reference does not say what is answered.
+        # An Interlingua node streams other messages, too. The reference does not name the answered one.
         if self.ours:
             answers = asked in self._sent or (isinstance(asked, str) and await self._memory.sent(asked))
         else:

@@ -282,7 +282,7 @@ class Room:
             self.tasks.append(task)
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
-        """Fails all waiting where a job of the room stops with an error. Nothing that arrives should cause that; if it
+        """Ends all channels where a job of the room stops with an error. Nothing that arrives should cause that; if it
         does, nothing may wait for ever."""
         error = None if task.cancelled() else task.exception()
         if error is not None:

@@ -88,7 +88,7 @@ class Dnssd:
         return sorted(self._found.values(), key=lambda found: (found.name, found.ip, found.ws_port))
 
     def changed(self) -> asyncio.Future[None]:
-        """Returns when a peer was found, or has left."""
+        """Returns a future that is done when a peer was found, or has left."""
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._news.add(news)
         return news

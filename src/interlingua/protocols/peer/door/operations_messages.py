@@ -132,7 +132,7 @@ class Messages(Operations):
             raise InvalidRequest(f"/typing is true or false, got {typing!r:.80}", path="/typing")
         peer = self.node.sending.choose(body.get("peer_id"))
         told = frames.typing(self.node.name, typing)
-        # A program that does not know this member would take it for a message.
+        # A peer that does not know this frame would take it for a message.
         sent = peer.session is not None and peer.able("typing_indicator")
         if sent and peer.session is not None:
             peer.session.send(told)

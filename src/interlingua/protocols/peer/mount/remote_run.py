@@ -448,7 +448,7 @@ _OVER = frozenset({"cancelling", *task_states.TERMINAL})  # states in which a ta
 
 async def cancel_task(remote: Remote, inbox: Inbox, task: str, *, known: bool = True) -> None:
     """Cancels the task at the node, and waits until the node has heard it. `known` means that the node has confirmed
-    the task. Else it may be about to record it, and is told once more."""
+    the task. Else it may be about to record it, and the cancel is repeated."""
     pauses = enumerate(() if known else _WRITTEN_DOWN)
     frame = frames.cancel(remote.settings.name, task, message_id=_id(task, "cancel"))
     remote.expect(frame["message_id"], inbox)
