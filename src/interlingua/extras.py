@@ -15,7 +15,7 @@ class MissingExtra(Unavailable):
 
 
 def require(what: str, package: str, extra: str, *modules: str) -> None:
-    """Raise MissingExtra where a module of a package is not there, or cannot be imported."""
+    """Raises MissingExtra if a module of a package is missing, or cannot be imported."""
     try:
         for module in modules:
             importlib.import_module(module)
@@ -25,7 +25,8 @@ def require(what: str, package: str, extra: str, *modules: str) -> None:
 
 
 def look_for(what: str, package: str, extra: str, *modules: str) -> None:
-    """As `require`, for a package that takes long to import and may never be needed: it is only looked for."""
+    """Raises an error like `require`, for a package that takes long to import and may never be needed: it only searches
+    for its modules."""
     if any(importlib.util.find_spec(module) is None for module in modules):
         raise _missing(what, package, extra)
 

@@ -1,7 +1,7 @@
-"""Checks of servers from outside: what of the five documents a server keeps, seen by speaking to it as anyone could.
+"""Checks servers from outside against the five documents, by speaking to them as any client could.
 
-Nothing in here uses our doors or mounts: a mistake that both made would go unseen. A package per protocol holds its
-checks; `base` has what they are written with and what runs them, `raw` the bare wires.
+No check uses the doors or mounts of Interlingua: a mistake that both made would go unseen. A package per protocol holds
+its checks; `base` defines and runs checks, and `interlingua.transports.raw_client` has the bare wires.
 """
 
 from __future__ import annotations

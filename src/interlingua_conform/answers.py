@@ -1,4 +1,4 @@
-"""Answers to questions of agents that nobody has met before: what fits, where the server tells what does."""
+"""Makes answers to questions of unknown agents: fitting ones, if the server describes which answers fit."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def fitting(schema: Any) -> Any:
 
 
 def filled_in(params: Any) -> Any:
-    """What to send back for a form: an answer of the schema that is told beside it, laid into its fields; else what its
-    fields ask for."""
+    """Returns an answer to a form: an answer that fits the schema sent beside the form, laid into its fields; else one
+    made from the fields alone."""
     shown = params.get("requestedSchema") if isinstance(params, dict) else None
     meta = params.get("_meta") if isinstance(params, dict) else None
     told = matching_form(meta.get(ANSWER_SCHEMA), shown) if isinstance(meta, dict) else None

@@ -1,8 +1,9 @@
-"""What checks are written with, and what runs them.
+"""Defines checks, suites of checks, and the loop that runs them.
 
-A check is a coroutine that is given a driver (an open connection to the server, in the protocol's own words) and either
-returns, or says what is broken, or that it does not apply to this server. It carries the ids of the requirements that
-it shows, as the manifest has them; their sections and texts come from the catalogue beside this module.
+A check is a coroutine that gets a driver (an open connection to the server, in the protocol's own words). It returns,
+or raises Broken with what the server did, or NotApplicable if it does not apply to this server. It carries the ids of
+the requirements that it shows, as the manifest has them; their sections and texts come from the catalogue beside this
+module.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from interlingua.model.errors import InterlinguaError, Invalid, InvalidRequest, 
 
 UNREADABLE = "no sense could be made of what came"
 
-_NAMED = 20  # agents that are named to whoever named none of them
+_NAMED = 20  # agents that the error lists, if a name is unknown
 
 Verdict = Literal["pass", "fail", "not applicable"]
 Driver = TypeVar("Driver")
@@ -48,18 +49,18 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What came out for one requirement."""
+    """The verdict for one requirement."""
 
     id: str
     verdict: Verdict
     section: str
     level: str
     text: str
-    why: str = ""  # of a failure: what the server did; else what is missing
+    why: str = ""  # for a failure, the deed of the server; else the missing thing
 
 
 class Roles(msgspec.Struct, frozen=True, kw_only=True):
-    """Which agents of the server the checks may use. Where none is named, the checks that need one do not apply."""
+    """The agents of the server that the checks may use. Checks that need an agent that is not named do not apply."""
 
     agent: str | None = None  # any that answers soon; the first one, where none is named
     asking: str | None = None  # asks a question before it ends
@@ -70,12 +71,12 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
 
 Role = Literal["agent", "asking", "slow", "failing"]
 OPTIONS: dict[Role, str] = {"agent": "--agent", "asking": "--asks", "slow": "--slow", "failing": "--fails"}
-"""How a role is named to `interlingua conform`."""
+"""The option of `interlingua conform` that names the agent of a role."""
 WANTED: dict[Role, str] = {
     "agent": "--agent", "asking": "--asks: one that asks a question", "slow": "--slow: one that runs for a while",
     "failing": "--fails: one that always fails",
 }  # fmt: skip
-"""The same, for whoever did not name one."""
+"""The same options with their meaning, for a caller that did not name the agent."""
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,14 +86,14 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     headers: dict[str, str] = {}
     secret: str | None = None
-    """What messages are signed with, where the server has such a secret and the looker is let in on it."""
+    """The secret that signs messages, if the server has one and the checker knows it."""
     roles: Roles = Roles()
     patience: float = 10.0
     """Seconds that an answer may take."""
     most: int = 64 * 1024 * 1024
     """Bytes of an answer, a stream or a line that are read: some have no end."""
     quiet: float = 0.2
-    """Seconds after which something that must not come is taken not to come."""
+    """Seconds after which an unwanted message counts as one that does not come."""
 
 
 CheckFunction = Callable[[Driver], Awaitable[None]]
@@ -141,7 +142,7 @@ class Suite(Generic[Driver]):
 
     @property
     def ids(self) -> list[str]:
-        """Every requirement that is looked at, in the order of the checks."""
+        """The ids of all requirements that the checks show, in the order of the checks."""
         return list(dict.fromkeys(name for check in self.checks for name in check.ids))
 
 
@@ -149,13 +150,13 @@ class Suite(Generic[Driver]):
 
 
 def expect(holds: object, why: str) -> None:
-    """Say that the server is broken, unless something holds."""
+    """Raises Broken unless something holds."""
     if not holds:
         raise Broken(why)
 
 
 def applies(holds: object, why: str) -> None:
-    """Say that the requirement does not apply here, unless something holds."""
+    """Raises NotApplicable unless something holds."""
     if not holds:
         raise NotApplicable(why)
 
@@ -164,7 +165,7 @@ Kind = TypeVar("Kind")
 
 
 def member(value: Any, path: str, kind: type[Kind], where: str = "the answer") -> Kind:
-    """What an answer has at a path such as `result.agents.0.name`; broken where it is not there, or something else."""
+    """Returns the value at a path such as `result.agents.0.name`. Raises Broken if it is missing or of another type."""
     at = value
     for step in path.split(".") if path else ():
         if isinstance(at, dict) and step in at:
@@ -205,7 +206,7 @@ def shown(value: Any, most: int = 200) -> str:
 
 @cache
 def catalogue() -> dict[str, Requirement]:
-    """Every requirement that can be seen from outside."""
+    """Returns every requirement that can be seen from outside."""
     data = resources.files(__package__).joinpath("catalogue.json").read_bytes()
     return {entry.id: entry for entry in msgspec.json.decode(data, type=list[Requirement])}
 
@@ -223,11 +224,11 @@ class Report(msgspec.Struct):
 async def conform(
     suite: Suite[Any], subject: Subject, only: Iterable[str] | None = None, *, calm: bool = False
 ) -> AsyncIterator[Finding]:  # fmt: skip
-    """Run the checks, and give what came out for each requirement, in the order of the checks.
+    """Runs the checks, and yields the finding for each requirement, in the order of the checks.
 
     A requirement that several checks show fails with the first that fails. `only` are ids, or beginnings of ids;
-    `calm`: only what neither runs nor changes anything. Raises Unavailable where the server cannot be reached at all,
-    and InvalidRequest where an agent is named that it does not have.
+    `calm`: only checks that neither run nor change anything. Raises Unavailable if the server cannot be reached at all,
+    and InvalidRequest if a named agent is not on it.
     """
     wanted = None if only is None else tuple(only)
     chosen = [c for c in suite.checks if wanted is None or any(i.startswith(wanted) for i in c.ids)]
@@ -252,7 +253,8 @@ def _finding(name: str, verdict: Verdict, why: str) -> Finding:
 
 
 def _unreached(error: InterlinguaError) -> InterlinguaError:
-    """What is wrong with a request is told as it is: it says nothing of the server."""
+    """Returns the error to raise for a server that was not reached. A mistake in the request is reported as it is: it
+    says nothing about the server."""
     return error if isinstance(error, Invalid) else Unavailable(f"the server cannot be reached: {error.message}")
 
 
@@ -273,15 +275,15 @@ class _Sharing:
         await self._kept.aclose()
 
     async def meet(self) -> None:
-        """See that the agents that were named are there: what is said of a server because of a slip of the pen is said
-        of nobody. Where it does not tell who is there, checks find out."""
+        """Checks that the named agents are on the server: a misspelt name must not count as a mistake of the server. If
+        the server does not list its agents, the checks find out."""
         roles = {role: name for role in OPTIONS if (name := getattr(self._subject.roles, role)) is not None}
         if not roles or self._suite.names is None:
             return
         try:
             async with asyncio.timeout(6 * self._subject.patience):
                 known = await self._suite.names(await self._connected(None))
-        except Exception as error:  # whatever is wrong with the list, checks tell it
+        except Exception as error:  # checks report any mistake of the list
             if isinstance(error, InterlinguaError) and not self._reached:
                 raise _unreached(error) from error
             await self._renew()
@@ -300,7 +302,7 @@ class _Sharing:
             async with AsyncExitStack() as own:
                 return await self._judge(check, own)
         verdict = await self._judge(check, None)
-        # Whatever a failure left behind is not the next one's, unless there is nothing that it could spoil.
+        # A failure leaves nothing behind for the next check, unless there is nothing that it could spoil.
         if verdict[0] == "fail" and not (self._suite.lasting or getattr(self._driver, "lasting", False)):
             await self._renew()
         return verdict
@@ -328,9 +330,7 @@ class _Sharing:
             if not self._reached:
                 raise _unreached(error) from error
             return "fail", error.message
-        except (
-            Exception
-        ) as error:  # what came was so odd that the check did not expect it: that is no end of the report
+        except Exception as error:  # the answer was too odd for the check: the report still goes on
             if not self._reached:
                 raise
             return "fail", f"{UNREADABLE}: {type(error).__name__}: {error}"

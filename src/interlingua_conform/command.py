@@ -1,4 +1,4 @@
-"""`interlingua conform`: what of a protocol's document a server keeps, seen from outside."""
+"""`interlingua conform`: checks from outside how much of a protocol's document a server keeps."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def conform(
 
 
 async def _reached(checking: Coroutine[Any, Any, int]) -> int:
-    """That nothing answers says nothing of what a server keeps: an exit code of its own tells them apart."""
+    """Runs the checks, and exits with a code of its own if the server cannot be reached: that says nothing about its
+    conformance."""
     from interlingua.model.errors import Unavailable
     from interlingua.terminal.errors import CommandError, ExitCode
 
@@ -135,7 +136,7 @@ async def _conform(
 
 
 async def _subject(text: str, protocol: str | None, headers: dict[str, str]) -> tuple[str, Subject]:
-    """What a target names, and which protocol to look at."""
+    """Returns the protocol to check, and the server that a target names."""
     from interlingua.detection.detect import addressed, detected
     from interlingua.protocols.targets import COMMANDS
     from interlingua.terminal.errors import CommandError
@@ -172,7 +173,7 @@ async def _subject(text: str, protocol: str | None, headers: dict[str, str]) -> 
 
 
 async def _below(address: str, protocol: str, headers: dict[str, str]) -> str:
-    """Where a protocol is spoken: at the address that was given, or below it."""
+    """Returns the address at which a protocol is spoken: the given one, or one below it."""
     from interlingua.detection.at_address import look
 
     if address.startswith(("http://", "https://")):
@@ -205,7 +206,7 @@ def _counts(findings: list[Finding]) -> dict[str, int]:
 
 
 def _tell_unseen(findings: list[Finding], roles: Any) -> None:
-    """What more there is to see for whoever names agents for it."""
+    """Prints how many more checks would apply with further agents named, and the options that name them."""
     from .base import OPTIONS
 
     options = [option for role, option in OPTIONS.items() if getattr(roles, role) is None]

@@ -1,4 +1,4 @@
-"""Scenes that several checks look at: each is played once per connection, and what came of it is remembered."""
+"""Plays scenes that several checks look at: each once per connection, and remembers the result."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ def once(
             raise type(failure)(*failure.args)
         return seen  # type: ignore[no-any-return]
 
-    return remembered  # type: ignore[return-value]  # that the driver has a name here is no difference
+    return remembered  # type: ignore[return-value]  # the name of the driver makes no difference

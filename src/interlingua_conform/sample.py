@@ -1,6 +1,6 @@
-"""A value that a JSON Schema takes, to have something to send to an agent that nobody has met before.
+"""Makes a value that a JSON Schema accepts, to send to an unknown agent.
 
-Small and readable rather than complete: where it gives up, the caller of `interlingua conform` names an input.
+Small and readable rather than complete: if it fails, the caller of `interlingua conform` names an input.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _DEEPEST = 20
 
 
 def made_for(schema: Any, what: str, hint: str = "give an input with --input") -> Any:
-    """Something that a schema takes. Where nothing is found, what needs it does not apply."""
+    """Returns a value that fits a schema. If none can be made, the check that needs it does not apply."""
     try:
         found = sample(schema)
     except (TypeError, ValueError, AttributeError, KeyError, OverflowError, MemoryError, RecursionError):
@@ -50,7 +50,7 @@ def _of_kind(kind: Any, schema: dict[str, Any], root: Any, depth: int) -> Any:
         case "object":
             properties = schema.get("properties", {})
             required = schema.get("required", [])
-            named = required or list(properties)[:1]  # an agent that requires nothing still wants to be told something
+            named = required or list(properties)[:1]  # an agent that requires nothing still needs some input
             return {name: sample(properties.get(name, {}), root, depth + 1) for name in named}
         case "array":
             return [sample(schema.get("items", {}), root, depth + 1) for _ in range(schema.get("minItems", 1))]

@@ -1,4 +1,4 @@
-"""Schemas of strangers: whether they are any, and what fits them. Shared by the checks of all protocols."""
+"""Checks schemas of servers, and values against them. Shared by the checks of all protocols."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Broken, shown
 
 
 def compiled(schema: Any, what: str) -> Validator | None:
-    """What checks values against a schema of the server's; None where it refers to what lies elsewhere."""
+    """Returns a validator for a schema of the server; None if the schema refers to a place outside itself."""
     try:
         check_refs_local(schema, what)
     except DefinitionError:
@@ -24,7 +24,7 @@ def compiled(schema: Any, what: str) -> Validator | None:
 
 
 def fits(value: Any, schema: Any, what: str) -> None:
-    """Say that the server is broken, where a value is not what its schema says."""
+    """Raises Broken if a value does not fit its schema."""
     validator = compiled(schema, what)
     try:
         if validator is not None:
@@ -34,13 +34,14 @@ def fits(value: Any, schema: Any, what: str) -> None:
 
 
 def problem(value: Any, schema: Any, what: str) -> str | None:
-    """What is wrong with a value, by a schema that is one."""
+    """Describes what is wrong with a value by a schema. Returns None if nothing is, or if the schema itself is
+    wrong."""
     try:
         validator = compiled(schema, what)
         if validator is not None:
             validator.check(value, Invalid)
     except Broken:
-        return None  # it is no schema, which is told elsewhere
+        return None  # it is no schema, which another check reports
     except Invalid as error:
         return error.message
     return None

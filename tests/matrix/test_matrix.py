@@ -53,7 +53,7 @@ def lost_at(source: str, feature: str) -> bool:
 
 
 def lost_by(feature: str, protocol: str, side: str) -> bool:
-    table = getattr(importlib.import_module(f"interlingua.protocols.{protocol}.translate"), side)
+    table = getattr(importlib.import_module(f"interlingua.protocols.{protocol}.parity"), side)
     return bool(table[feature].lost)
 
 

@@ -59,7 +59,7 @@ def targets() -> Iterator[dict[str, str]]:
 
 
 def lost(protocol: str, feature: str) -> bool:
-    return bool(importlib.import_module(f"interlingua.protocols.{protocol}.translate").MOUNT[feature].lost)
+    return bool(importlib.import_module(f"interlingua.protocols.{protocol}.parity").MOUNT[feature].lost)
 
 
 class Mounted:
@@ -129,7 +129,7 @@ async def mounted(
 
 @every
 def test_the_table_of_a_mount_says_something_of_every_feature(protocol: str) -> None:
-    table = importlib.import_module(f"interlingua.protocols.{protocol}.translate").MOUNT
+    table = importlib.import_module(f"interlingua.protocols.{protocol}.parity").MOUNT
     assert list(table) == [feature.id for feature in FEATURES]
     assert all(carried.how for carried in table.values())
 

@@ -182,7 +182,7 @@ async def _prompt_over_a_socket(http: httpx2.AsyncClient, port: int) -> Any:
     return socket_.transport
 
 
-async def _run_over_a_stream(http: httpx2.AsyncClient, port: int) -> Any:
+async def _run_over_a_stream(http: httpx2.AsyncClient, port: int, *, deltas: bool = True) -> Any:
     """A run over MCP whose deltas nobody reads."""
     able = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "0"}}
     headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
@@ -190,7 +190,7 @@ async def _run_over_a_stream(http: httpx2.AsyncClient, port: int) -> Any:
     answer = await http.post("/mcp/", json=first, headers=headers)
     headers |= {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
     await http.post("/mcp/", json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=headers)
-    params = {"name": "flood", "input": {"text": "40"}, "_meta": {"progressToken": "t"}}
+    params = {"name": "flood", "input": {"text": "40"}, "_meta": {"progressToken": "t"} if deltas else {}}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "agents/run", "params": params})
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     reader = _slow_reader(port)
@@ -200,31 +200,131 @@ async def _run_over_a_stream(http: httpx2.AsyncClient, port: int) -> Any:
     return reader
 
 
+async def _result_over_a_stream(http: httpx2.AsyncClient, port: int) -> Any:
+    """A run over MCP whose result nobody reads."""
+    return await _run_over_a_stream(http, port, deltas=False)
+
+
+async def _load_of_a_session(http: httpx2.AsyncClient, port: int) -> Any:
+    """A session of an editor over HTTP that is opened again, while nobody reads its stream."""
+
+    async def asked(id_: int, method: str, params: Any) -> httpx2.Response:
+        message = {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
+        answer = await http.post("/editor", json=message, headers=headers)
+        assert answer.is_success, answer.text
+        return answer
+
+    headers: dict[str, str] = {}
+    headers["acp-connection-id"] = (await asked(0, "initialize", {"protocolVersion": 1})).headers["acp-connection-id"]
+    listed = {"jsonrpc": "2.0", "id": 1, "method": "session/list", "params": {}}
+    socket_ = await connect(f"ws://127.0.0.1:{port}/editor", max_size=None)
+    try:
+
+        async def told(id_: int, method: str, params: Any) -> Any:
+            await socket_.send(json.dumps({**listed, "id": id_, "method": method, "params": params}))
+            while "result" not in (answer := json.loads(await socket_.recv())):
+                pass
+            return answer["result"]
+
+        await told(0, "initialize", {"protocolVersion": 1})
+        session = (await told(1, "session/new", {"cwd": "/", "mcpServers": []}))["sessionId"]
+        await told(2, "session/set_mode", {"sessionId": session, "modeId": "flood@0.1.0"})
+        await told(3, "session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "40"}]})
+    finally:
+        await socket_.close()
+    reader = _slow_reader(port)
+    head = f"acp-connection-id: {headers['acp-connection-id']}\r\nacp-session-id: {session}\r\n"
+    reader.sendall(
+        f"GET /editor HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\naccept: text/event-stream\r\n{head}\r\n".encode()
+    )
+    headers["acp-session-id"] = session
+    await asked(5, "session/load", {"sessionId": session, "cwd": "/", "mcpServers": []})
+    return reader
+
+
 UNREAD = 24
 
 
 @pytest.mark.parametrize(
-    ("ask", "each"), [(_prompt_over_a_socket, 9 * MIB), (_run_over_a_stream, 15 * MIB)], ids=["editor", "mcp"]
+    ("ask", "each", "left"),
+    [
+        (_prompt_over_a_socket, 4 * MIB, 2 * MIB),
+        (_load_of_a_session, 4 * MIB, 3 * MIB),  # a client may come back to its stream
+        (_run_over_a_stream, 5 * MIB, 5 * MIB),  # the same
+        (_result_over_a_stream, 17 * MIB, 3 * MIB),
+    ],
+    ids=["editor", "editor http", "mcp", "mcp result"],
 )
 async def test_runs_whose_output_their_own_client_does_not_read_cost_little(
-    tmp_path: Path, ask: Any, each: int
+    tmp_path: Path, ask: Any, each: int, left: int
 ) -> None:
     """Each client has a run of its own here: nothing that they are sent can be shared."""
     async with served(tmp_path) as (started, http, port):
-        warm = await ask(http, port)
-        await _finished(http, 1)
-        warm.close()
+        for number in range(3):  # what is kept of ended runs fills its limits
+            warm = await ask(http, port)
+            await _finished(http, number + 1)
+            warm.close()
         before = memory(started.pid)
         readers = []
         try:
             for number in range(UNREAD):
                 readers.append(await ask(http, port))
-                await _finished(http, number + 2)
+                await _finished(http, number + 4)
             await asyncio.sleep(1)
             assert memory(started.pid) - before < UNREAD * each
         finally:
             for reader in readers:
                 reader.close()
+        async with asyncio.timeout(PATIENCE):
+            while memory(started.pid) - before > UNREAD * left:
+                await asyncio.sleep(0.1)
+
+
+async def test_peers_that_do_not_read_what_their_runs_say_cost_little(tmp_path: Path) -> None:
+    """Each has a run of its own. What all of these runs need while they work is the runs' own; a second crowd takes no
+    more than the first has left."""
+    ports = [free_port() for _ in range(3)]
+    names = ("--port", "--http-port", "--tcp-port")
+    options = [text for name, port in zip(names, ports, strict=True) for text in (name, str(port))]
+    with process(tmp_path, "peer", "agents.py", "--name", "Host", *options) as started:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{ports[1]}", timeout=PATIENCE) as http:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    with contextlib.suppress(httpx2.HTTPError):
+                        token = (await http.get("/link")).json()["link"].rpartition("/")[2]
+                        break
+                    await asyncio.sleep(0.05)
+
+            async def answered(name: str) -> int:
+                """Letters that were sent to a peer."""
+                peers = (await http.get("/peers")).json()["peers"]
+                return sum(peer["messages_sent"] for peer in peers if peer["name"] == name)
+
+            async def crowd(name: str) -> int:
+                """So many peers with a run that none of them reads. Gives what the process has while they stay."""
+                url, peers = f"ws://127.0.0.1:{ports[0]}/{token}", []
+                try:
+                    for number in range(UNREAD):
+                        sock = _slow_reader(ports[0])
+                        peer = await connect(url, max_size=None, max_queue=1, compression=None, sock=sock)
+                        peers.append(peer)
+                        who = f"{name}{number}"
+                        card = {"name": who, "capabilities": {"task_delegation": True}}
+                        await peer.send(json.dumps({"type": "acp.agent_card", "card": card}))
+                        said = {"type": "acp.message", "message_id": who, "correlation_id": who, "from": who}
+                        said |= {"ts": "2026-11-15T00:00:00Z", "role": "user", "skill_id": "flood"}
+                        await peer.send(json.dumps({**said, "parts": [{"type": "text", "content": "40"}]}))
+                        async with asyncio.timeout(PATIENCE):
+                            while await answered(who) == 0:
+                                await asyncio.sleep(0.1)
+                    return memory(started.pid)
+                finally:
+                    for peer in peers:
+                        peer.transport.abort()
+
+            first = await crowd("first")
+            second = await crowd("second")
+            assert second - first < UNREAD * 3 * MIB
 
 
 @pytest.mark.parametrize("kind", ["editor", "mcp", "cap", "peer"])

@@ -9,8 +9,8 @@ import pytest
 from interlingua.model.card import AgentCard
 from interlingua.model.content import Message, TextPart
 from interlingua.model.events import Event, Said, thought_from_message
-from interlingua.protocols.connect import stream as connect
-from interlingua.protocols.editor import updates as editor
+from interlingua.protocols.connect import projection as connect
+from interlingua.protocols.editor import projection as editor
 from interlingua.protocols.editor.versions import Version1
 from interlingua.protocols.mcp import translate as mcp
 from interlingua.protocols.peer import projection as peer

@@ -1,1 +1,1 @@
-"""The command line: the commands, and the loop that serves until somebody ends it."""
+"""Holds the command line: the commands, and the loop that serves until it is asked to end."""

@@ -117,7 +117,7 @@ def of(word: str | None) -> typer.Typer:
 
 
 def start(*before: str) -> None:
-    """Carry out the command line; `before` stands before what was written."""
+    """Carries out the command line; `before` are words to put before it."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     from ..model.errors import InterlinguaError

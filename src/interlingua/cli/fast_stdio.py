@@ -1,7 +1,8 @@
-"""`interlingua stdio` without the command-line library, whose import takes longer than all the rest of the start.
+"""Starts `interlingua stdio` without the command-line library, whose import takes longer than all the rest of the
+start.
 
-Editors start agents with every window and wait for them. Only what is written plainly is read here; whatever else it
-is (a call for help, a mistake) goes the way of every other command.
+Editors start agents with every window and wait for them. This module reads plain command lines only; any other (a call
+for help, a mistake) goes the way of every other command.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def read(arguments: list[str]) -> tuple[list[str], str, Path | None, Path | None
 
 
 def stdio(arguments: list[str]) -> int | None:
-    """Do what a `stdio` command asks, and return its exit code. None where it has to be read more carefully."""
+    """Carries out a `stdio` command, and returns its exit code. None if the full parser has to read it."""
     wanted = None if os.environ.get("INTERLINGUA_DEBUG") else read(arguments)
     if wanted is None:
         return None

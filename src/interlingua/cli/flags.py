@@ -27,15 +27,15 @@ _PANELS = {
 
 
 class SettingsCommand(TyperCommand):
-    """A command that also has a flag for every setting; `given` tells what they were set to. There are many of them,
-    and mostly another command is wanted: they are made when somebody asks."""
+    """A command that also has a flag for every setting; `given` returns their values. The flags are many and most calls
+    are of another command, so they are made when first needed."""
 
     _own: list[Any]
     _made: list[Any] | None
 
     @staticmethod
     def has(path: str) -> bool:
-        """Whether there is a flag for a setting, or a list of entries, here."""
+        """Returns whether the command has a flag for a setting, or for a list of entries."""
         return True
 
     @property
@@ -83,7 +83,7 @@ def _flags(has: Callable[[str], bool]) -> list[Any]:
 
 
 def _quick(option: Any) -> Any:
-    """One of which nothing is made where it was not given: Typer (0.29) has a validator built for every option of a
+    """Skips the processing of an option that was not given. Typer (0.29) builds a validator for every option of a
     command, which for all of these takes as long as everything else at the start of a server."""
     process = option.process_value
 
@@ -111,7 +111,8 @@ def _spelled(setting: Setting) -> list[str]:
 
 
 def _default(setting: Setting) -> bool | str:
-    """What is told of it. A flag that is not given is None here, whatever it means then."""
+    """Returns the default that the help shows for a flag. A flag that is not given is None here, whatever it means
+    then."""
     if setting.default in (None, [], {}):
         return False
     if isinstance(setting.default, bool):

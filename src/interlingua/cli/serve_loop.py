@@ -1,5 +1,5 @@
-"""What `serve` and `worker` have in common: their settings, the agents that they are given, and a stay until somebody
-wants them to end. What they open for it is their own."""
+"""Holds what `serve` and `worker` share: reading their settings, loading their agents, and waiting for their end. Each
+opens its own server or worker for that time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ ConfigFile = Annotated[
 
 
 def stay(config: Path | None, targets: list[str], flags: dict[str, Any], verb: str, open_: Open, show: Show) -> None:
-    """Read the settings, open the place, tell of it, and leave when a signal says so. `verb`: the command's name."""
+    """Reads the settings, opens the server or worker, shows it, and leaves when a signal asks for it. `verb`: the
+    command's name."""
     from ..server.config.load import read
     from ..server.logs import LogFormat, logging_as
     from ..terminal.session import go
@@ -124,7 +125,7 @@ async def _stay(
                 reloader = Reloader(place, config, own, again)
                 reloading = [loop.create_task(_reload(reloader, reload))]
                 show(place, form)
-                if form is not LogFormat.JSON:  # whoever reads lines of JSON wants nothing else
+                if form is not LogFormat.JSON:  # a reader of JSON lines wants nothing else
                     say("Ctrl-C stops.")
                 if config["server.reload"]:
                     reloading.append(loop.create_task(reloader.watch()))
@@ -151,7 +152,7 @@ def _say_last(text: str) -> None:
 
 
 def _hangup(reload: asyncio.Event) -> Callable[[], bool]:
-    """SIGHUP reloads; but where it says that the terminal is gone, the process ends as by Ctrl-C. (Not where it was
+    """Handles SIGHUP: it reloads, but if the terminal is gone, it ends the process like Ctrl-C. (Not if the process was
     started with `nohup`.)"""
     import asyncio
 
@@ -201,7 +202,7 @@ def show_mounts(place: Workplace) -> None:
 
 
 def say_rows(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Show a table whose cells are never cut, however narrow the terminal is: addresses are there to be copied."""
+    """Shows a table whose cells are never cut, however narrow the terminal is: people copy addresses from it."""
     from ..terminal.console import clean
 
     cells = [names, *(tuple(map(clean, row)) for row in rows)]

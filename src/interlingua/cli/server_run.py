@@ -26,7 +26,7 @@ class ServerRun:
         self._attached = attached
 
     def found(self, run: str) -> None:
-        """The server has told the id."""
+        """Takes the id of the run when the server sends it, and shows it once."""
         if self.id is None:
             self.id = run
             self._show()

@@ -1,4 +1,5 @@
-"""Serves agents on our own stdin and stdout: the work behind `interlingua stdio`, however it was read."""
+"""Serves agents on this process's stdin and stdout: the work behind `interlingua stdio`, whichever module read the
+command line."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from pathlib import Path
 
 
 def serve_pipes(targets: list[str], protocol: str, trace: Path | None, store: Path | None) -> int:
-    """Serve until the peer is gone. Returns the exit code."""
+    """Serves until the peer is gone. Returns the exit code."""
     from ..transports.process.pipes import divert_stdio
 
     pipes = divert_stdio()  # before anything of the user's is imported

@@ -1,6 +1,6 @@
-"""Looks at what answers at an address: each protocol is tried there, and below the prefix that servers often have.
+"""Looks at the server at an address: tries each protocol there, and below the prefix that servers often have.
 
-Only what changes nothing is sent: lists and handshakes. Whatever a stranger answers, it ends in a finding or in none.
+Sends only requests that change nothing: lists and handshakes. Any answer of a stranger ends in a finding or in none.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _UPGRADE = 426
 async def look(
     url: str, headers: dict[str, str] | None = None, patience: float = 5.0
 ) -> tuple[list[Spoken], list[str]]:
-    """Every protocol that is spoken at or below an address; where there is none, what is there instead. Raises
-    Unavailable where nothing answers."""
+    """Finds every protocol that is spoken at or below an address; if there is none, describes what is there instead.
+    Raises Unavailable if nothing answers."""
     base = url.rstrip("/")
     subject = Subject(address=base, headers=headers or {}, patience=patience, most=MOST)
     async with Http(subject) as http:
@@ -55,7 +55,7 @@ async def look(
 
 
 async def _within(seconds: float, tries: list[Coroutine[Any, Any, Spoken | None]]) -> tuple[list[Spoken], bool]:
-    """What is found within a time, and whether there might be more."""
+    """Returns what the tries find within a time, and whether some of them were not done by then."""
     tasks = [asyncio.ensure_future(one) for one in tries]
     try:
         _, slow = await asyncio.wait(tasks, timeout=seconds)
@@ -68,7 +68,7 @@ async def _within(seconds: float, tries: list[Coroutine[Any, Any, Spoken | None]
 
 
 async def _first_look(http: Http, base: str) -> str:
-    """What answers at the address, in words."""
+    """Describes in words what answers at the address."""
     try:
         async with http.stream("GET", "", headers={"accept": "*/*"}) as answer:
             status, kind, onward = answer.status, answer.media_type, answer.headers.get("location")
@@ -102,7 +102,7 @@ async def _first_look(http: Http, base: str) -> str:
 
 
 async def _first(probe: Probe, http: Http, base: str, prefix: str) -> Spoken | None:
-    """What a probe finds at the address itself, else below the usual prefix."""
+    """Returns what a probe finds at the address itself, else below the usual prefix."""
     for path in ("", prefix) if prefix and not base.endswith(prefix) else ("",):
         try:
             async with asyncio.timeout(2 * http.subject.patience):

@@ -1,4 +1,4 @@
-"""What the handshakes and cards of the protocols tell, read with care: they are strangers'."""
+"""Reads the handshakes and cards of the protocols, with care: strangers wrote them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .findings import Listed, Spoken, first_line, flat, list_of, object_of, text
 
 
 def described_mcp(result: dict[str, Any], target: str) -> Spoken:
-    """What an initialize result tells."""
+    """Describes an MCP server by its initialize result."""
     able = object_of(result.get("capabilities"))
     info = object_of(result.get("serverInfo"))
     has_agents = any(isinstance(at, dict) and "agents" in at for at in (able, able.get("experimental")))
@@ -38,7 +38,7 @@ def add_agents(spoken: Spoken, listed: dict[str, Any] | None) -> None:
 
 
 def described_peer(card: dict[str, Any], target: str) -> Spoken:
-    """What an AgentCard tells."""
+    """Describes a node by its AgentCard."""
     skills = list_of(card.get("skills"))
     spoken = Spoken(
         protocol="peer", target=target, name=text_of(card.get("name")), version=text_of(card.get("version")),
@@ -54,7 +54,7 @@ def described_peer(card: dict[str, Any], target: str) -> Spoken:
 
 
 def described_editor(result: dict[str, Any], target: str) -> Spoken:
-    """What an initialize result tells."""
+    """Describes an editor agent by its initialize result."""
     info = object_of(result.get("agentInfo"))
     version = result.get("protocolVersion")
     spoken = Spoken(
@@ -72,7 +72,8 @@ def described_editor(result: dict[str, Any], target: str) -> Spoken:
 
 
 def _editor_agents(result: dict[str, Any]) -> list[Listed]:
-    """The agents between which a session at one of ours can choose. Others tell of theirs in a session alone."""
+    """Returns the agents that a session can choose on an Interlingua server. Other servers list theirs only in a
+    session."""
     told = [object_of(one) for one in list_of(object_of(result.get("_meta")).get(wire.META_AGENTS))]
     names = [text_of(one.get("name")) for one in told]
     keys = [f"{name}@{text_of(one.get('version'))}" for name, one in zip(names, told, strict=True)]

@@ -1,8 +1,8 @@
-"""Tells which of the protocols something speaks, by speaking each of them to it.
+"""Detects the protocols that a server or a program speaks, by speaking each of them to it.
 
-Four of the five are called ACP, and others go by that name too. `addresses` looks at what answers at an address,
-`commands` at what a program says over its pipes, `links` at a node behind an acp:// link, `sockets` at a WebSocket; all
-give `Spoken`. What is wrong there as far as it shows without running anything is found by `closer`.
+Four of the five are called ACP, and others go by that name too. `at_address` looks at an address, `over_pipes` at a
+program's pipes, `node_links` at a node behind an acp:// link, `websockets` at a WebSocket; all return `Spoken`.
+`quick_check` adds the mistakes that show without running anything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _PREFERRED = ("connect", "peer", "mcp", "cap", "editor")  # the first has thread
 
 
 async def inspect(text: str, headers: dict[str, str] | None = None) -> tuple[list[Spoken], list[str]]:
-    """Every protocol that is spoken by what a text names (an address, a link, a command), and what was odd."""
+    """Finds every protocol that is spoken by the target of a text (an address, a link, a command), and reports odd
+    facts."""
     from . import quick_check
 
     found, odd = await _spoken(text, headers)
@@ -32,7 +33,7 @@ async def inspect(text: str, headers: dict[str, str] | None = None) -> tuple[lis
 
 
 def addressed(text: str) -> str:
-    """HOST:PORT as people write it is an address of HTTP, unless there is a program of that name."""
+    """Turns HOST:PORT, as people write it, into an address of HTTP, unless there is a program of that name."""
     host = _HOST.fullmatch(text)
     if host is None or host[1] in COMMANDS or shutil.which(text) is not None:
         return text
@@ -69,7 +70,8 @@ async def _spoken(text: str, headers: dict[str, str] | None) -> tuple[list[Spoke
 
 
 async def detected(url: str, headers: dict[str, str] | None = None) -> Spoken:
-    """The protocol to speak at an address that names none. Raises Unavailable where there is none of ours."""
+    """Returns the protocol to speak at an address that names none. Raises Unavailable if it speaks none that
+    Interlingua does."""
     from .at_address import look
 
     found, odd = await look(url, headers)

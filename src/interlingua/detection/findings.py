@@ -1,4 +1,4 @@
-"""What was found out of something that speaks a protocol."""
+"""Describes what was found out about a server that speaks a protocol."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Spoken(msgspec.Struct, kw_only=True):
-    """One protocol that is spoken there."""
+    """A protocol that the server speaks, and the facts about the server that it shows."""
 
     protocol: str
-    target: str | None  # what to give to `interlingua run`; None where we cannot
-    name: str = ""  # what it calls itself
+    target: str | None  # the argument for `interlingua run`; None if that cannot run it
+    name: str = ""  # its own name for itself
     version: str = ""  # its own
     protocol_versions: list[str] = []
     agents: list[Listed] = []
     capabilities: list[str] = []
-    wrong: list[str] = []  # what it gets wrong, as far as that was seen
+    wrong: list[str] = []  # its mistakes, as far as they were seen
     notes: list[str] = []
 
     @property
@@ -63,7 +63,7 @@ def flat(value: Any, prefix: str = "") -> list[str]:
 
 
 def object_of(value: Any) -> dict[str, Any]:
-    """What should be an object, and an empty one where it is something else."""
+    """Returns a value that should be an object, or an empty object if it is something else."""
     return value if isinstance(value, dict) else {}
 
 
@@ -72,7 +72,7 @@ def list_of(value: Any) -> list[Any]:
 
 
 def text_of(value: Any) -> str:
-    """What should be a text, and nothing where it is something else."""
+    """Returns a value that should be a text, or an empty text if it is something else."""
     return value if isinstance(value, str) else ""
 
 

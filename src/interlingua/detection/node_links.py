@@ -1,4 +1,4 @@
-"""Looks at the node behind an acp:// link, by the card that it tells to whoever connects."""
+"""Looks at the node behind an acp:// link, by the card that it shows to every client that connects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .findings import Spoken
 
 
 async def look(link: str) -> list[Spoken]:
-    """What the node says of itself. Raises Unavailable where it cannot be reached."""
+    """Returns the description that a node gives of itself. Raises Unavailable if the node cannot be reached."""
     parsed = links.parse(link)
     try:
         card = await look_at(parsed, MountSettings.from_environment())

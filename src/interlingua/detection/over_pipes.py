@@ -1,6 +1,5 @@
-"""Looks at what a program says over its pipes. It is started once for each protocol: what a program makes of the first
-words of another protocol may be anything.
-"""
+"""Looks at the output of a program on its pipes. Starts the program once for each protocol: its reaction to the first
+words of another protocol may be anything."""
 
 from __future__ import annotations
 
@@ -18,11 +17,11 @@ Probe = Callable[[Pipes, str], Awaitable[Spoken | None]]
 
 _LATEST_MCP = "2025-11-25"
 _GRACE = 0.3
-_ODD = 3  # things that are told of what speaks none
+_ODD = 3  # odd facts to report of a program that speaks no protocol
 
 
 async def look(command: list[str], shown: str, patience: float = 10.0) -> tuple[list[Spoken], list[str]]:
-    """Every protocol that a program speaks, and what was odd. Raises Unavailable where it cannot be started."""
+    """Finds every protocol that a program speaks, and reports odd facts. Raises Unavailable if it cannot be started."""
     subject = Subject(command=tuple(command), patience=patience, most=MOST)
     odd: list[str] = []
     tries = [asyncio.ensure_future(_try(probe, subject, shown, odd)) for probe in (_editor, _mcp, _cap, _peer)]
@@ -41,7 +40,7 @@ async def look(command: list[str], shown: str, patience: float = 10.0) -> tuple[
 
 
 class _Asked(Pipes):
-    """Keeps what it is told, to know it again."""
+    """Keeps the messages that it sends, to recognize their echo."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -120,7 +119,8 @@ async def _mcp(pipes: Pipes, shown: str) -> Spoken | None:
 
 
 async def _cap(pipes: Pipes, shown: str) -> Spoken | None:
-    """A message to nobody in particular: whoever speaks CAP answers it in CAP, if only with an error."""
+    """Sends a message to a recipient that does not exist: a program that speaks CAP answers it in CAP, if only with an
+    error."""
     pipes.send({
         "type": "message", "task_id": "T0", "sender_id": "user", "recipient_id": "nobody", "content": "who is there?",
     })  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a server gets wrong, as far as that shows without running anything there: the calm part of `conform`."""
+"""Finds mistakes of a server that show without running anything there: the calm part of `conform`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AT_MOST = 30.0  # seconds for a protocol
 
 
 async def look(found: list[Spoken], headers: dict[str, str] | None = None) -> None:
-    """Add what is wrong to all that speak one of our protocols and let us in."""
+    """Adds the mistakes of each server that speaks a protocol of Interlingua and lets this program in."""
     await asyncio.gather(
         *(_look(spoken, headers) for spoken in found if spoken.protocol in OURS and LOCKED not in spoken.notes)
     )

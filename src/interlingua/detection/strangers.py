@@ -1,4 +1,4 @@
-"""Looks for what is none of the five protocols, and often taken for one of them."""
+"""Looks for protocols that are none of the five, and are often taken for one of them."""
 
 from __future__ import annotations
 

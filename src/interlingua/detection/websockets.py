@@ -1,6 +1,7 @@
-"""Looks at what answers over a WebSocket: an agent for editors, or a node, which shows its card to whoever connects.
+"""Looks at the server behind a WebSocket: an agent for editors, or a node, which shows its card to every client that
+connects.
 
-Where it is neither, the same address is looked at over HTTP: most servers have both there.
+If it is neither, the same address is looked at over HTTP: most servers have both there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _INITIALIZE = {
 async def look(
     url: str, headers: dict[str, str] | None = None, patience: float = 5.0
 ) -> tuple[list[Spoken], list[str]]:
-    """Every protocol that is spoken there, and what is there instead. Raises Unavailable where nothing answers."""
+    """Finds every protocol that is spoken there, and describes what is there instead. Raises Unavailable if nothing
+    answers."""
     from .at_address import look as at_address
 
     base = url.rstrip("/")
@@ -44,7 +46,7 @@ async def look(
 
 
 async def _greeted(link: SocketLink, address: str) -> Spoken | None:
-    """What it says to a greeting, or by itself."""
+    """Describes the server by its answer to a greeting, or by what it sends first."""
     await link.put(_INITIALIZE)
     said = await link.until(lambda m: m.get("id") == 0 or m.get("type") == "acp.agent_card", "an answer to initialize")
     if said.get("type") == "acp.agent_card":

@@ -74,6 +74,8 @@ class PairJoiner:
 
     def add(self, delta: Any) -> Any:
         """Returns the delta to write now, with whole characters only."""
+        if has_halves(delta):
+            delta = _with_whole_keys(delta)  # what is held is below whole keys too
         delta = delta if self._held is ABSENT else compose(self._held, delta)
         self._held = ABSENT
         if not has_halves(delta):
@@ -87,6 +89,15 @@ class PairJoiner:
         return ABSENT if held is ABSENT else _replaced(held)
 
 
+def _with_whole_keys(value: Any) -> Any:
+    """Replaces lone surrogates in keys: a key is never cut, so no other half comes for one."""
+    if type(value) is dict:
+        return {whole(key) if type(key) is str else key: _with_whole_keys(member) for key, member in value.items()}
+    if type(value) is list:
+        return [_with_whole_keys(member) for member in value]
+    return value
+
+
 def _cut(delta: Any) -> tuple[Any, Any]:
     """Splits a delta into one without the trailing first half, and one that adds this half."""
     if type(delta) is str:
@@ -97,9 +108,9 @@ def _cut(delta: Any) -> tuple[Any, Any]:
     if type(delta) is dict:
         now, later = {}, {}
         for key, member in delta.items():
-            now[whole(key)], rest = _cut(member)
+            now[key], rest = _cut(member)
             if rest is not ABSENT:
-                later[whole(key)] = rest
+                later[key] = rest
         return now, later or ABSENT
     if type(delta) is list and delta:
         last, rest = _cut(delta[-1])  # later deltas cannot extend the other elements

@@ -1,4 +1,4 @@
-"""What kind of place an IP address is. Pure tables, made from the IANA registries of special addresses.
+"""Classifies IP addresses, by tables made from the IANA registries of special addresses.
 
 The standard library's `is_private` and `is_global` changed their minds between Python versions, and know nothing of
 cloud metadata services, so the networks stand here.
@@ -60,7 +60,7 @@ def plain(address: Address | str) -> Address:
 
 
 def kind(address: Address | str) -> Kind:
-    """What kind of place an address is. Whatever embeds an IPv4 address that is not public is reserved."""
+    """Returns the kind of an address. An address that embeds an IPv4 address that is not public is reserved."""
     found = plain(address)
     if isinstance(found, IPv4Address):
         return next((kind for network, kind in _V4 if found in network), "public")
@@ -74,7 +74,7 @@ def kind(address: Address | str) -> Kind:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, as people write it for binding, is this machine only. Other names than localhost are not."""
+    """Returns whether a host, as people write it for binding, is this machine only. Of all names, only localhost is."""
     text = host.strip().removeprefix("[").removesuffix("]")
     if text.lower().removesuffix(".") == "localhost":
         return True

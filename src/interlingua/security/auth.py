@@ -1,7 +1,7 @@
-"""Who asks: one check for every HTTP door, from request headers to a caller.
+"""Authenticates callers: one check for every HTTP door, from request headers to a caller.
 
-Also what a server says of it to those who have no credential yet, what of it may stand in a log, and the rule that
-nothing is served to the world without it.
+Also describes the accepted credentials to clients that have none yet, hides credentials from the log, and holds the
+rule that nothing is served to the world without a credential.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 API_KEY_HEADER = "x-api-key"
 
-# Whoever can reach an open server on loopback is on this machine, and may do what its owner may.
+# A caller that can reach an open server on loopback is on this machine, and may do what its owner may.
 ANONYMOUS = Caller("anonymous", "anyone on this machine", ("*",))
 
 _CREDENTIALS = frozenset({API_KEY_HEADER, "authorization"})
@@ -68,8 +68,8 @@ class Authenticator:
         raise Unauthenticated(f"This server wants to know who asks; {self._what_to_send()}", rejected=False)
 
     def schemes(self) -> list[dict[str, Any]]:
-        """What is accepted, as OpenAPI security scheme objects, for those who have no credential yet. None is needed
-        where the list is empty."""
+        """Returns the accepted credentials as OpenAPI security scheme objects, for clients that have none yet. None is
+        needed if the list is empty."""
         if self.open_to_all:
             return []
         found: list[dict[str, Any]] = []
@@ -91,7 +91,7 @@ class Authenticator:
         if record is None:
             raise Unauthenticated("The API key is not known, was revoked or has expired")
         assert self._keys is not None
-        self.open_to_all = False  # there are keys: who heard of that only now asks for them from now on
+        self.open_to_all = False  # there are keys: an open server that learns of them now asks for them from now on
         if record.last_used_at is None or now - record.last_used_at >= _TOUCH_EVERY:
             with contextlib.suppress(StoreError):  # a note, not worth failing the request for
                 await self._keys.touch(record.id, now)
@@ -112,8 +112,8 @@ class Authenticator:
 
 
 def _mentions_any(headers: Mapping[str, str]) -> bool:
-    """Whether a credential is there at all. Web frameworks keep headers as bytes, in lower case: looking there is ten
-    times as fast as making a mapping of text."""
+    """Returns whether the headers have a credential at all. Web frameworks keep headers as bytes, in lower case:
+    looking there is ten times as fast as making a mapping of text."""
     raw = getattr(headers, "raw", None)
     if raw is None:
         return any(name.lower() in _CREDENTIALS for name in headers)
@@ -126,7 +126,7 @@ def redact(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_bind(host: str, authenticator: Authenticator) -> None:
-    """Refuse to serve the world without authentication."""
+    """Refuses to serve the world without authentication."""
     if authenticator.open_to_all and not is_loopback(host):
         raise UnsafeBind(
             f"Refused to listen on {host or 'all addresses'!r} without authentication: anyone who reaches it could run "

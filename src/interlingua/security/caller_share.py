@@ -1,4 +1,5 @@
-"""How many of a door's places one caller may have: never all, so that one who takes whatever there is locks out nobody.
+"""Limits the share of a door's places that one caller may have: never all, so that a caller that takes all it can locks
+out no other.
 
 Nine of ten: a caller may be a gateway with a great many users, and should not run into a wall while there is room.
 """
@@ -10,6 +11,6 @@ from .auth import ANONYMOUS
 
 
 def has_share(caller: Caller, held: int, limit: int) -> bool:
-    """Whether a caller with so many of these places gets no more. Without keys nobody can be told from anybody else, so
-    that all have all."""
+    """Returns whether a caller that holds this many places gets no more. Without keys, callers cannot be told apart, so
+    they have no limit of their own."""
     return caller.id != ANONYMOUS.id and held >= max(1, limit * 9 // 10)

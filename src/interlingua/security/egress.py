@@ -1,8 +1,8 @@
-"""The guard for outgoing calls whose address others chose: webhooks, file URLs, links.
+"""Guards outgoing calls whose address others chose: webhooks, file URLs, links.
 
-A host is resolved once, every address it has is judged, and the connection goes to an address that was judged: a name
-cannot lead elsewhere between check and connect. The guard sits in the transport, so every hop of a redirect is judged
-too. Links that the owner gives are not guarded.
+A host is resolved once, every address of it is judged, and the connection goes to a judged address: a name cannot lead
+elsewhere between check and connect. The guard sits in the transport, so every hop of a redirect is judged too. Links
+that the owner gives are not guarded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PLACES: dict[Kind, str] = {
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where a call may go: what was asked for, and the addresses that were found good."""
+    """The target of an allowed call: the host that was asked for, and the addresses that passed the check."""
 
     scheme: str
     host: str
@@ -82,11 +82,11 @@ class EgressGuard:
         self.allow_hosts = tuple(host.lower() for host in allow_hosts)
         self._resolve = resolve or self._getaddrinfo
         self._resolve_timeout = resolve_timeout
-        # Threads of its own: names that resolve slowly, which a stranger can have, hold up nobody else's threads.
+        # Threads of its own: slow names, which a stranger can provide, must not hold up the threads of other work.
         self._threads = ThreadPoolExecutor(_RESOLVERS, thread_name_prefix="interlingua-dns")
 
     def check_text(self, url: str) -> None:
-        """Raise EgressRefused for a URL that is never called, whatever names lead to. No name is resolved."""
+        """Raises EgressRefused for a URL that may never be called, whatever its name resolves to. Resolves no name."""
         host, port, _ = self._parse(url)
         self._check_port(host, port)
         address = _address_in(host)
@@ -94,7 +94,8 @@ class EgressGuard:
             raise EgressRefused(f"Refused to call {host!r}: it leads to {_PLACES[found]}")
 
     async def check(self, url: str | httpx2.URL) -> Target:
-        """Where a call to this URL goes, or EgressRefused; HostUnresolved where the name leads nowhere now."""
+        """Returns the target of a call to this URL. Raises EgressRefused, or HostUnresolved if the name leads nowhere
+        now."""
         return await self.check_host(*self._parse(url))
 
     def _parse(self, url: str | httpx2.URL) -> tuple[str, int, str]:

@@ -1,11 +1,11 @@
-"""The errors of this package, as a branch of the tree in `model.errors`.
+"""Defines the errors of this package, as a branch of the tree in `model.errors`.
 
     InterlinguaError
-    ├── Unauthenticated     nobody knows who asks; `challenge` is the value for WWW-Authenticate
+    ├── Unauthenticated     the caller is unknown; `challenge` is the value for WWW-Authenticate
     ├── Denied
-    │   ├── HostRefused     the Host header names somebody else (DNS rebinding)
+    │   ├── HostRefused     the Host header names another server (DNS rebinding)
     │   ├── OriginRefused   a web page from elsewhere sent the request
-    │   └── EgressRefused   an outgoing call to where no stranger may send us
+    │   └── EgressRefused   an outgoing call to a place that no caller may choose
     ├── Unavailable
     │   ├── HostUnresolved  the name of an outgoing call could not be resolved
     │   └── KeysUnavailable the keys of a token's issuer could not be fetched

@@ -1,4 +1,4 @@
-"""Reading request headers that security hangs on: names in any case, and no header that says two things."""
+"""Reads the request headers that security depends on: names in any case, and no header that says two things."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Who may issue bearer tokens: what the owner says of an issuer. How their tokens are checked is in `tokens`, which
-needs a library of signatures: whoever trusts no issuer starts without it.
-"""
+"""Describes the issuers of bearer tokens that the owner trusts. `tokens` checks their tokens and needs a library of
+signatures: a server that trusts no issuer starts without it."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ ALGORITHMS: dict[str, str] = {"RS256": "RSA", "PS256": "RSA", "ES256": "EC", "Ed
 
 
 class Issuer(msgspec.Struct, frozen=True):
-    """Whose tokens are accepted, for which audience, and where the keys are: a URL, or the key set itself."""
+    """An issuer whose tokens are accepted, their audience, and the place of its keys: a URL, or the key set itself."""
 
     issuer: str
     audience: str | list[str]
     jwks_url: str | None = None
     jwks: dict[str, Any] | None = None
     algorithms: tuple[str, ...] = tuple(ALGORITHMS)
-    scopes: list[str] = []  # of callers whose tokens name none of ours
+    scopes: list[str] = []  # of callers whose tokens name no scope of this server
 
     def __post_init__(self) -> None:
         if not self.issuer or "|" in self.issuer:  # caller ids are ISSUER|SUBJECT

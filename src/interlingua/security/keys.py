@@ -1,7 +1,7 @@
-"""API keys: how they are made, what is kept of them, and how one is checked.
+"""Makes API keys, defines their records, and checks keys against them.
 
-The secret leaves `make_key` once and is kept nowhere; a record holds only its hash. Where records live is the
-business of whoever implements `KeyStore`.
+The secret leaves `make_key` once and is kept nowhere; a record holds only its hash. An implementation of `KeyStore`
+decides where records live.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME_LIMIT = 100
 
 
 class KeyRecord(msgspec.Struct, omit_defaults=True):
-    """What is kept of a key. Times are microseconds since 1970, UTC."""
+    """The stored record of a key. Times are microseconds since 1970, UTC."""
 
     id: str  # public: it stands in listings and logs
     name: str
@@ -40,7 +40,7 @@ class KeyRecord(msgspec.Struct, omit_defaults=True):
 
 
 class KeyStore(Protocol):
-    """Where key records live."""
+    """The storage of key records."""
 
     async def put(self, record: KeyRecord) -> None: ...
 
@@ -52,7 +52,7 @@ class KeyStore(Protocol):
         """True when there is such a key. Revoking again keeps the first time."""
 
     async def touch(self, key_id: str, at: int) -> None:
-        """Note that the key was used."""
+        """Notes that the key was used."""
 
 
 def make_key(name: str, scopes: Iterable[str], now: int, *, expires_at: int | None = None) -> tuple[str, KeyRecord]:
@@ -100,5 +100,5 @@ def _random(length: int) -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(length))
 
 
-# What an unknown key is compared with. Its secret is thrown away here.
+# The record to compare an unknown key with. Its secret is thrown away here.
 _NOBODY = KeyRecord("0" * _ID_LENGTH, "nobody", _hash("0" * _ID_LENGTH, _random(_SECRET_LENGTH)), [], 0)

@@ -30,7 +30,7 @@ class _Place(NamedTuple):
 
 
 class HostPolicy:
-    """Which hosts this server answers to, and which web pages may call it.
+    """Decides which hosts this server answers to, and which web pages may call it.
 
     A host is NAME, on any port, or NAME:PORT. An origin is SCHEME://NAME, SCHEME://NAME:PORT or, for any port,
     SCHEME://NAME:*. `*` alone takes everything. A page that this server itself served (its Origin is the Host) is
@@ -49,10 +49,11 @@ class HostPolicy:
 
     @classmethod
     def for_bind(cls, host: str, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> HostPolicy:
-        """The default for an address to bind to, with what the owner adds.
+        """Returns the default policy for an address to bind to, with the hosts and origins that the owner adds.
 
-        On loopback, only loopback names. Elsewhere nobody can know by which names the server is reached; there every
-        request is authenticated with what no browser sends by itself, so any Host is fine unless some are given.
+        On loopback, only loopback names are allowed. Elsewhere the names of the server cannot be known; there every
+        request is authenticated with a credential that no browser sends by itself, so any Host is fine unless some are
+        given.
         """
         if is_loopback(host):
             own = host if ":" not in host or host.startswith("[") else f"[{host}]"
@@ -62,7 +63,7 @@ class HostPolicy:
         return cls(tuple(hosts) or ("*",), origins)
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Raise HostRefused or OriginRefused, or do nothing."""
+        """Raises HostRefused or OriginRefused for a request that is not allowed."""
         host = _parse(one(headers, "host") or "")
         if host is None or host.port == "*":
             raise HostRefused("The request has no Host header, or one that makes no sense")
@@ -75,7 +76,8 @@ class HostPolicy:
             raise OriginRefused(f"Web pages of the origin {origin[:200]!r} may not call this server")
 
     def may_read(self, origin: str) -> bool:
-        """Whether the owner named the origin of a page: a browser shows it what is answered if it is told so."""
+        """Returns whether the owner named the origin of a page: a browser shows the page an answer if the server says
+        so."""
         return self._among(origin, self._reading)
 
     def _welcome(self, origin: str, host: _Place) -> bool:
@@ -92,7 +94,7 @@ class HostPolicy:
             return True
         parsed = _parse_origin(origin)
         if parsed is None or parsed[1].port == "*":
-            # "null" is what sandboxed frames and files send, whoever made them.
+            # Sandboxed frames and files send "null", from whatever site.
             return origin == "null" and "null" in self.allowed_origins
         scheme, page = parsed
         default = _DEFAULT_PORTS.get(scheme)

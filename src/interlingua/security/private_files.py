@@ -1,4 +1,4 @@
-"""Files that only their owner reads, written once: whole or not at all, and never over somebody else's."""
+"""Writes files that only their owner reads, once: whole or not at all, and never over an existing file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_once(file: Path, held: bytes) -> None:
-    """Write a file that is not there yet. Where another process was faster, theirs stands."""
+    """Writes a file that does not exist yet. If another process was faster, its file stays."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.{secrets.token_hex(6)}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,4 +1,4 @@
-"""What must not stand in a log or on a screen: credentials, wherever in a text or an address they are."""
+"""Removes credentials from texts and addresses before they reach a log or a screen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RULES: list[tuple[re.Pattern[str], str]] = [
         rf"\1\2={_HIDDEN}",
     ),
 ]
-# What each rule needs; the names of agents have an @ too, and no address before it.
+# The text that each rule needs; the names of agents have an @ too, and no address before it.
 _MARKS = re.compile(r"il_|earer|asic|EARER|ASIC|eyJ|=|://[^\s/?#@]+@").search
 
 

@@ -1,7 +1,8 @@
-"""Records of API keys that a server read a moment ago: a key then costs no read of the store for each request.
+"""Remembers the records of API keys that a server read a moment ago: a key then costs no read of the store for each
+request.
 
-A record is remembered, and not the verdict: the secret is hashed and compared, and the expiry looked at, for every
-request. A key that another process revokes is refused `REMEMBERED_FOR` seconds later at the latest.
+Only the record is remembered, not the verdict: for every request the secret is hashed and compared, and the expiry
+checked. A key that another process revokes is refused `REMEMBERED_FOR` seconds later at the latest.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class RememberedKeys:
         return record
 
     def forget(self, key_id: str) -> None:
-        """Read the record again when it is next asked for, also where a read of it is under way."""
+        """Forgets a record, so that its next use reads it again, also while a read of it is under way."""
         self._changes += 1
         self._records.pop(key_id, None)
 

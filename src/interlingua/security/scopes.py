@@ -1,4 +1,4 @@
-"""What a caller may do, said in scopes, and why.
+"""Decides by scopes what a caller may do, and why.
 
     *                                   everything
     agents:NAME                         only this agent, in any version
@@ -42,7 +42,7 @@ class Decision(msgspec.Struct, frozen=True):
 
     allowed: bool
     reason: str
-    scopes: tuple[str, ...] = ()  # which granted it; none where it is allowed because nothing limits it
+    scopes: tuple[str, ...] = ()  # the scopes that granted it; none if nothing limits it
     missing: tuple[str, ...] = ()  # any one of these would have been needed
 
     def __bool__(self) -> bool:
@@ -50,7 +50,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def ours(scope: str) -> bool:
-    """Whether a scope is meant for us, be it valid or not."""
+    """Returns whether a scope is meant for this server, be it valid or not."""
     return scope == EVERYTHING or scope.startswith(_FAMILIES)
 
 
@@ -74,7 +74,7 @@ _ALL = Decision(True, f"scope {EVERYTHING} allows everything", (EVERYTHING,))
 
 
 def may(caller: Caller, action: Action, agent: str | None = None) -> Decision:
-    """Whether a caller may do this, to an agent given as NAME or NAME@VERSION, or to no agent in particular."""
+    """Decides whether a caller may do this, to an agent given as NAME or NAME@VERSION, or to no agent in particular."""
     if EVERYTHING in caller.scopes:
         return _ALL
     done = _may_do(caller, action)
@@ -93,12 +93,12 @@ def require(caller: Caller, action: Action, agent: str | None = None) -> None:
 
 
 def sees(caller: Caller, owner_id: str) -> bool:
-    """Whether a caller may know of a run or thread whose caller has that id."""
+    """Returns whether a caller may know of a run or thread whose caller has that id."""
     return caller.id == owner_id or EVERYTHING in caller.scopes or SEE_ALL in caller.scopes
 
 
 def may_speak_as(caller: Caller, participant: str) -> Decision:
-    """Whether what a caller says may bear the name of this agent. An instance counts as its agent."""
+    """Decides whether a caller may speak under the name of this agent. An instance counts as its agent."""
     wanted = f"as:{participant.partition('#')[0]}"
     if wanted in caller.scopes:
         return Decision(True, f"scope {wanted} allows it", (wanted,))

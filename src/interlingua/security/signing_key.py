@@ -1,4 +1,5 @@
-"""The owner's key: an Ed25519 pair that signs what is handed to others, and what others need to check it.
+"""Holds the owner's key: an Ed25519 pair that signs what the owner hands to others, and the public half with which they
+check it.
 
 The private key is a PEM file that only its owner may read, made when it is first needed. A public key is one line,
 `ed25519:…`; its fingerprint is short enough to be read out over the telephone.
@@ -34,7 +35,7 @@ class SigningKey:
 
     @classmethod
     def load_or_create(cls, file: Path) -> SigningKey:
-        """The key pair in a file, which is made where there is none. Several processes may do this at once."""
+        """Loads the key pair in a file, and makes it if there is none. Several processes may do this at once."""
         try:
             if not file.exists():
                 _write(file, Ed25519PrivateKey.generate())
@@ -65,7 +66,7 @@ class SigningKey:
 
 
 def genuine(key: str, signature: str, data: bytes) -> bool:
-    """Whether a signature of this public key covers the data. Bad input is just not genuine."""
+    """Returns whether a signature of this public key covers the data. Bad input is not genuine."""
     raw, signed = _raw(key), _unb64(signature)
     if raw is None or signed is None:
         return False
@@ -77,13 +78,15 @@ def genuine(key: str, signature: str, data: bytes) -> bool:
 
 
 def fingerprint(key: str) -> str:
-    """What a person compares. Of what is no public key: the text itself."""
+    """Returns the fingerprint of a public key, which people compare. A text that is no public key is returned as it
+    is."""
     raw = _raw(key)
     return key if raw is None else _FINGERPRINT + _b64(hashlib.sha256(raw).digest())
 
 
 class Expected:
-    """The key that somebody expects: a public key, the fingerprint of one, or a file that holds either half of one."""
+    """Tests for an expected key: given as a public key, its fingerprint, or a file that holds either half of the
+    key."""
 
     def __init__(self, given: str) -> None:
         self.fingerprint = _expected(given)
@@ -164,7 +167,7 @@ def _b64(data: bytes) -> str:
 
 
 def _unb64(text: str) -> bytes | None:
-    """base64url as we write it, and no other spelling of the same bytes."""
+    """Decodes base64url in the spelling that this program writes, and in no other spelling of the same bytes."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):

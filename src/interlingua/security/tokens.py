@@ -1,7 +1,7 @@
-"""Bearer tokens of issuers that the owner trusts: JWTs, checked against the issuer's published keys (JWKS).
+"""Checks bearer tokens of issuers that the owner trusts: JWTs, verified with the issuer's published keys (JWKS).
 
-Only signatures with public keys count: `none` and HMAC are refused, whatever a token says of itself. Keys come through
-a function that is given, are kept for a while, and stay in use while their issuer cannot be reached.
+Only signatures with public keys count: `none` and HMAC are refused, whatever a token claims. The caller gives the
+function that fetches keys; keys are kept for a while, and stay in use while their issuer cannot be reached.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class TokenVerifier:
         return [source.issuer for source in self._sources.values()]
 
     async def verify(self, token: str) -> Caller:
-        """The caller of a good token; Unauthenticated for a bad one, KeysUnavailable where nobody can tell."""
+        """Returns the caller of a good token. Raises Unauthenticated for a bad one, KeysUnavailable if the keys to
+        check it with cannot be fetched."""
         signed, claims = _read(token)
         name = claims.get("iss")
         source = self._sources.get(name) if isinstance(name, str) else None
@@ -102,7 +103,8 @@ class TokenVerifier:
 
 
 class _Registry(jws.JWSRegistry):
-    """Our algorithms only. The library warns of EdDSA, which has two names now, and is fine under both."""
+    """Accepts the algorithms of this project only. The library warns of EdDSA, which has two names now; both are
+    fine."""
 
     max_header_length = 2048
     max_payload_length = _TOKEN_LIMIT
@@ -115,7 +117,8 @@ _REGISTRY = _Registry(algorithms=list(ALGORITHMS), strict_check_header=False)  #
 
 
 def _read(token: str) -> tuple[jws.CompactSignature, dict[str, Any]]:
-    """What a token says, not yet believed: it only tells by whose keys to judge it."""
+    """Returns the signature and the claims of a token before it is verified: they only tell whose keys to verify it
+    with."""
     if len(token) > _TOKEN_LIMIT:
         raise Unauthenticated(f"The token is longer than {_TOKEN_LIMIT} characters")
     try:
@@ -123,9 +126,9 @@ def _read(token: str) -> tuple[jws.CompactSignature, dict[str, Any]]:
         _REGISTRY.check_header(signed.headers())
         claims = msgspec.json.decode(signed.payload, type=dict[str, Any])
         header = signed.headers()
-        # Extensions that must be understood: we have none. b64 would change what is signed.
+        # Extensions that must be understood: none is supported. b64 would change the signed bytes.
         odd = "crit" in header or "b64" in header or header.get("typ", "JWT").lower() not in _TYPES
-    except Exception:  # whatever parsers make of a stranger's bytes, the answer is the same
+    except Exception:  # any failure to parse a stranger's bytes has the same answer
         raise Unauthenticated("The token is no well-formed JWT") from None
     if odd:
         raise Unauthenticated("The token is no access token (its typ or crit header says so)")
@@ -149,8 +152,9 @@ def _caller(issuer: Issuer, claims: dict[str, Any]) -> Caller:
 
 
 def _scopes(issuer: Issuer, claims: dict[str, Any]) -> tuple[str, ...]:
-    """The scopes that are ours. Others (openid, email …) say nothing to us, but one that looks like ours and means
-    nothing ends it: scopes narrow what is allowed, so skipping a misspelt one would allow more."""
+    """Returns the scopes of a token that this server defines. Others (openid, email …) have no meaning here, but one
+    that looks like a scope of this server and is invalid refuses the token: scopes narrow what is allowed, so skipping
+    a misspelt one would allow more."""
     found: dict[str, None] = {}
     for claim in ("scope", "scp", "scopes"):
         value = claims.get(claim)
@@ -175,7 +179,7 @@ class _Source:
         self._keys: list[jwk.Key] = []
         self._fresh_until = float("-inf")  # until then, nothing is fetched but for an unknown kid
         self._searched_at: float | None = None  # when keys were last fetched for the sake of an unknown kid
-        self._lock = asyncio.Lock()  # one fetch at a time; those who wait use its result
+        self._lock = asyncio.Lock()  # one fetch at a time; waiting callers use its result
         if issuer.jwks is not None:
             self._keys = _import(issuer.jwks)
             self._fresh_until = float("inf")
@@ -194,7 +198,7 @@ class _Source:
         if key is not None or key_id is None or self.issuer.jwks is not None:
             return key
         async with self._lock:
-            # Somebody who waited here for another's fetch looks again before fetching.
+            # A caller that waited here for the fetch of another looks again before it fetches.
             key = self._pick(algorithm, key_id)
             if key is None and (self._searched_at is None or self._now() - self._searched_at >= self._pause):
                 self._searched_at = self._now()
@@ -220,7 +224,7 @@ class _Source:
                 text = await self._fetch(self.issuer.jwks_url)
             if len(text) <= _KEYS_LIMIT:
                 keys = _import(msgspec.json.decode(text))
-        except Exception:  # unreachable, not JSON, no keys: the same to us; the old keys stay in use
+        except Exception:  # unreachable, not JSON, no keys: in any case the old keys stay in use
             keys = []
         self._keys = keys or self._keys
         self._fresh_until = self._now() + (self._keep if keys else self._pause)
@@ -232,8 +236,8 @@ def _for(key: jwk.Key, algorithm: str) -> bool:
 
 
 def _import(jwks: object) -> list[jwk.Key]:
-    """The public keys of a set that we understand. RFC 7517 wants the others ignored; shared secrets are no keys here,
-    because then whoever can read the set could sign."""
+    """Returns the usable public keys of a set. RFC 7517 wants the others ignored; shared secrets do not count as keys,
+    because every reader of the set could sign with them."""
     entries = jwks.get("keys") if isinstance(jwks, dict) else None
     keys: list[jwk.Key] = []
     for entry in entries if isinstance(entries, list) else []:

@@ -1,4 +1,4 @@
-"""Signatures of webhook deliveries: HMAC-SHA256 over id, time and body, so that a receiver knows who sent them.
+"""Signs webhook deliveries: HMAC-SHA256 over id, time and body, so that a receiver knows who sent them.
 
 The value is versioned (`v1=…`); a sender that changes its secret may send several, separated by commas. The time is
 signed with the rest, so an old delivery cannot be played again later.
@@ -35,7 +35,7 @@ def sign(secret: str | bytes, delivery_id: str, timestamp: int, body: bytes) -> 
 
 
 def headers(secret: str | bytes, delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """All three headers of a delivery."""
+    """Returns the three headers of a delivery."""
     return {
         DELIVERY_HEADER: delivery_id,
         TIMESTAMP_HEADER: str(timestamp),
@@ -53,7 +53,8 @@ def verify(
     now: float,
     tolerance: float = TOLERANCE,
 ) -> bool:
-    """Whether a delivery is genuine and recent. `timestamp` may be the header's text; bad input is just not genuine."""
+    """Returns whether a delivery is genuine and recent. `timestamp` may be the header's text; bad input is not
+    genuine."""
     text = str(timestamp)
     if not secret or not _ID.fullmatch(delivery_id) or not _DIGITS.fullmatch(text):
         return False

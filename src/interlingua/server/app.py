@@ -1,4 +1,4 @@
-"""Serving: the engine, the HTTP app and uvicorn, from start to graceful end."""
+"""Runs a server: the engine, the HTTP app and uvicorn, from start to graceful end."""
 
 from __future__ import annotations
 
@@ -61,19 +61,19 @@ class ServeSettings(msgspec.Struct, kw_only=True, frozen=True):
     shutdown_grace: int = 3
     """Seconds that open connections have to end when the server stops; streams could stay for ever."""
     max_message_bytes: int = 32 * 1024 * 1024
-    """Of one message of a WebSocket; a longer one ends the connection."""
+    """Limit of one message of a WebSocket; a longer one ends the connection."""
     listeners: bool = False
-    """Whether doors may open ports of their own, beside the one that they share."""
+    """Allows doors to open ports of their own, beside the one that they share."""
     options: dict[str, Any] = {}
     """Settings of single doors, by the name of their protocol."""
     without: list[str] = []
     """Protocols that have no door here."""
     own_ports: dict[str, tuple[str | None, int]] = {}
-    """Doors that have a port of their own, by the name of their protocol: the address (None: ours) and the port."""
+    """Doors with a port of their own, by the name of their protocol: the address (None: the server's) and the port."""
     elsewhere: bool = True
-    """Whether agents are offered, too, that only other processes on the same store have."""
+    """Offers also the agents that only other processes on the same store have."""
     metrics: str | None = None
-    """[HOST:]PORT at which metrics and health are told without a key, beside the doors."""
+    """[HOST:]PORT that shows metrics and health without a key, beside the doors."""
     mounting: Mounting = Mounting()
     bus: BusSettings = BusSettings()
     engine: Settings = Settings()
@@ -89,7 +89,7 @@ class Server(Workplace):
         super().__init__(engine, mounts, store)
         self.app = app
         self.address = address
-        self.notes = list(notes)  # what doors want the owner to read: addresses of their own, ports that gave way
+        self.notes = list(notes)  # notes of doors for the owner: addresses of their own, ports that gave way
 
 
 def _verifier(issuers: list[Issuer]) -> TokenVerifier:
@@ -108,7 +108,7 @@ async def serving(
     project: str = "",
     root: Path | None = None,
 ) -> AsyncIterator[Server]:
-    """Serve agents on every door until the context ends; running agents are finished or handed back then."""
+    """Serves agents on every door until the context ends; then running agents are finished or handed back."""
     settings = settings or ServeSettings()
     engine = Engine(store, agents=agents, bus=settings.bus, settings=settings.engine, project=project, root=root)
     async with engine.only_store_open():
@@ -170,7 +170,8 @@ async def serving(
 
 
 def _reached_at(settings: ServeSettings, address: str) -> str:
-    """Where other replicas reach this one. Who listens everywhere is most likely reached by this machine's name."""
+    """Returns the address at which other replicas reach this one. A server that listens on every address is most likely
+    reached by this machine's name."""
     if settings.advertise is not None:
         return settings.advertise
     host, _, port = address.rpartition(":")
@@ -178,7 +179,7 @@ def _reached_at(settings: ServeSettings, address: str) -> str:
 
 
 async def _own_ports(settings: ServeSettings, app: HttpApp, own: OwnPorts, wire: WireTrace | None) -> list[str]:
-    """Doors at the root of a port of their own, beside their place on the shared one."""
+    """Serves doors at the root of a port of their own, beside their place on the shared port."""
     notes = []
     for name, (host, port) in settings.own_ports.items():
         host = host or settings.host

@@ -1,7 +1,7 @@
-"""Audit exports and lineages, out of the store. All of this is the owner's: sealed runs are read like any other.
+"""Reads audit exports and lineages from the store, for the owner: sealed runs are read like any other.
 
-Which runs there are, and how far each has come, is read in one go: logs only grow, so what is read afterwards up to
-there fits together, also while the runs go on. The format of the file is the model's, and files are the caller's.
+The list of runs, and how far each has come, is read in one step: logs only grow, so the events up to there fit
+together, also while the runs go on. The model defines the format of the file, and the caller opens it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Refusal(msgspec.Struct, omit_defaults=True):
 
 
 class Handled(msgspec.Struct, omit_defaults=True):
-    """What the policy of a team did about a failure."""
+    """A failure, and the decision that the policy of the team made about it."""
 
     time: int
     agent: str
@@ -95,7 +95,7 @@ class Branch(msgspec.Struct, omit_defaults=True):
     delegated_by: str | None = None
     rule: str | None = None
     reason: str | None = None
-    asked: str = ""  # what it was asked, in a few words
+    asked: str = ""  # its input, in a few words
     proposal: str | None = None  # the hash of the result that it judges
     verdict: Judged | None = None  # its own, on that
     reviews: list[Judged] = []  # by the user, of what it gave
@@ -106,7 +106,7 @@ class Branch(msgspec.Struct, omit_defaults=True):
 
 
 class _Seen:
-    """What a log says."""
+    """The facts that an audit reads from the log of one run."""
 
     def __init__(self, run: str, row: RunRow | None, parent: str | None, left: Tombstone | None = None) -> None:
         self.run = run
@@ -136,7 +136,7 @@ class _Seen:
         try:
             body: Body = body_decoder.decode(row.body)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return  # it was changed in the store; whoever checks the file is told
+            return  # it was changed in the store; a check of the file reports it
         branch = self.branch
         match body:
             case RunCreated():
@@ -194,7 +194,7 @@ class Collected:
         self.missing = missing
 
     def tree(self) -> Branch:
-        """As a tree: who delegated what to whom, why, and what came of it."""
+        """Returns the delegations as a tree: who delegated what to whom, why, and with what result."""
         known = {seen.run: seen for seen in self.runs}
         for seen in self.runs[1:]:
             parent = known.get(seen.entry.parent or "", self.runs[0])
@@ -207,7 +207,7 @@ class Collected:
 
 
 async def collect(runs: RunQueries, run: str) -> Collected:
-    """Everything below a run, and itself. Raises RunNotFound where there never was such a run."""
+    """Collects a run and everything below it. Raises RunNotFound if there never was such a run."""
     found = await _snapshot(runs, run)
     for seen in list(found.values()):
         if seen.row is not None:
@@ -256,7 +256,7 @@ def _in_order(found: dict[str, _Seen], root: str) -> list[_Seen]:
     for seen in found.values():
         if seen.run != root:
             below.setdefault(seen.entry.parent or "", []).append(seen)
-    # Where a run was taken out of the store, those below it hang in the air. They come last.
+    # If a run was removed from the store, the runs below it have no parent. They come last.
     loose = [seen for seen in found.values() if seen.run != root and (seen.entry.parent or "") not in found]
     ordered, stack = list[_Seen](), [*_by_time(loose), found[root]]
     while stack:
@@ -340,7 +340,7 @@ def _manifests(engine: AnyEngine, collected: Collected, cards: dict[str, Any]) -
 
 
 def read_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file, one at a time, and none longer than we would write."""
+    """Yields the lines of a file, none longer than the longest line that this program writes."""
     while raw := file.readline(LONGEST_LINE):
         yield raw
 

@@ -1,7 +1,7 @@
-"""What browsers want to be told before they let a page of another origin read an answer (CORS).
+"""Sends the headers that browsers need before they let a page of another origin read an answer (CORS).
 
-Only pages of origins that the owner named are told anything. Cookies are not spoken of: nothing here uses them, and a
-page gives its key in a header. Who may call at all is checked before this (`security.origins`).
+Only pages of origins that the owner named get them. Nothing here allows cookies: nothing uses them, and a page sends
+its key in a header. `security.origins` checks before this who may call at all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Health, readiness and metrics of a process: the answers, and a port of their own for a process without doors.
+"""Serves health, readiness and metrics of a process, on a port of their own if the process has no doors.
 
-Nobody is asked for a key on that port, so it is on loopback unless the owner names another address. Without a key
-nothing but numbers can be read there, unless the store has no keys at all.
+That port asks for no key, so it is on loopback unless the owner names another address. Without a key, callers read
+nothing but numbers there, unless the store has no keys at all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GRACE = 1  # seconds
 
 
 class Probes:
-    """What is answered to who watches. `ready` ends with the process's wish to end."""
+    """Answers health probes. `ready` turns false when the process wants to end."""
 
     def __init__(self, engine: Engine) -> None:
         self.mounts: Callable[[], list[MountView]] = list
@@ -64,7 +64,7 @@ class Probes:
 
 
 def place(text: str) -> tuple[str, int]:
-    """What `HOST:PORT`, or a port alone, names."""
+    """Returns the host and port that `HOST:PORT`, or a port alone, names."""
     host, _, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or _LOOPBACK
     if not (port.isascii() and port.isdecimal()) or int(port) > 65535:
@@ -74,8 +74,8 @@ def place(text: str) -> tuple[str, int]:
 
 @contextlib.asynccontextmanager
 async def probed(where: str | None, probes: Probes, auth: Authenticator) -> AsyncIterator[str | None]:
-    """Answer at an address until the context ends; nowhere, where none is named. Gives the address. Nobody needs a key
-    there, but names are for those who send one, and for everybody where the store has no keys."""
+    """Answers probes at an address until the context ends, and yields the address; does nothing if there is none.
+    Numbers need no key there, but names are only for callers with a key, or for everybody if the store has no keys."""
     if where is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""Memory of a server process: what is freed goes back to the system."""
+"""Returns freed memory of a server process to the system."""
 
 from __future__ import annotations
 

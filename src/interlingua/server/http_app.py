@@ -1,4 +1,4 @@
-"""The HTTP app: every door under its prefix on one port, with health, readiness and metrics beside them."""
+"""Builds the HTTP app: every door under its prefix on one port, with health, readiness and metrics beside them."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _PROBES = ("/healthz", "/readyz", "/metrics", "/mounts")
 
 
 class HttpApp:
-    """Puts doors, checks and the engine together. The engine is started and stopped by whoever made it."""
+    """Puts doors, checks and the engine together. Its maker starts and stops the engine."""
 
     def __init__(
         self, engine: Engine, auth: Authenticator, hosts: HostPolicy, options: Mapping[str, Any] | None = None,
         without: Collection[str] = (),
     ) -> None:  # fmt: skip
-        """`options`: what the owner set of doors, by protocol; several things as a tuple. `without`: doors that are
-        not wanted."""
+        """`options`: the owner's settings of doors, by protocol; several objects as a tuple. `without`: the doors to
+        leave out."""
         self.engine = engine
         self.probes = Probes(engine)
         self._auth = auth
@@ -87,7 +87,7 @@ class HttpApp:
         self.asgi: ASGIApp = _Checked(self._passing[0], hosts, roots)
 
     def alone(self, name: str, hosts: HostPolicy) -> ASGIApp:
-        """One door, with its paths at the root."""
+        """Returns the app of a single door, with its paths at the root."""
         protocol, door = self.doors[name]
         app = Starlette(routes=door.routes, exception_handlers={HTTPException: _no_route})
         fixed = {
@@ -109,7 +109,7 @@ class HttpApp:
         return notes
 
     async def stop(self) -> None:
-        """Nobody asks any more, and the engine is about to stop: doors end their own work."""
+        """Ends the work of the doors. No requests come any more, and the engine is about to stop."""
         for _, door in self.doors.values():
             if door.stop is not None:
                 await door.stop()
@@ -159,7 +159,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 
 class _Fixed:
-    """Calls an endpoint at a fixed path at once; for all others there is starlette with its layers."""
+    """Calls an endpoint at a fixed path directly; all other requests take the way through the layers of starlette."""
 
     def __init__(self, app: ASGIApp, fixed: dict[tuple[str, str], tuple[str, Endpoint]]) -> None:
         self._app = app
@@ -182,7 +182,7 @@ class _Fixed:
 
 
 class _Checked:
-    """Around everything: Host and Origin are checked before any door, and each request is one line of the log."""
+    """Wraps the whole app: checks Host and Origin before any door, and logs each request as one line."""
 
     def __init__(self, app: ASGIApp, hosts: HostPolicy, roots: set[str]) -> None:
         self._app = app
@@ -290,7 +290,7 @@ class Webhooks:
         self._secret = secret
 
     def check(self, url: str) -> None:
-        """Raise where nothing is ever sent to this URL."""
+        """Raises an error for a URL to which nothing is ever sent."""
         self._guard.check_text(url)
 
     async def send(self, url: str, body: Any, delivery: int) -> None:
@@ -299,7 +299,7 @@ class Webhooks:
         if self._secret is not None:
             headers |= webhook_signatures.headers(self._secret, str(delivery), int(time.time()), content)
         try:
-            # Of the answer only its status counts: the rest is a stranger's, as long and as packed as they like.
+            # Only the status of the answer counts: the rest comes from a stranger, of any length and encoding.
             async with self._client.stream("POST", url, content=content, headers=headers) as answer:
                 status = answer.status_code
         except httpx2.HTTPError as error:

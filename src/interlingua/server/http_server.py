@@ -1,6 +1,6 @@
-"""An ASGI app on a socket, from start to graceful end: by uvicorn, or by hypercorn where HTTP/2 is wanted.
+"""Serves an ASGI app on a socket, from start to graceful end: by uvicorn, or by hypercorn for HTTP/2.
 
-Knows nothing of what the app does. Signals are left to whoever starts it.
+Knows nothing of the app. Leaves signals to the program that starts it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..model.errors import InvalidRequest, StoreError
 from ..transports.http.unread_body import UnreadBody
 
 _BACKLOG = 2048
-_TRIES = 3  # for a free port that somebody else was given too
+_TRIES = 3  # for a free port that another program took meanwhile
 
 
 class CannotListen(InvalidRequest):
@@ -74,7 +74,8 @@ class HttpServer:
             await asyncio.sleep(0.001)
 
     async def close(self) -> None:
-        """Answer what was asked, take nothing more, and cut off what stays open for longer than the grace."""
+        """Answers the open requests, takes no new ones, and cuts off connections that stay open for longer than the
+        grace."""
         self._stop()
         if self._running is not None:
             with contextlib.suppress(TimeoutError):
@@ -114,14 +115,15 @@ def _uvicorn(app: ASGIApp, listening: socket.socket, tls: Tls | None, grace: int
 
 
 def _hypercorn(app: ASGIApp, listening: socket.socket, tls: Tls | None, grace: int, max_bytes: int) -> _Made:
-    """HTTP/1.1 and HTTP/2 on one port. In cleartext a client speaks HTTP/2 by prior knowledge, or asks to upgrade."""
+    """Serves HTTP/1.1 and HTTP/2 on one port. In cleartext a client speaks HTTP/2 by prior knowledge, or asks to
+    upgrade."""
     extras.require("HTTP/2", "hypercorn", "http2", "hypercorn")
     from hypercorn.asyncio.run import worker_serve
     from hypercorn.config import Config, Sockets
     from hypercorn.utils import wrap_app
 
     log = logging.getLogger("interlingua.http2")
-    log.setLevel(logging.WARNING)  # where it runs is said by whoever started it
+    log.setLevel(logging.WARNING)  # its starter reports the address
     config = Config()
     config.errorlog = log
     config.include_server_header = False
@@ -152,7 +154,7 @@ def _hypercorn(app: ASGIApp, listening: socket.socket, tls: Tls | None, grace: i
 
 
 class OwnPorts:
-    """Servers of single doors, beside the shared one. They end together."""
+    """Runs servers of single doors, beside the shared one. They end together."""
 
     def __init__(self) -> None:
         self._servers: list[HttpServer] = []
@@ -167,7 +169,7 @@ class OwnPorts:
         http2: bool = False,
         tls: tuple[Path, Path | None] | None = None,
     ) -> str:
-        """Answer on the first of the ports that is free. Gives the address."""
+        """Serves an app on the first of the ports that is free. Returns the address."""
         listening = listen(host, ports, option=option)
         try:
             server = HttpServer(app, listening, http2=http2, tls=Tls(*tls) if tls is not None else None)
@@ -191,12 +193,13 @@ _EXPECTED = (
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:
-    """Not that a stream was cut off because the server stops: that is said once, without a traceback for each. And not
-    what uvicorn says of every WebSocket that was refused, and of an answer that a replica did not end."""
+    """Returns whether to log a record of the server. Leaves out streams that are cut off because the server stops: one
+    line says so, without a traceback for each. Also leaves out the lines of uvicorn about every refused WebSocket, and
+    about an answer that a replica did not end."""
     if record.msg in _EXPECTED:
         return False
     if record.exc_info is not None and isinstance(record.exc_info[1], StoreError):
-        # A stream that was open when the store went away: its reader comes again, and no line of ours is to blame.
+        # A stream that was open when the store went away: its reader comes again, and no code here is to blame.
         record.msg, record.args, record.exc_info = "a stream was cut off: %s", (record.exc_info[1],), None
         return True
     return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)

@@ -1,4 +1,4 @@
-"""Where a server's own agents come from: files and teams' folders. Loads them, and notices when they change."""
+"""Loads a server's own agents from files and teams' folders, and notices when these change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Origin(msgspec.Struct, frozen=True):
     agent: str | None = None
     only: tuple[str, ...] = ()
     model: str | None = None
-    place: str = ""  # where that is written
+    place: str = ""  # the file and line of the setting
 
     @property
     def same(self) -> tuple[Any, ...]:
@@ -36,7 +36,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Source:
-    """One of them, and what was loaded from it."""
+    """A file or folder of agents, and the agents that were loaded from it."""
 
     def __init__(self, origin: Origin, root: Path | None = None) -> None:
         """`root`: of the project; found from the origin's folder if None."""
@@ -45,16 +45,15 @@ class Source:
         self.agents: list[Agent[..., Any]] = []
         self.problem = ""  # why it could not be loaded as it is now
         self._stamp: Stamp = {}
-        self._modules: dict[str, Path] = {}  # that it has imported from beside it
+        self._modules: dict[str, Path] = {}  # the modules that it imported from its own folder
 
     @property
     def changed(self) -> bool:
-        """Whether something is not as it was when it was loaded, or tried to be."""
+        """True if a file differs from the state in which it was loaded, or in which loading it failed."""
         return self._now() != self._stamp
 
     async def load(self) -> list[Agent[..., Any]]:
-        """The agents as they are now. They are not the agents of this source before whoever wants them has them in
-        place."""
+        """Loads the agents as they are now. The caller assigns them to `agents` once they are in place."""
         self._modules = self._imported()
         self._stamp = self._now()  # before it is read: what changes meanwhile is a change
         self.problem = ""
@@ -66,7 +65,8 @@ class Source:
 
     @property
     def stale_modules(self) -> dict[str, Path]:
-        """What it has imported has changed: all of it is, because one may have another in use."""
+        """All modules that the source imported, if any of them has changed: another may use the changed one. Else
+        none."""
         before = {path: self._stamp.get(path) for path in self._modules.values()}
         return self._modules if stamp_of(before) != before else {}
 
@@ -112,7 +112,7 @@ def stamp_of(paths: Iterable[Path]) -> Stamp:
 
 
 def origins(config: Config) -> list[Origin]:
-    """All that the settings name. What is there twice is wanted once."""
+    """Returns the files and folders that the settings name, each once."""
     found: dict[tuple[Any, ...], Origin] = {}
     for entry in config.entries["agents"]:
         target = parse(str(entry["file"]))
@@ -129,14 +129,14 @@ def origins(config: Config) -> list[Origin]:
 
 
 def said(origin: Origin, error: InterlinguaError) -> str:
-    """What is wrong with one of them, for a list of problems."""
+    """Describes the mistake of one origin, for a list of problems."""
     hint = getattr(error, "hint", "")
     text = f"{error.message}; {hint}" if hint else error.message
     return text if str(origin.path) in text else f"{origin.path}: {text}"
 
 
 async def load_all(config: Config, root: Path | None = None) -> list[Source]:
-    """All of them, for a start. Whatever is wrong becomes a problem of the config. `root`: of the project."""
+    """Loads all sources at a start. Mistakes become problems of the config. `root`: of the project."""
     sources = []
     for origin in origins(config):
         source = Source(origin, root)

@@ -25,10 +25,10 @@ _OWN = "interlingua_file_"  # before the names of modules that are agents' files
 
 
 def agents_of_file(file: str | Path, root: Path | None = None) -> list[Agent[..., Any]]:
-    """Every agent at the top of a file, in the order of definition. The file is run afresh each time.
+    """Returns every agent at the top of a file, in the order of definition. Runs the file afresh each time.
 
-    What it made when it was run before stays as it was: who runs goes on with that. The file is the source of its
-    agents, named relative to `root`, the folder of their project; that is found from the file's folder if None.
+    Objects of an earlier run of the file stay as they were: runs under way go on with them. The file is the source of
+    its agents, named relative to `root`, the folder of their project; that is found from the file's folder if None.
     """
     path = Path(file).expanduser()
     if not path.exists():
@@ -96,7 +96,7 @@ def _module_name(path: Path) -> str:
 
 
 def forget_modules(modules: Mapping[str, Path]) -> None:
-    """Whoever imports these next runs them anew."""
+    """Removes imported modules, so that the next import runs them anew."""
     for name, path in modules.items():
         module = sys.modules.get(name)
         if module is None or getattr(module, "__file__", None) != str(path):

@@ -1,7 +1,7 @@
-"""The program's log as lines on stderr: JSON for machines, text for people, or nothing.
+"""Writes the program's log as lines on stderr: JSON for machines, text for people, or nothing.
 
-A record carries what is known of it in `extra={"fields": {...}}`: run, caller, agent, method, path, status, ms. Secrets
-are taken out of every line here, whoever wrote it.
+A record carries its fields in `extra={"fields": {...}}`: run, caller, agent, method, path, status, ms. Secrets are
+removed here from every line, whichever module wrote it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 
 from ..security.redaction import redact_text
 
-# Who asks, for the line of the request that is being answered. Set by the one check that every door has.
+# The caller, for the line of the request that is being answered. The one check of every door sets it.
 asker: ContextVar[str | None] = ContextVar("asker", default=None)
 
 # They log every call at INFO, addresses and all.
@@ -39,7 +39,7 @@ FOR_MACHINES = "for_machines"
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
-# What the logging module finds out for each record: from where it was logged, and in which thread. No line of ours has
+# What the logging module finds out for each record: from where it was logged, and in which thread. No line here has
 # it, and it takes as long as writing the line. These switches are the module's own.
 _UNUSED = ("logThreads", "logMultiprocessing", "logProcesses", "logAsyncioTasks")
 
@@ -52,7 +52,7 @@ class LogFormat(StrEnum):
 
 @functools.lru_cache(1)
 def _second(time: int) -> str:
-    """Of many lines, most are of the same."""
+    """Formats a second of UTC time. The last result is kept, because most of many lines are of the same second."""
     return datetime.datetime.fromtimestamp(time, datetime.UTC).isoformat().removesuffix("+00:00")
 
 
@@ -89,7 +89,7 @@ class JsonLines(logging.Formatter):
 
 
 def _is_said(name: str, value: Any, message: str) -> bool:
-    """Whether a line for people has it already. Short values are in there by chance."""
+    """Returns whether a line for people already shows a value. Short values do not count: they appear by chance."""
     text = str(value)
     return (name in ("method", "path", "status") or len(text) > 8) and text in message
 
@@ -110,7 +110,7 @@ class TextLines(logging.Formatter):
 
 @contextlib.contextmanager
 def logging_as(form: LogFormat, stream: TextIO | None = None) -> Iterator[None]:
-    """Write the log in a format while the context lasts. Off leaves everything as it is."""
+    """Writes the log in a format while the context lasts. Off leaves everything as it is."""
     if form is LogFormat.OFF:
         yield
         return

@@ -1,4 +1,4 @@
-"""What the engine is doing, as Prometheus text."""
+"""Renders the state of the engine as Prometheus text."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .mounts.entry import MountView
 
 log = logging.getLogger("interlingua.http")
 
-PATIENCE = 2.0  # seconds in which the store must answer; who collects metrics waits for ten, mostly
+PATIENCE = 2.0  # seconds in which the store must answer; collectors of metrics mostly wait for ten
 
 
 async def render(engine: Engine, mounts: Iterable[MountView] = (), caller: Caller | None = OWNER) -> str:
-    """The metrics as a caller may see them: names that are not for it are among `other`. None: somebody unknown, who
-    gets totals."""
+    """Returns the metrics that a caller may see: names that it may not see are among `other`. None: an unknown caller,
+    who gets totals."""
     engine_numbers, callbacks = engine.metrics, engine.callbacks
     lines: list[str] = []
 
@@ -102,7 +102,7 @@ async def render(engine: Engine, mounts: Iterable[MountView] = (), caller: Calle
             kept, asked = await engine.callbacks.counts(), await engine.questions.counts()
             blocked = await engine.runs.blocked_report.counts()
     except (InterlinguaError, TimeoutError) as error:
-        # What this process knows of itself is wanted then most of all.
+        # The numbers of this process itself matter most then.
         log.warning("of the store nothing can be told: %s", str(error) or f"no answer within {PATIENCE:g} s")
         metric("store_up", "gauge", "Whether the store answers.", [("", 0)])
         return "\n".join(lines) + "\n"
@@ -138,7 +138,7 @@ def _may_see_caller(caller: Caller | None, name: str) -> bool:
 
 
 def _shown(busiest: Busiest, may: Callable[[str], bool]) -> list[tuple[str, Numbers]]:
-    """By name, and those that must not be named together with the others."""
+    """Returns the numbers by name, with the names that the caller may not see merged into `other`."""
     named = [(name, numbers) for name, numbers in busiest.all() if name != OTHER and may(name)]
     rest = [numbers for name, numbers in busiest.all() if name == OTHER or not may(name)]
     if not rest:
@@ -150,7 +150,7 @@ def _shown(busiest: Busiest, may: Callable[[str], bool]) -> list[tuple[str, Numb
 
 
 def _asked(asked: list[tuple[str, int, int]], caller: Caller | None) -> list[tuple[str, int, int]]:
-    """Open questions by agent: how many, and when the oldest was asked."""
+    """Counts the open questions by agent, with the time at which the oldest was asked."""
     named = [one for one in asked if _may_see_agent(caller, one[0])]
     rest = [one for one in asked if not _may_see_agent(caller, one[0])]
     if not rest:

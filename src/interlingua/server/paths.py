@@ -1,4 +1,4 @@
-"""Where things are when nobody names them: the project, its config file, its store and its bus."""
+"""Finds the default places: the project, its config file, its store and its bus."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NoStore(NotFound):
 
 
 class Place:
-    """Where a command works: its project, and the project's config file, store and bus.
+    """The place in which a command works: its project, and the project's config file, store and bus.
 
     Each is looked for when it is asked for, so a mistake in a file that is not needed does no harm.
     """
@@ -96,7 +96,8 @@ class Place:
 
     @cached_property
     def bus(self) -> BusSettings:
-        """The bus beside the store: what variables say, before the config file, where the store is that of the file."""
+        """Returns the settings of the bus beside the store. Variables override the config file, which counts only if
+        the store is the file's."""
         given: dict[str, Any] = {}
         if self.named_store is None and self.file is not None:
             from .config.load import bus_in

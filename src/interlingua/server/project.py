@@ -1,4 +1,4 @@
-"""Projects: the folder that agents belong to, its id, and the store below it.
+"""Finds projects: the folder that agents belong to, its id, and the store below it.
 
 A store belongs to one project. A project without a name has a random id, which is used for the store beside it alone.
 """
@@ -46,15 +46,15 @@ class Project(msgspec.Struct, frozen=True):
         return self.root / CONFIG
 
     def claim(self, store: Path | str) -> str:
-        """Return the id of the project in a store that it is about to use; for one in its own folder, make what is
-        missing there. Raises UnnamedProject for any other store of a project without a name."""
+        """Returns the id of the project in a store that it is about to use; for a store in its own folder, makes the
+        missing parts there. Raises UnnamedProject for any other store of a project without a name."""
         self.prepare(store)
         if not (self.owns(store) or self.named):
             raise UnnamedProject(self, store)
         return self.id_in(store) or _make_id(self.store.parent)
 
     def prepare(self, store: Path | str) -> None:
-        """Make the project's folder, for a store in it and what is kept beside that."""
+        """Makes the project's folder, if the store is in it, for the store and the files beside it."""
         if self.owns(store):
             _make_folder(self.store.parent)
 
@@ -70,7 +70,7 @@ class Project(msgspec.Struct, frozen=True):
         return self.id if self.owns(store) else self.name
 
     def owns(self, store: Path | str) -> bool:
-        """Whether a store is in the project's own folder."""
+        """Returns whether a store is in the project's own folder."""
         return not is_postgres(store) and Path(store).expanduser().absolute().parent.resolve() == self.store.parent
 
 
@@ -113,14 +113,14 @@ def find_project(start: Path, *, config: Path | None = None) -> Project:
 
 
 def find_root(start: Path) -> Path:
-    """Find the root of the project of what is in a folder, without its name."""
+    """Finds the root of the project of a folder, without its name."""
     start = start.expanduser()
     folder = (start.parent if start.is_file() else start).resolve()
     return next((one for one in (folder, *folder.parents) if _is_root(one)), folder)
 
 
 def checked_name(name: object, where: str) -> str:
-    """Return a project's name as it is written somewhere. Raises InvalidRequest."""
+    """Returns a project's name as it is written somewhere. Raises InvalidRequest if it is not valid."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequest(
             f"{where}: project is a name of at most 100 letters, digits, dots, dashes and underscores, not {name!r}"
@@ -136,7 +136,7 @@ def _is_root(folder: Path) -> bool:
 
 
 def _written_name(root: Path, config: Path | None) -> str:
-    """The name that somebody has chosen: in the environment, in a config file, or in [tool.interlingua]."""
+    """Returns the name that the environment, a config file or [tool.interlingua] gives to the project."""
     if os.environ.get(VARIABLE):
         return checked_name(os.environ[VARIABLE], VARIABLE)
     for file in (config or root / CONFIG, root / CONFIG):
@@ -150,7 +150,7 @@ def _written_name(root: Path, config: Path | None) -> str:
 def _package_name(root: Path) -> str:
     try:
         table = _read(root / PYPROJECT).get("project")
-    except InvalidRequest:  # it is no file of ours, and does not name us
+    except InvalidRequest:  # it is no file of this program, and does not name it
         return ""
     name = table.get("name") if isinstance(table, dict) else None
     return name if isinstance(name, str) and _NAME.fullmatch(name) else ""
@@ -201,7 +201,7 @@ def _kept_id(folder: Path) -> str:
 
 
 def _make_id(folder: Path) -> str:
-    """Write a random id, unless another process has just done so."""
+    """Writes a random id, unless another process has just done so."""
     try:
         write_once(folder / _ID, f"{secrets.token_hex(8)}\n".encode())
     except OSError as error:

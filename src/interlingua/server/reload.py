@@ -1,7 +1,7 @@
-"""Reloading: agents, teams and mounts as their files say now, while everything that runs goes on.
+"""Reloads agents, teams and mounts from their files, while everything that runs goes on.
 
-A run stays with the code that it began with; one that is entered again (after a long wait, or a crash) has the new
-code. What does not load keeps what was there before. Everything else that a config file says needs a restart.
+A run stays with the code that it began with; a run whose handler starts again (after a long wait, or a crash) has the
+new code. If something does not load, its earlier version stays. Everything else in a config file needs a restart.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Reloader:
         return problems
 
     def _put_in_place(self, gone: list[Source], fresh: list[tuple[Source, list[Agent[..., Any]]]]) -> None:
-        """All at once, so that an agent can move from one file to another; where that cannot be, one after the other,
-        so that those that can be there are."""
+        """Exchanges all agents in one step, so that an agent can move from one file to another. If that fails,
+        exchanges them source by source, so that the ones that fit are there."""
         engine = self._place.engine
         if fresh:
             engine.renew_processes()
@@ -141,7 +141,7 @@ class Reloader:
         return stamp_of([Path(file)]) if file is not None else {}
 
     async def watch(self, every: float = POLL) -> None:
-        """Reload whenever a file of the config, an agent or a team has changed, for ever."""
+        """Reloads whenever a file of the config, an agent or a team has changed, for ever."""
         while True:
             await asyncio.sleep(every)
             if self._config_stamp() != self._seen or any(source.changed for source in self._sources):

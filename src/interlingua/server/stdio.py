@@ -1,4 +1,4 @@
-"""Serving one peer over stdin and stdout: the engine, a channel and a protocol, from start to graceful end."""
+"""Serves one peer over stdin and stdout: the engine, a channel and a protocol, from start to graceful end."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ async def serve_stdio(
     project: str = "",
     root: Path | None = None,
 ) -> None:
-    """Serve agents until the peer closes our input, or somebody wants us to end."""
+    """Serves agents until the peer closes stdin, or a signal asks the process to end."""
     speaking = {p.name: p.stdio for p in protocols() if p.stdio is not None}
     serve = speaking.get(protocol)
     if serve is None:
         raise InvalidRequest(f"{protocol!r} is not spoken over stdio; known are {', '.join(sorted(speaking))}")
     wire = WireTrace(trace, protocol) if trace is not None else None
-    # A client that has hung up waits a few seconds for us, and kills us then; the next process goes on with the rest.
+    # A client that has hung up waits some seconds for this process, then kills it; the next one goes on with the rest.
     settings = settings or Settings(shutdown_grace=2.0)
     async with Engine(store, agents=agents, bus=bus, settings=settings, project=project, root=root) as engine:
         channel = PipeChannel(*pipes)

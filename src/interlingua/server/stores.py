@@ -1,4 +1,4 @@
-"""Stores without an engine: opening, migrating and checking them. No other module of app and cli imports the store."""
+"""Opens, migrates and checks stores without an engine. No other module of server and cli imports the store."""
 
 from __future__ import annotations
 

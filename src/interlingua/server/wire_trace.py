@@ -1,4 +1,4 @@
-"""The wire, written down: every message of a connection as one line of JSON, both ways, without secrets."""
+"""Records the wire: every message of a connection as one line of JSON, both ways, without secrets."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class WireTrace:
 
 @contextlib.contextmanager
 def tapped(path: Path | None) -> Iterator[None]:
-    """All wires that are opened inside, written to a file; nothing where no file is named."""
+    """Writes all wires that are opened inside the context to a file; does nothing without a file."""
     if path is None:
         yield
         return
@@ -72,9 +72,10 @@ def tapped(path: Path | None) -> Iterator[None]:
 
 
 def without_secrets(value: Any, *, hidden: bool = False) -> Any:
-    """A message as it may be written down: values under telling names, of variables and of headers, are left out.
+    """Returns a message without its secrets: values of variables and headers, and values under telling names, are left
+    out.
 
-    Variables and headers are lists of name and value, or objects where somebody writes them wrong; names are shown.
+    Variables and headers are lists of name and value, or, in messages that are written wrong, objects; names are shown.
     """
     if isinstance(value, dict):
         listed = hidden and isinstance(value.get("name"), str)

@@ -1,4 +1,4 @@
-"""Running agents: an engine and the mounts on it, from start to graceful end. It has no doors.
+"""Runs agents without doors: an engine and the mounts on it, from start to graceful end.
 
 A server has one of these, and doors in front of it; a worker of a cluster is nothing else.
 """
@@ -29,20 +29,20 @@ from .stores import shown
 
 class WorkSettings(msgspec.Struct, kw_only=True, frozen=True):
     metrics: str | None = None
-    """[HOST:]PORT at which metrics and health are told without a key."""
+    """[HOST:]PORT that shows metrics and health without a key."""
     mounting: Mounting = Mounting()
     bus: BusSettings = BusSettings()
     engine: Settings = Settings()
 
 
 class Workplace:
-    """Where agents run, while it is up."""
+    """The engine and the mounts of a process that runs agents, while it is up."""
 
     def __init__(
         self, engine: Engine, mounts: Mounts | None = None, store: str = "", bus: str = "", metrics: str | None = None
     ) -> None:
         self.engine = engine
-        self.metrics = metrics  # where they are told without a key, if anywhere
+        self.metrics = metrics  # the address that shows them without a key, if any
         self.store = store  # both as they may be seen
         self.bus = bus
         self.mounts = mounts if mounts is not None else Mounts(engine)
@@ -58,7 +58,7 @@ async def working(
     project: str = "",
     root: Path | None = None,
 ) -> AsyncIterator[Workplace]:
-    """Run what is due until the context ends; running agents are finished or handed back then."""
+    """Runs due work until the context ends; then running agents are finished or handed back."""
     settings = settings or WorkSettings()
     engine = Engine(store, agents=agents, bus=settings.bus, settings=settings.engine, project=project, root=root)
     await engine.start()

@@ -17,13 +17,13 @@ from .keyboard import forget_typed, read_line
 
 
 class Asker(Protocol):
-    """Who answers questions while a run is watched."""
+    """Answers the questions of a run that a command watches."""
 
     async def ask(self, question: Question) -> Any: ...
 
 
 class AskAtTerminal:
-    """Asks whoever sits there. Raises EOFError when they will not say."""
+    """Asks the person at the terminal. Raises EOFError if that person gives no answer."""
 
     async def ask(self, question: Question) -> Any:
         forget_typed()
@@ -40,7 +40,7 @@ class AskAtTerminal:
 
 
 class SayYes:
-    """For a tour without an audience: agrees to everything that can be agreed to, and says so."""
+    """Agrees to everything that can be agreed to, and says so: for a tour without an audience."""
 
     async def ask(self, question: Question) -> Any:
         error_console().print(question_view(question))
@@ -89,7 +89,8 @@ async def _any_json(schema: Schema) -> Any:
 
 
 async def form(schema: Schema, kind: type[Invalid], what: str, known: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Field by field, each checked at once and the whole at the end; what is wrong is asked again."""
+    """Asks for a form field by field. Each value is checked when it is given, and the whole at the end; wrong fields
+    are asked again."""
     fields = {f.name: f for f in typed_answers.fields_of(schema) if f.name not in (known or {})}
     given: dict[str, Any] = dict(known or {})
     again = list(fields.values())
@@ -121,7 +122,7 @@ async def _field(f: typed_answers.Field) -> Any:
         text = await read_line(f"{clean(f.name)} ({f.how}){hint}: ")
         if not text.strip():
             if not f.required:
-                return msgspec.UNSET  # what is left out has its default
+                return msgspec.UNSET  # an omitted member has its default
             if has_default:
                 return f.default
             _wrong(f"{f.name} needs a value")

@@ -1,4 +1,4 @@
-"""How things look: consoles, questions, and what an agent does while it runs.
+"""Renders consoles, questions, and the activity of an agent while it runs.
 
 Everything that an agent says passes through `clean` first: text must not be able to drive the terminal.
 """
@@ -50,7 +50,7 @@ _LONG = 12  # lines of a diff, a tool's output or an artifact
 
 
 def clean(text: str) -> str:
-    """Without what moves cursors, changes colours or turns the direction of writing."""
+    """Removes characters that move cursors, change colours or turn the direction of writing."""
     return _CONTROL.sub("", text)
 
 
@@ -70,7 +70,7 @@ def error_console() -> Console:
 
 
 def note(text: str) -> None:
-    """A remark of ours, on stderr."""
+    """Prints a remark of the program on stderr."""
     error_console().print(Text(clean(text), "dim"), soft_wrap=True)
 
 
@@ -80,7 +80,7 @@ def as_json(value: Any, *, pretty: bool = True) -> str:
 
 
 def question_view(question: Question) -> RenderableType:
-    """What is asked, with everything that one should know before answering."""
+    """Renders a question, with everything that a person should know before answering."""
     lines: list[RenderableType] = [Text(clean(question.prompt or question.type), "bold")]
     payload = question.payload if isinstance(question.payload, dict) else {"": question.payload}
     for name, value in payload.items():
@@ -120,14 +120,14 @@ def _short_value(value: Any) -> str:
 
 
 class Activity:
-    """What an agent does beside its output, as it goes on."""
+    """Renders what an agent does beside its output, as it goes on."""
 
     def __init__(self) -> None:
         self._plan: list[tuple[str, str]] = []
         self._tools: dict[str, ToolCall] = {}
 
     def view(self, event: Event) -> RenderableType | None:
-        """What to show of an event; None for nothing."""
+        """Renders an event; returns None if there is nothing to show."""
         match event.body:
             case Thought(text=text):
                 return Text(f"· {clean(text)}", "dim italic")
@@ -237,7 +237,7 @@ def _part_view(part: Part) -> Text:
 
 
 def _as_part(value: Any) -> Part:
-    """Tool content comes back from the log as plain JSON."""
+    """Turns a value into a part: tool content comes back from the log as plain JSON."""
     if isinstance(value, dict):
         try:
             part: Part = msgspec.convert(value, Part)

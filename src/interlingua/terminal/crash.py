@@ -1,4 +1,5 @@
-"""Where an agent crashed. The engine logs the exception; a person at the terminal wants the line in their file."""
+"""Finds the line in which an agent crashed. The engine logs the exception; a person at the terminal wants the line in
+their file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong, as a message on stderr and an exit code: the one place for both."""
+"""Turns errors into a message on stderr and an exit code: the one place for both."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def debugging() -> bool:
 
 
 def report(error: InterlinguaError) -> ExitCode:
-    """Say it on stderr."""
+    """Prints an error on stderr."""
     if debugging():
         import traceback
 
         traceback.print_exception(error)
     hint = getattr(error, "hint", "") or next((text for cls, text in _HINTS if isinstance(error, cls)), "")
-    complain(str(error), hint)  # whoever types commands is the owner
+    complain(str(error), hint)  # a person who types commands is the owner
     return exit_code_of(error)
 
 
@@ -103,7 +103,7 @@ def complain(message: str, hint: str = "") -> None:
 
 
 def surprise(error: Exception) -> ExitCode:
-    """A bug of ours: say so, without a wall of text."""
+    """Reports an unexpected error as a bug of the program, in one line unless in debug mode."""
     if debugging():
         import traceback
 

@@ -50,7 +50,7 @@ def iso(time: int) -> str:
 
 
 def ago(time: int, now: int) -> str:
-    """How long ago, as one would say it."""
+    """Describes how long ago a time was, in words."""
     seconds = max(0, now - time) // 1_000_000
     for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
@@ -59,12 +59,12 @@ def ago(time: int, now: int) -> str:
 
 
 def age(time: int, now: int) -> str:
-    """How old, as one would say it."""
+    """Describes the age of something, in words."""
     return ago(time, now).removesuffix(" ago").replace("just now", "0 s")
 
 
 def until(time: int, now: int) -> str:
-    """When something is due, as one would say it."""
+    """Describes when something is due, in words."""
     if time <= now:
         return f"due {ago(time, now)}"
     seconds = -(-(time - now) // 1_000_000)
@@ -85,7 +85,7 @@ def span(microseconds: int) -> str:
 
 
 def plain(thing: Run | Thread | Question | Checkpoint) -> dict[str, Any]:
-    """As JSON, with times that programs can read."""
+    """Returns the object as JSON, with times that programs can read."""
     data: dict[str, Any] = msgspec.to_builtins(thing)
     _write_times(data)
     for question in data.get("questions", []):

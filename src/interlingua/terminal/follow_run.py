@@ -37,12 +37,14 @@ T = TypeVar("T")
 
 
 class Watch:
-    """asker: who answers; None: nobody here.
-    leave_waiting: where nobody can be asked, a question ends the watch, and the run waits.
-    owned: Ctrl-C cancels the run, also one that came before the watch began; None: it only ends the watch.
-    how: how a question that is left open is answered later.
+    """Follows a run and shows it on a view, until the run ends or the watch does.
 
-    An engine that only reads is enough where nobody answers, and nothing is owned.
+    asker: answers questions; None: questions are not answered here.
+    leave_waiting: without an asker, a question ends the watch, and the run waits.
+    owned: Ctrl-C cancels the run, also one that came before the watch began; None: it only ends the watch.
+    how: describes how to answer an open question later.
+
+    A read-only engine is enough if there is no asker and the run is not owned.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class Watch:
         return (await self._engine.runs.get(self._run, sealed=True)).blocked is not None
 
     async def _asked(self, question: Question) -> bool:
-        """Whether this ends the watch."""
+        """Takes a question of the run. Returns whether it ends the watch."""
         if self._cancelling or not await self._is_open(question):
             return False
         if self._asker is not None and question.answerer in (None, OWNER.id):
@@ -205,7 +207,7 @@ async def first(jobs: Sequence[Coroutine[Any, Any, T]]) -> T:
 
 
 async def _output_at(engine: AnyEngine, run: str, seq: int) -> Any:
-    """What stands of the output at an event, with what restarts made void left out."""
+    """Returns the output as it stands at an event, without the parts that restarts made void."""
     deltas: list[tuple[int, Any]] = []
     after = 0
     while after < seq:

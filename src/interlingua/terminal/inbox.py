@@ -1,6 +1,7 @@
-"""What one should know of a question before answering it: who asks, on whose behalf, who may answer, what was said.
+"""Gathers what a person should know of a question before answering it: its asker, the runs on whose behalf it is asked,
+who may answer, and what was said.
 
-Gathered from the store, for a list, for one question and for whoever follows them all. How it looks is in `tables`.
+Reads the store for a list, for one question and for a watch over all of them. `tables` renders it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ..engine.reading import AnyEngine
 
 _PAGE = 1000
-_SAID = 5  # of what the agent did last
+_SAID = 5  # lines about the agent's last activity
 _TAIL = 300  # characters of its output
 _TOLD = (Thought, MessageSent, MessageReceived, ToolCall, Plan, ArtifactAdded, Warned)
 
@@ -54,7 +55,7 @@ class Entry(msgspec.Struct):
 
     record: QuestionRecord
     lineage: list[Link]  # the run that was asked for first, the one that asks last
-    names: dict[str, str]  # of callers, by their ids
+    names: dict[str, str]  # names of callers, by their ids
 
     def name(self, caller: str) -> str:
         """A caller as people know it: the name of its key, and its id."""
@@ -71,16 +72,16 @@ class Entry(msgspec.Struct):
 
     @property
     def way(self) -> str:
-        """Who asks, and on whose behalf."""
+        """The agents from the first run down to the asker: each one works on behalf of the one before it."""
         return " › ".join(link.agent or "(gone)" for link in self.lineage)
 
     @property
     def mount(self) -> str | None:
-        """Where the agent is that asks, where it is elsewhere."""
+        """The place that the asking agent is mounted from, if it is a mounted one."""
         return self.asker.mounted_from
 
     def may_answer(self) -> str:
-        """Who may answer, in a few words."""
+        """Returns in a few words who may answer."""
         answerer = self.record.question.answerer
         if answerer is not None:
             return f"only {self.names.get(answerer, answerer)}"
@@ -102,10 +103,10 @@ class Entry(msgspec.Struct):
 
 
 class Context(msgspec.Struct):
-    """What is known beside of one question."""
+    """Facts around a question that are not in the question itself."""
 
-    participant: str | None  # what a member of a team is called in its task, and which that is
-    said: list[tuple[str, str]]  # what the agent did last: the kind, and a line
+    participant: str | None  # the name of a team's member in its task, and the task
+    said: list[tuple[str, str]]  # the agent's last activity: the kind, and a line
     attachments: list[Part]
 
 
@@ -155,7 +156,7 @@ async def caller_of(engine: AnyEngine, name: str) -> Caller:
 
 
 def is_for(entry: Entry, caller: Caller) -> bool:
-    """Whether a caller may answer this, as far as its scopes say."""
+    """Returns whether a caller may answer this question, as far as its scopes say."""
     root = entry.root
     agent = f"{root.agent}@{root.version}" if root.agent else None
     return scopes.may(caller, "answer", agent).allowed
@@ -165,7 +166,7 @@ def is_for(entry: Entry, caller: Caller) -> bool:
 
 
 async def context(engine: AnyEngine, entry: Entry) -> Context:
-    """What the agent said before it asked, and what it gave along."""
+    """Returns what the agent said before it asked, and what it attached to the question."""
     question = entry.record.question
     said: deque[tuple[str, str]] = deque(maxlen=_SAID)
     found = Context(None, [], [])
@@ -216,7 +217,8 @@ def _text(delta: Any) -> str:
 
 
 def plain(entry: Entry) -> dict[str, Any]:
-    """As programs read it: the question itself, and around it what became of it and who has to do with it."""
+    """Returns an entry for programs: the question itself, and around it its state, its answer and the people and agents
+    concerned."""
     record = entry.record
     answer = record.answer
     told: dict[str, Any] = {

@@ -32,7 +32,7 @@ def text_of(given: str) -> str:
             ) from None
     try:
         given.encode()
-    except UnicodeEncodeError:  # how Python shows bytes of an argument that are no UTF-8
+    except UnicodeEncodeError:  # Python shows bytes of an argument that are no UTF-8 in this way
         raise CommandError("the argument is not UTF-8 text") from None
     return given
 
@@ -53,7 +53,7 @@ def json_of(given: str, what: str) -> Any:
 
 
 def metadata_of(pairs: list[str]) -> dict[str, Any]:
-    """`k=v` pairs; a value that is JSON is taken as such."""
+    """Reads `k=v` pairs; a value that is JSON is taken as such."""
     metadata: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -92,7 +92,8 @@ async def input_of(card: AgentCard, given: str | None, *, ask: bool) -> dict[str
 
 
 def _required_only(card: AgentCard) -> dict[str, Any]:
-    """Only what must be said is asked for; the rest has its defaults."""
+    """Returns the input schema with its required members only, so that nothing else is asked for; the rest has its
+    defaults."""
     needed = card.input.get("required", [])
     properties = {name: schema for name, schema in card.input.get("properties", {}).items() if name in needed}
     return {**card.input, "properties": properties}

@@ -59,13 +59,13 @@ async def read_line(prompt: str) -> str:
 
 
 def forget_typed() -> None:
-    """Drop what was typed ahead: it cannot have been meant for a question that was not there yet."""
+    """Drops text that was typed ahead: it cannot have been meant for a question that was not there yet."""
     if sys.stdin.isatty():
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 def is_gone(fd: int) -> bool:
-    """Tell whether this was a terminal that has been closed."""
+    """Returns whether a descriptor was a terminal that has been closed."""
     try:
         termios.tcgetattr(fd)
     except termios.error as error:
@@ -77,17 +77,16 @@ def is_gone(fd: int) -> bool:
 
 
 class Interrupts:
-    """While it is entered: the first Ctrl-C or SIGTERM sets `pressed`, the second leaves at once.
+    """Handles interrupts inside its context: the first Ctrl-C or SIGTERM sets `pressed`, the second leaves at once.
 
-    It is entered before there is anything to be ended: what came earlier ends the command, and what comes later is not
-    lost.
+    The context begins before there is anything to end: a signal before it ends the command, and none after it is lost.
     """
 
     def __init__(
         self, engine: Engine | None = None, *, hangup: bool = False, folder: Path | None = None
     ) -> None:  # fmt: skip
         """`engine`: its runs are handed back when the process leaves at once. `hangup`: SIGHUP counts, too, unless the
-        process is to outlive its terminal. `folder`: removed when the process leaves at once."""
+        process outlives its terminal. `folder`: removed when the process leaves at once."""
         self.pressed = asyncio.Event()
         self._hangup = hangup and not Signals.outlives_terminal()
         self._signals = Signals(self.pressed.set, hangup=self._hung_up if self._hangup else None)
@@ -100,7 +99,7 @@ class Interrupts:
         return "Ctrl-C" if number in (None, signal.SIGINT) else number.name
 
     def terminal_went_away(self) -> bool:
-        """Tell whether reading or writing failed because the terminal is gone. That counts as SIGHUP, which may come
+        """Returns whether reading or writing failed because the terminal is gone. That counts as SIGHUP, which may come
         later: the shell gets it first."""
         if not self._hangup or not any(map(is_gone, (0, 1, 2))):
             return False
@@ -110,7 +109,8 @@ class Interrupts:
 
     @staticmethod
     def _hung_up() -> bool:
-        """What is written to a terminal that is gone must not keep the command from ending in order."""
+        """Sends stdout and stderr to the null device if their terminal is gone: a failed write must not keep the
+        command from ending in order."""
         for fd in (1, 2):
             if is_gone(fd):
                 nothing = os.open(os.devnull, os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""What a watched run looks like: its output on stdout, everything else on stderr; or its events as JSON lines."""
+"""Prints a watched run: its output on stdout, everything else on stderr; or its events as JSON lines."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class View(Protocol):
         """The watch begins in the middle, where the output is this."""
 
     def restarted(self, output: Any) -> None:
-        """What was emitted is void; `output` is what still stands."""
+        """Voids the output that was emitted; `output` is what still stands."""
 
     def make_room(self) -> None:
-        """Something else is about to write to the terminal."""
+        """Prepares for other text that is about to be written to the terminal."""
 
     def aside(self, text: str) -> None:
-        """A remark of ours."""
+        """Shows a remark of the program."""
 
     def waits(self, questions: list[Question], how: str) -> None:
-        """Nobody can be asked here."""
+        """Shows open questions that cannot be asked here."""
 
 
 class JsonView:
-    """One JSON object per event and line."""
+    """Prints each event as a line of JSON."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
@@ -65,7 +65,7 @@ class JsonView:
 
 
 class TextView:
-    """Text as it comes, and the agent's doings beside it."""
+    """Prints the text of a run as it comes, and the agent's other activity beside it."""
 
     def __init__(
         self, card: AgentCard | None, out: TextIO | None = None, *, crash_site: CrashSite | None = None
@@ -73,13 +73,13 @@ class TextView:
         self._out = out or sys.stdout
         self._field = card.output_text if card is not None else None
         self._activity = Activity()
-        self._shown: list[str] = []  # of the text, as it came
+        self._shown: list[str] = []  # the pieces of the text, as they came
         self._line_open = False  # the cursor is behind text of the agent
         self._made_room = False  # the last that was written was not text of the agent
-        self._thought: str | None = None  # the thought that is being told, piece by piece
+        self._thought: str | None = None  # the thought that comes piece by piece
         self._same = _same_file(self._out, sys.stderr)
         self._crash_site = crash_site
-        self.run_name: str | None = None  # of the run at the server that keeps it
+        self.run_name: str | None = None  # the name of the run at the server that keeps it
 
     def event(self, event: Event) -> None:
         match event.body:
@@ -93,7 +93,7 @@ class TextView:
                 view = self._activity.view(event)
                 if view is not None:
                     self.make_room()
-                    # What is thought in pieces reads as one.
+                    # The pieces of a thought read as one.
                     self._thought = event.body.id if isinstance(event.body, Thought) else None
                     stays = "\n" if self._thought is None else ""
                     error_console().print(view, soft_wrap=isinstance(view, Text), end=stays)
@@ -130,7 +130,7 @@ class TextView:
         self._shown.append(text)
         self._end_thought()
         if self._out.isatty():
-            # Behind something of ours the cursor is on a new line already.
+            # After text of the program the cursor is on a new line already.
             self._out.write(clean(text.lstrip("\n") if self._made_room else text))
         else:
             self._out.write(text)
@@ -145,7 +145,8 @@ class TextView:
             self._line_open = False
 
     def make_room(self) -> None:
-        """Where both streams go to one place, what we say begins on a line of its own; stdout itself stays as it is."""
+        """Begins the program's own messages on a new line where both streams end in one place. stdout itself stays as
+        it is."""
         self._end_thought()
         self._made_room = self._same
         if self._same and self._line_open:
@@ -180,7 +181,7 @@ class TextView:
             shown = "".join(self._shown)
             if text.startswith(shown):
                 self._write(text[len(shown) :])
-            else:  # what the agent returned is not what it had streamed: the result counts
+            else:  # the agent returned something else than it had streamed: the result counts
                 self._end_line()
                 self._write(text)
         elif text is not None and self._field:
@@ -192,7 +193,7 @@ class TextView:
 
 
 def _same_file(one: TextIO, other: TextIO) -> bool:
-    """Whether two streams end in the same place: one terminal, or one pipe."""
+    """Returns whether two streams end in the same place: one terminal, or one pipe."""
     try:
         return os.path.samestat(os.fstat(one.fileno()), os.fstat(other.fileno()))
     except (OSError, ValueError):

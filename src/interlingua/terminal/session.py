@@ -29,28 +29,29 @@ _PATIENCE = 3.0  # seconds that the tasks of agents have to end with a command
 
 
 def go(work: Coroutine[Any, Any, int | None]) -> None:
-    """Run a command to its end, and leave with its exit code."""
+    """Runs a command to its end, and leaves with its exit code."""
     import typer
 
     raise typer.Exit(finish(work))
 
 
 def finish(work: Coroutine[Any, Any, int | None]) -> int:
-    """Run a command to its end. Returns its exit code."""
+    """Runs a command to its end. Returns its exit code."""
     try:
         code = _run(work)
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = ExitCode.CANCELLED
     except BrokenPipeError:
-        # The reader of our output has left. What is still buffered must not fail again when Python exits.
+        # The reader of the output has left. Text that is still buffered must not fail again when Python exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = ExitCode.BROKEN_PIPE
     return code or 0
 
 
 def _run(work: Coroutine[Any, Any, int | None]) -> int | None:
-    """As `asyncio.run`. What agents leave on the event loop, as a callback or a timer, does not end it by sys.exit."""
+    """Runs a coroutine like `asyncio.run`. A sys.exit in a callback or timer that an agent leaves on the event loop
+    does not end the loop."""
     main: asyncio.Task[Any] | None = None
 
     async def begin() -> int | None:
@@ -125,7 +126,7 @@ async def engine_in(
         project = place.project.id_in(path) if place.named_store is None else ""
     engine = Engine(
         path, agents=agents, bus=place.bus, project=project, root=place.project.root if project else None,
-        wait_for_store=False,  # somebody waits at the terminal
+        wait_for_store=False,  # a person waits at the terminal
     )  # fmt: skip
     try:
         await engine.start()
@@ -160,12 +161,12 @@ def _in_memory() -> Path | None:
 
 
 def interactive() -> bool:
-    """Whether somebody can be asked: both ends of the conversation are a terminal."""
+    """Returns whether a person can be asked: stdin and stderr are both a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 async def confirmed(question: str) -> bool:
-    """Ask a question of yes or no, at a terminal."""
+    """Asks a question of yes or no, at a terminal."""
     from .keyboard import read_line
 
     try:
@@ -175,7 +176,7 @@ async def confirmed(question: str) -> bool:
 
 
 async def make_sure(yes: bool, what: str, ids: list[str]) -> None:
-    """Ask before something is deleted."""
+    """Asks before something is deleted."""
     from .console import note
     from .short_ids import short
 

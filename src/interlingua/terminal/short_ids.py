@@ -20,7 +20,7 @@ _FULL = 36
 
 
 def short(id_: str) -> str:
-    """What lists show: the end of a long id. Names that people gave stay whole."""
+    """Returns the form of an id that lists show: the end of a long id. Names that people gave stay whole."""
     return id_[-_SHORT:] if len(id_) == _FULL and id_.count("-") == 4 else id_
 
 
@@ -47,7 +47,8 @@ async def find_question(engine: AnyEngine, part: str) -> str:
 
 
 async def thread_to_use(engine: AnyEngine, name: str) -> str:
-    """For a new run: a thread by its name, or by the end of its id as lists show it; else a new one of that name."""
+    """Returns the thread for a new run: a thread with this name, or with this end of its id as lists show it; else a
+    new one of that name."""
     if len(name) == _SHORT and await engine.threads.find(name) is None:
         found = [id_ async for id_ in _thread_ids(engine) if short(id_) == name]
         if len(found) == 1:

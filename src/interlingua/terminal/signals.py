@@ -1,4 +1,4 @@
-"""What SIGINT, SIGTERM and SIGHUP mean to a command that runs agents: the first asks it to end, the second ends it at
+"""Handles SIGINT, SIGTERM and SIGHUP for a command that runs agents: the first asks it to end, the second ends it at
 once. Either way its runs go on from their logs."""
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ HANGUP = signal.SIGHUP
 
 
 class Signals:
-    """While it is entered: the first signal calls `first`, the second leaves at once.
+    """Handles signals inside its context: the first signal calls `first`, the second leaves at once.
 
-    Plain signal handlers rather than the loop's: they also work while an agent keeps the event loop busy.
+    Uses plain signal handlers rather than the loop's: they also work while an agent keeps the event loop busy.
     """
 
     def __init__(self, first: Callable[[], None], *, hangup: Callable[[], bool] | None = None) -> None:
         """`hangup`: what SIGHUP does; it returns True where the process is to end. None: as without this."""
-        self.number: signal.Signals | None = None  # of the first one
-        self.engine: Engine | None = None  # whose runs are handed back by the second one
-        self.folder: Path | None = None  # which the second one removes
+        self.number: signal.Signals | None = None  # the number of the first signal
+        self.engine: Engine | None = None  # the second signal hands its runs back
+        self.folder: Path | None = None  # the second signal removes it
         self._first = first
         self._hangup = hangup
         self._count = 0
@@ -52,7 +52,7 @@ class Signals:
 
     @staticmethod
     def outlives_terminal() -> bool:
-        """Whether the process was started with `nohup`."""
+        """Returns whether the process was started with `nohup`."""
         return signal.getsignal(HANGUP) is signal.SIG_IGN
 
     def _received(self, number: int, frame: FrameType | None) -> None:
@@ -70,7 +70,7 @@ class Signals:
             os._exit(128 + number)
 
     def _leave(self, engine: Engine, code: int) -> None:
-        """End the process, with the runs handed back where that takes no time."""
+        """Ends the process, and hands its runs back if that takes no time."""
         with contextlib.suppress(Exception):  # the loop is busy, or has ended; the store is away
             asyncio.run_coroutine_threadsafe(engine.abandon(), self._loop).result(_AT_ONCE)
         if self.folder is not None:

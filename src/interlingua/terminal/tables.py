@@ -64,7 +64,7 @@ def _cell(text: str, length: int = 60) -> Text:
 
 
 def _said(run: Run) -> str:
-    """What a run was asked, in a few words."""
+    """Returns the input of a run, in a few words."""
     if run.request is None:
         return ""
     members = run.request.input

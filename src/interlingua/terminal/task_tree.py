@@ -18,7 +18,7 @@ _STYLES = {"succeeded": "green", "failed": "red", "timed_out": "red", "cancelled
 
 
 def plain(branch: Branch) -> dict[str, Any]:
-    """As JSON, with times that programs can read."""
+    """Returns the tree as JSON, with times that programs can read."""
     data: dict[str, Any] = msgspec.to_builtins(branch)
     stack: list[dict[str, Any]] = [data]
     while stack:
@@ -65,7 +65,7 @@ def _head(branch: Branch, now: int) -> Text:
 
 
 def _details(branch: Branch) -> list[Text]:
-    """What there is to say of a run besides, one line each."""
+    """Returns the further facts about a run, one line each."""
     told: list[Text] = []
 
     def say(what: str, text: str, style: str = "") -> None:

@@ -1,4 +1,4 @@
-"""What a team at work looks like: who said what to whom, which tools were called, and what was refused.
+"""Shows a team at work: messages with their senders and receivers, tool calls, and refusals.
 
 `Conversation` turns events of all runs of a task into lines, indented by the tree of delegations; it does no I/O.
 `Screen` prints them, or the events themselves as JSON.
@@ -45,7 +45,7 @@ from .console import clean, error_console, note, question_view
 from .output import JsonView
 
 LONG = 120  # characters of what stands in one line
-MANY = 12  # lines of what somebody said
+MANY = 12  # lines of a message
 
 _STYLES = {
     "delegation": "cyan", "error": "red", "inquiry": "yellow", "question": "yellow", "answer": "green",
@@ -60,22 +60,22 @@ class Line(NamedTuple):
 
 
 class Who(NamedTuple):
-    """Whose run it is, and what its part of the task is called."""
+    """The agent of a run, and the label of its part of the task."""
 
     task: str
     agent: str
 
 
 class Conversation:
-    """Lines for people, out of the events of a task's runs. What stands on several logs is told once."""
+    """Turns the events of a task's runs into lines for people. An event that stands on several logs makes one line."""
 
     def __init__(self, root: str) -> None:
-        self.label = ""  # of the whole task, once it has begun
-        self.asked: set[str] = set()  # questions that were told as part of the conversation
+        self.label = ""  # the label of the whole task, once it has begun
+        self.asked: set[str] = set()  # questions that were shown as part of the conversation
         self._root = root
         self._who: dict[str, Who] = {}
         self._told: set[str] = set()
-        self._refusals: set[tuple[str, str]] = set()  # whom, and why, as far as nobody was told so yet
+        self._refusals: set[tuple[str, str]] = set()  # agent and reason, as far as they were not shown yet
         self._proposed: set[str] = set()  # runs that judge what an agent proposed by itself
         self._reviews: dict[str, tuple[Authority, Proposal]] = {}  # the others that judge
         self._tools: dict[tuple[str, str], ToolCall] = {}
@@ -111,7 +111,7 @@ class Conversation:
                 yield self._line(who, ("blocked: ", "bold yellow"), one_line(text))
             case RunRestarted(reason=reason) if who.agent:
                 yield self._line(who, (f"started again: {one_line(reason)}", "yellow"))
-            # What the agents of a team show is copied to the team's run at the end, for those who see only that.
+            # The activity of a team's agents is copied to the team's run at the end, for readers who see only that run.
             case ToolCall() if event.run != self._root:
                 yield from self._tool(event.run, who, body)
             case Thought(text=text) if event.run != self._root and text.strip():
@@ -139,9 +139,10 @@ class Conversation:
             yield from self._said(said)
 
     def _review(self, run: str, request: RunRequest) -> Said | None:
-        """A review that nobody asked for but the engine: on no log is it said before it is over, if ever.
+        """Returns the message that asks for a review which only the engine started: no log has it before the review is
+        over, if ever.
 
-        Where an agent proposes what it did, that is part of the conversation already.
+        If an agent proposes its own result, that is part of the conversation already.
         """
         authority, review = request.authority, request.assignment.review if request.assignment is not None else None
         if authority is None or review is None or run in self._proposed or not request.agent.endswith("/review"):
@@ -209,7 +210,7 @@ class Conversation:
 
 
 def form_of(said: Said) -> str:
-    """What kind of thing was said, in a word or two."""
+    """Returns the form of a message, in a word or two."""
     metadata = said.message.metadata
     if said.form == "error":
         code = said.code or "internal"
@@ -224,12 +225,14 @@ def form_of(said: Said) -> str:
 
 
 def _was_held(said: Said) -> bool:
-    """Said while a result was in review: at once on the sender's log, and on the team's when that was approved."""
+    """Returns whether a message was sent while a result was in review: it is on the sender's log at once, and on the
+    team's log after the approval."""
     return said.held or said.time is not None
 
 
 def _verdict(review: tuple[Authority, Proposal], output: Any) -> Said:
-    """What came of a review: to the agent, or, where it is approved, to whoever waits for the result."""
+    """Returns the message that carries the verdict of a review: to the agent, or, if it approves, to the one that waits
+    for the result."""
     (authority, proposal), verdict = review, read_verdict(output)
     approved = verdict.approves(proposal.result_hash)
     to = authority.path[-3] if approved and len(authority.path) > 2 else proposal.agent
@@ -242,7 +245,7 @@ def _verdict(review: tuple[Authority, Proposal], output: Any) -> Said:
 
 
 def handled(decision: ErrorHandled) -> str:
-    """What the policy of the team does about an error."""
+    """Describes what the policy of the team does about an error."""
     then = {
         "retry": f"retry in {decision.delay:g} s" if decision.delay else "retry at once",
         "reassign": f"reassign to {decision.to or 'the next one that is allowed'}",
@@ -255,7 +258,7 @@ def handled(decision: ErrorHandled) -> str:
 
 
 def attachment(part: Part) -> Text:
-    """One line for what is attached to a message."""
+    """Renders an attachment of a message as one line."""
     match part:
         case ToolResultPart(server=server, tool=tool, result=result, failed=failed, meta=meta):
             name = f"{server}.{tool}" if server else tool
@@ -334,7 +337,7 @@ class Screen:
         self._put(put)
 
     def asks(self, question: Question, choices: list[str]) -> None:
-        """What is asked, as far as the conversation has not said it, and what can be chosen."""
+        """Prints a question, as far as the conversation has not shown it, and its choices."""
 
         def put() -> None:
             if not self._was_told(question):
@@ -352,7 +355,7 @@ class Screen:
     # -- the prompt ---------------------------------------------------------------------------------------
 
     def prompt(self, text: str) -> None:
-        """What stands before what is being typed; empty for nothing."""
+        """Writes the text that stands before what a person types; an empty text removes it."""
         if self._open:
             _write("\n")
         self._prompt, self._open = text, bool(text)
@@ -385,7 +388,7 @@ def _write(text: str) -> None:
 def _print(line: Line) -> None:
     console, indent = error_console(), 2 * line.depth
     if console.is_terminal:
-        # What somebody said stays under its own indentation where a line is too long for the window.
+        # A message stays under its own indentation if a line is too long for the window.
         inner = len(line.text.plain) - len(line.text.plain.lstrip(" "))
         console.print(Padding(line.text[inner:], (0, 0, 0, indent + inner), expand=False))
     else:

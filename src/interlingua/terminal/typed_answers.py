@@ -37,7 +37,7 @@ class Field(msgspec.Struct, frozen=True):
 
     @property
     def how(self) -> str:
-        """What to type, in a word or two."""
+        """The form in which a person types the value, in a word or two."""
         if self.kind == "list":
             return "list, with commas" if _is_plain(self.schema.get("items", {})) else "list, as JSON"
         return self.kind
@@ -59,14 +59,14 @@ class Fields(msgspec.Struct, frozen=True):
 
 
 class Anything(msgspec.Struct, frozen=True):
-    """Nothing simpler than JSON will do."""
+    """An answer that needs free JSON."""
 
 
 Shape = YesNo | Pick | Fields | Anything
 
 
 def shape_of(schema: Schema, options: list[Option] | None = None) -> Shape:
-    """What an answer looks like to the person who gives it."""
+    """Returns the form in which a person gives an answer."""
     fields = fields_of(schema)
     root = simple(schema, schema)
     single = next((f for f in fields if f.required), None) if sum(f.required for f in fields) == 1 else None
@@ -137,7 +137,7 @@ def _is_plain(schema: Schema) -> bool:
 
 
 def read_yes_no(text: str) -> tuple[bool, str | None]:
-    """`y`, `n`, and what follows as the reason."""
+    """Reads `y` or `n`, and the text behind it as the reason."""
     word, _, rest = text.strip().partition(" ")
     word = word.lower().rstrip(",.:;")
     if word not in _YES + _NO:
@@ -241,7 +241,7 @@ def _main_field(fields: list[Field]) -> Field | None:
 
 
 def problem(schema: Schema, value: Any, kind: type[Invalid], what: str) -> Invalid | None:
-    """What is wrong with a value, if anything is."""
+    """Returns the mistake in a value, or None if there is none."""
     try:
         Validator(schema, what=what).check(value, kind)
     except Invalid as error:

@@ -1,1 +1,1 @@
-"""Wire machinery that more than one protocol needs. Knows nothing of ours but the model."""
+"""Holds the wire machinery that more than one protocol needs. Of this project, it knows only the model."""

@@ -1,15 +1,15 @@
-"""The seam between a connection and whatever carries its messages: frames in, frames out.
+"""Defines the seam between a connection and the transport of its messages: frames in, frames out.
 
-To speak over something new (a named pipe, a message queue, a browser's port), write a class with these four methods
-and give it to `rpc.Connection`; our own pipes, WebSockets and HTTP streams are such classes, and nothing above them
-knows which one it has. What a channel owes to those above:
+To speak over a new transport (a named pipe, a message queue, a browser's port), write a class with these four methods
+and give it to `jsonrpc.connection.Connection`; the pipes, WebSockets and HTTP streams of this project are such classes,
+and nothing above them knows which one it has. A channel promises:
 
 - a frame is one whole message, and frames arrive in the order in which they were sent;
 - `send` never waits and never raises for a peer that is gone; `drain` is where a slow peer makes its sender wait;
 - `receive` gives an empty list exactly once the peer has gone, and nothing after that.
 
-A channel whose peer reads several streams (a session's, another's) may also have `drain_topic(topic)`, so that one that
-is not read holds up nobody else. One that knows why its peer has gone may tell that as `reason`.
+A channel whose peer reads several streams (one per session) may also have `drain_topic(topic)`, so that a stream that
+is not read does not hold up the others. A channel that knows why its peer has gone may give that as `reason`.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Channel(Protocol):
         ...
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame."""
+        """Queues a frame."""
         ...
 
     async def drain(self) -> None:
-        """Wait until the peer has taken enough of what was queued."""
+        """Waits until the peer has taken enough of the queue."""
         ...
 
     async def close(self) -> None:
-        """Send what is queued, as far as the peer takes it soon, and let go."""
+        """Sends what is queued, as far as the peer takes it soon, and closes the channel."""
         ...

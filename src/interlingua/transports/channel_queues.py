@@ -1,4 +1,5 @@
-"""The two queues of a channel without a stream of its own: what came, and what shall go. Both make the fast wait."""
+"""Queues the incoming and the outgoing frames of a channel without a stream of its own. Both queues make a fast sender
+wait."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ class Queues:
     # -- for those below ----------------------------------------------------------------------------------
 
     def _take(self, frame: bytes) -> None:
-        """Something came. Whoever reads waits for `_in_room` before it reads on."""
+        """Queues a frame that came. The code that reads frames waits for `_in_room` before it reads on."""
         self._in.append(frame)
         self._in_bytes += len(frame)
         if self._in_bytes > _HIGH:
@@ -67,7 +68,7 @@ class Queues:
         self._news.set()
 
     async def _outgoing(self) -> AsyncIterator[bytes]:
-        """What shall go, in order. One has gone when the next is asked for."""
+        """Yields the frames to send, in order. A frame counts as sent when the next one is requested."""
         while not self._gone:
             await self._more.wait()
             self._more.clear()

@@ -1,4 +1,4 @@
-"""Whether a server that has said nothing for a while is there. One that hangs does not say so: it has to be asked."""
+"""Checks whether a silent server is still there. A server that hangs does not say so: it has to be asked."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import httpx2
 _PULSE = 20.0  # seconds in which nothing was heard of a server, after which it is asked whether it is there
 _SILENCE = 60.0  # seconds of silence after which one that does not say so is gone
 _REACHED_WITHIN = 10.0  # seconds for an answer
-UNANSWERED = (502, 503, 504)  # what a proxy says for a server that is not there, or a full one for itself
+UNANSWERED = (502, 503, 504)  # sent by a proxy for a missing server, or by a full server
 
 
 async def answers(asked: AbstractAsyncContextManager[httpx2.Response], *, whole: bool = False) -> None:
-    """Whether somebody answers this request, and be it with a refusal: who does that is awake. Raises ConnectionError
-    where nobody does. `whole`: the answer is read to its end, if that comes soon; else it is left."""
+    """Sends a request, and raises ConnectionError if no server answers it. A refusal is an answer: a server that
+    refuses is awake; the statuses in UNANSWERED are none. `whole`: reads the answer to its end, if that comes soon;
+    else leaves it."""
     status: int | None = None
     try:
         async with asyncio.timeout(_REACHED_WITHIN), asked as answer:
@@ -35,18 +36,18 @@ async def answers(asked: AbstractAsyncContextManager[httpx2.Response], *, whole:
 
 
 class Pulse:
-    """Tells when a server is gone that hangs. Its agents may be quiet for as long as they like. A server of ours says
-    something every 15 seconds wherever a stream is open, and is not asked."""
+    """Reports a server that hangs as lost. Its agents may be quiet for as long as they like. An Interlingua server
+    sends something every 15 seconds on every open stream, so it need not be asked."""
 
     def __init__(self, ask: Callable[[], Awaitable[None]], lost: Callable[[str], None]) -> None:
-        self._ask = ask  # raises ConnectionError where nobody answers
+        self._ask = ask  # raises ConnectionError if no server answers
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._heard = self._loop.time()
         self._feeling: asyncio.Task[None] | None = None
 
     def heard(self) -> None:
-        """Something came of the server, of whatever kind."""
+        """Notes that something came from the server, of whatever kind."""
         self._heard = self._loop.time()
 
     def begin(self) -> None:

@@ -36,7 +36,7 @@ Numbers = Literal["null", "refuse"]
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
-_DIGITS = 308  # of a whole number that every reader takes for a number
+_DIGITS = 308  # digits of a whole number that every reader takes for a number
 _SHOWN = 3  # repairs that one line of the log names
 
 _SCANNED = 64 * 1024  # bytes at the start of a message in which its id is looked for
@@ -62,7 +62,8 @@ def decode(data: bytes | str, *, numbers: Numbers = "null") -> Any:
 
 
 def decode_as(data: bytes | str, read: Callable[[bytes | str], T], *, numbers: Numbers = "null") -> T:
-    """As `decode`, for the decoder of a type. Raises msgspec.ValidationError for what does not fit the type."""
+    """Decodes like `decode`, with the decoder of a type. Raises msgspec.ValidationError for values that do not fit the
+    type."""
     try:
         return read(data)
     except msgspec.ValidationError as error:
@@ -79,7 +80,8 @@ def clean(data: bytes | str) -> bytes:
 
 
 def decode_pieces(data: bytes | str, is_piece: Callable[[Any], bool]) -> Any:
-    """As `decode`; where the value is a piece of a stream, halves of characters are kept for `PairJoiner` to join."""
+    """Decodes like `decode`. If the value is a piece of a stream, halves of characters are kept for `PairJoiner` to
+    join."""
     try:
         return _decode(data)
     except (ValueError, RecursionError):
@@ -99,7 +101,7 @@ def _repaired(data: bytes | str, numbers: Numbers, is_piece: Callable[[Any], boo
 
 
 class _Found:
-    """What a patient reading had to repair."""
+    """Collects the repairs of a patient reading."""
 
     def __init__(self) -> None:
         self.repairs: list[str] = []
@@ -149,7 +151,7 @@ def _patient(data: bytes | str, found: _Found) -> Any:
 
 
 def fault(text: str) -> str:
-    """What is wrong with a text that msgspec could not read: "is not JSON: it is cut off at byte 12"."""
+    """Describes what is wrong with a text that msgspec could not read: "is not JSON: it is cut off at byte 12"."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
@@ -177,7 +179,7 @@ def _fault(error: json.JSONDecodeError, text: str) -> str:
 
 
 class Glimpse(msgspec.Struct):
-    """What can be told of a JSON-RPC message that cannot be read."""
+    """The readable parts of a JSON-RPC message that cannot be read as a whole."""
 
     id: int | str | None = None
     kind: Literal["request", "answer", None] = None

@@ -1,6 +1,6 @@
-"""The bare wires: HTTP with event streams, and lines of JSON over the pipes of a command.
+"""Provides bare wires: HTTP with event streams, and lines of JSON over the pipes of a command.
 
-They send what they are given, however wrong, and keep what comes. Whatever is waited for has a time: a server that says
+They send what they are given, however wrong, and keep what comes. Every wait has a time limit: a server that says
 nothing is `Gone`.
 """
 
@@ -29,7 +29,7 @@ log = logging.getLogger("interlingua_conform")
 
 _SAID = 4  # times what one answer may have: what a command may say in all
 _LIGHT = 1024  # bytes that a line counts for at least: short ones take more memory than they have letters
-_UNKNOWN_ISSUERS = (18, 19, 20, 21)  # of OpenSSL: self-signed, or by somebody whom nobody knows
+_UNKNOWN_ISSUERS = (18, 19, 20, 21)  # of OpenSSL: self-signed, or by an unknown issuer
 _PIECE = 64 * 1024  # bytes that are read at once; what waits beyond them is left to the command
 _STDERR = 64 * 1024  # bytes of what a command says on stderr that are kept
 
@@ -57,12 +57,12 @@ class Answer(msgspec.Struct):
 
 @cache
 def authorities() -> ssl.SSLContext:
-    return ssl.create_default_context()  # those of the system, or of SSL_CERT_FILE, as for everything else that we call
+    return ssl.create_default_context()  # of the system, or of SSL_CERT_FILE, as in all calls of the program
 
 
 def trusted(address: str) -> ssl.SSLContext | bool:
-    """Whose certificates are taken. To load them takes longer than many checks, and is for nothing where nothing is
-    encrypted."""
+    """Returns the certificate authorities to trust, or False without TLS. Loading them takes longer than many checks,
+    and is useless where nothing is encrypted."""
     return authorities() if address.startswith("https:") else False
 
 
@@ -71,7 +71,7 @@ def megabytes(size: int) -> str:
 
 
 def unreached(base: str, error: Exception) -> Unavailable:
-    """That nobody could be spoken to, and why."""
+    """Returns the error for a server that cannot be reached, with the reason."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
         cause = cause.__cause__ or cause.__context__
@@ -93,7 +93,7 @@ class Http:
         self._client = httpx2.AsyncClient(
             timeout=subject.patience, trust_env=False, follow_redirects=False, verify=trusted(self.base)
         )
-        self.overlong: list[str] = []  # what was answered with more than is read
+        self.overlong: list[str] = []  # requests whose answer was longer than the limit
 
     async def __aenter__(self) -> Http:
         return self
@@ -111,7 +111,7 @@ class Http:
         self, method: str, path: str, body: Any = None, *, content: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> Answer:  # fmt: skip
-        """One request; `body` is sent as JSON, `content` as it is."""
+        """Sends a request and returns its answer; `body` is sent as JSON, `content` as it is."""
         if body is not None:
             content = json.dumps(body).encode()
             headers = {"content-type": "application/json", **(headers or {})}
@@ -184,7 +184,7 @@ class Stream:
         self.status = answer.status_code
         self.headers = answer.headers
         self.received = bytearray()  # the bytes so far, as they came
-        self.commented = False  # whether a comment came, as streams are kept open with
+        self.commented = False  # true if a comment came, as streams are kept open with
         self.events = sse.read(self._pieces())
 
     @property
@@ -230,9 +230,9 @@ class Stream:
 
 
 class Heard:
-    """What came over a wire that carries messages of JSON: every line (or frame) in `lines`, what it held in `frames`,
-    every JSON object in `messages`, with arrays unpacked. `noise` are lines that hold something else; `doubled` have an
-    answer with both a result and an error, of which one is null and was taken away."""
+    """Collects what comes over a wire that carries JSON messages: every line (or frame) in `lines`, its value in
+    `frames`, every JSON object in `messages`, with arrays unpacked. `noise` are lines that hold something else;
+    `doubled` are answers with both a result and an error, of which the null one was removed."""
 
     def __init__(self, patience: float, quiet: float) -> None:
         self._patience = patience
@@ -246,7 +246,7 @@ class Heard:
         self._news = asyncio.Condition()
 
     async def take(self, line: bytes) -> None:
-        """Something came."""
+        """Takes a line or frame that came."""
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
@@ -265,10 +265,10 @@ class Heard:
             self._news.notify_all()
 
     def came(self, message: dict[str, Any]) -> None:
-        """A message came, and is in `messages`: for those who answer at once."""
+        """Handles a message that was added to `messages`: overridden by classes that answer at once."""
 
     async def end(self) -> None:
-        """Nothing more will come."""
+        """Notes that nothing more will come."""
         async with self._news:
             self.ended = True
             self._news.notify_all()
@@ -293,7 +293,7 @@ class Heard:
     async def silent(
         self, wanted: Callable[[dict[str, Any]], bool], start: int = 0, within: float | None = None
     ) -> bool:  # fmt: skip
-        """Whether no such message comes for a moment, or `within` so many seconds."""
+        """Returns whether no such message comes for a moment, or `within` so many seconds."""
         with contextlib.suppress(TimeoutError):
             async with self._news, asyncio.timeout(self.quiet if within is None else within):
                 while not self.ended:
@@ -303,7 +303,7 @@ class Heard:
         return not any(wanted(message) for message in self.messages[start:])
 
     def gone(self) -> str:
-        """How it is said that the wire has ended."""
+        """Returns the message for a wire that has ended."""
         return "the connection ended"
 
     def _last(self) -> str:
@@ -311,8 +311,8 @@ class Heard:
 
 
 def _undoubled(message: dict[str, Any]) -> bool:
-    """Take a null out of an answer that has both members, as JSON-RPC 1.0 had them: it means what the other one says.
-    That version 2.0 forbids it is one mistake, and not one for every answer."""
+    """Removes the null from an answer that has both a result and an error, as JSON-RPC 1.0 had them: the other one
+    counts. Version 2.0 forbids this, but that is one mistake, and not one for every answer."""
     if not {"jsonrpc", "result", "error"} <= set(message) or None not in (message["result"], message["error"]):
         return False
     del message["error" if message["error"] is None else "result"]
@@ -320,7 +320,7 @@ def _undoubled(message: dict[str, Any]) -> bool:
 
 
 def only_one(heard: Heard) -> None:
-    """Broken where an answer had both."""
+    """Raises Broken if an answer had both a result and an error."""
     said = shown(heard.doubled[0].decode(errors="replace").strip()) if heard.doubled else ""
     expect(
         not said, f"an answer has both result and error, of which JSON-RPC 2.0 allows one, also if it is null: {said}"
@@ -348,7 +348,7 @@ class Pipes(Heard):
     @classmethod
     @contextlib.asynccontextmanager
     async def open(cls, subject: Subject) -> AsyncIterator[Self]:
-        """Start the command, and end it and its whole group in the end."""
+        """Starts the command, and in the end ends it with its whole group."""
         pipe = asyncio.subprocess.PIPE
         pipes = cls(await started(subject, stdin=pipe, stdout=pipe, stderr=pipe), subject)
         try:
@@ -358,7 +358,7 @@ class Pipes(Heard):
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
-        part = bytearray()  # of a line that has not ended
+        part = bytearray()  # the bytes of a line that has not ended
         while data := await self._process.stdout.read(_PIECE):
             self._said += len(data)
             *ended, rest = data.split(b"\n")
@@ -382,7 +382,7 @@ class Pipes(Heard):
 
     async def _read_stderr(self) -> None:
         assert self._process.stderr is not None
-        while data := await self._process.stderr.read(65536):  # always read, or the process would wait for us
+        while data := await self._process.stderr.read(65536):  # always read, or the process would wait for a reader
             self.stderr = (self.stderr + data)[-_STDERR:]
 
     def send(self, message: Any) -> None:
@@ -402,11 +402,11 @@ class Pipes(Heard):
             self._process.send_signal(number)
 
     async def exit_code(self) -> int:
-        """How it ended by itself. All that it said is there then."""
+        """Waits until the process ends by itself, and returns its exit code. Its output is read by then."""
         try:
             async with asyncio.timeout(self._patience):
                 code = await self._process.wait()
-                await asyncio.wait(self._reading, timeout=1.0)  # whoever it started may keep them open
+                await asyncio.wait(self._reading, timeout=1.0)  # its children may keep the pipes open
                 return code
         except TimeoutError:
             raise Gone(f"the process did not end within {self._patience:g} s") from None
@@ -440,6 +440,6 @@ async def started(subject: Subject, **streams: Any) -> asyncio.subprocess.Proces
 
 
 def end_group(process: asyncio.subprocess.Process) -> None:
-    """End a process that `started` gave, and all that it has started."""
+    """Ends a process that `started` returned, and all that it has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, 9)

@@ -1,4 +1,4 @@
-"""A port whose connections go somewhere else, byte by byte. What they say is not looked at."""
+"""Forwards the connections of a port to another place, byte by byte, without a look at the bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _PIECE = 65_536
 
 class Pipe:
     def __init__(self, where: Callable[[], Awaitable[tuple[str, int] | None]]) -> None:
-        """`where`: the host and the port to go to, asked for each connection; None: there is no such place now."""
+        """`where`: returns the host and the port to go to, called for each connection; None: there is no such place
+        now."""
         self._where = where
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
@@ -39,7 +40,7 @@ class Pipe:
         try:
             await self._carry(reader, writer)
         except (asyncio.CancelledError, OSError, TimeoutError):
-            pass  # whoever connects finds that it is closed, and tries again
+            pass  # a client finds its connection closed, and tries again
         finally:
             self._open.discard(task)
             writer.close()

@@ -1,8 +1,8 @@
-"""A channel over a WebSocket, one message per text frame: a server's (starlette) or a client's (websockets).
+"""Implements a channel over a WebSocket, one message per text frame: a server's (starlette) or a client's (websockets).
 
-Binary frames are no messages, and ignored. Every WebSocket of an HTTP server sends through this channel. Its queue is
-bounded in bytes for senders that wait in `drain` or `written`. What its reader has taken, or will never take, is freed
-at once.
+Binary frames are no messages, and are ignored. Every WebSocket of an HTTP server sends through this channel. Its queue
+is bounded in bytes for senders that wait in `drain` or `written`. Frames that the reader has taken, or will never take,
+are freed at once.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class WebSocketChannel:
         await self._room.wait()
 
     async def written(self) -> bool:
-        """Wait until everything queued was taken. False where the peer went before."""
+        """Waits until everything queued was taken. Returns False if the peer went before."""
         await self._empty.wait()
         return not self._gone
 
@@ -85,13 +85,13 @@ class WebSocketChannel:
         try:
             await self._write_all()
         finally:
-            self._lost()  # nobody waits for a queue that nothing empties
+            self._lost()  # no sender waits for a queue that nothing empties
 
     async def _write_all(self) -> None:
         while not self._gone:
             await self._news.wait()
             self._news.clear()
-            # What is said in one breath goes out together: each frame by itself wakes whoever listens, and the last one
+            # Frames of one moment go out together: each frame by itself wakes the listener, and the last one
             # (the answer) is what they wait for.
             for _ in range(_A_BREATH):
                 queued = len(self._out)
@@ -188,7 +188,7 @@ class ClientSocket:
 async def connect(
     url: str, headers: dict[str, str] | None = None, *, max_message: int = 64 * 1024 * 1024, timeout: float = 10.0
 ) -> WebSocketChannel:
-    """Reach a server. Raises ConnectionError, with what the server said where it refused."""
+    """Connects to a server. Raises ConnectionError, with the server's words if it refused."""
     try:
         connection = await websockets.asyncio.client.connect(
             url, additional_headers=headers, max_size=max_message, open_timeout=timeout, ping_interval=_PING_EVERY,

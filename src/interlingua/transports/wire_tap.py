@@ -1,4 +1,5 @@
-"""Where the wires of a program can be seen, by whoever wants to write them down. Set once, by the app, at the start.
+"""Shows the wires of a program to an observer that records them. `server.wire_trace` sets the observer, once, before
+they open.
 
 JSON-RPC connections and HTTP clients that are opened afterwards show what they send and receive.
 """
@@ -25,7 +26,8 @@ def use(tap: Tap | None) -> None:
 
 
 def hooks() -> dict[str, list[Any]]:
-    """For an HTTP client: requests and answers as one message each. Event streams are shown by whoever reads them."""
+    """Returns the hooks that record an HTTP client: requests and answers as one message each. The code that reads an
+    event stream records its events."""
     tap = current
     if tap is None:
         return {}
@@ -44,7 +46,7 @@ def hooks() -> dict[str, list[Any]]:
 
 
 def event(data: str) -> None:
-    """One event of a stream."""
+    """Records one event of a stream."""
     if current is not None:
         current.received(data.encode(errors="replace"))
 

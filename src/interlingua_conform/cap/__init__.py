@@ -1,9 +1,9 @@
-"""Checks of servers of CAP, the protocol of agent teams.
+"""Checks servers of CAP, the protocol of agent teams.
 
-The document says what participants say to each other, and not how it travels: `wires` has what is taken for granted.
-Where it says two things (an inquiry as a message or of a type of its own, a timestamp that its examples leave out of
-the envelope), a server may do either. The checks are in a module per subject; the order of the imports is that of the
-report.
+The document defines the messages of participants, and no transport: `wires` has the checker's assumptions about it. If
+the document allows two things (an inquiry as a message or of a type of its own, a timestamp that its examples leave out
+of the envelope), a server may do either. The checks are in a module per subject; the order of the imports is that of
+the report.
 """
 
 from __future__ import annotations

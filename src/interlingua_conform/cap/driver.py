@@ -1,7 +1,7 @@
-"""Somebody who hands tasks to agents, for checks: it speaks as the orchestrator and as the user, and keeps what it saw.
+"""Delegates tasks to agents, for checks: the driver speaks as the orchestrator and as the user, and keeps what it saw.
 
-What a check looks at is mostly a scene that several checks need (`once`): it is played once, and what came of it, also
-where that was a failure, is there for all of them. `talks` are all scenes that this server lets us play.
+Most checks look at a scene that several checks need (`once`): it is played once, and its result, also a failure, is
+there for all of them. `talks` are all scenes that this server allows.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Driver:
         self.patience = subject.patience
         self.quiet = subject.quiet
         self.kept: dict[Any, tuple[Any, Exception | None]] = {}
-        self.refusals: list[Json] = []  # every error_response that something of ours was answered with
-        self.going: list[Talk] = []  # tasks that may go on when nobody looks any more
+        self.refusals: list[Json] = []  # every error_response to a message of the checker
+        self.going: list[Talk] = []  # tasks that may go on after the checks
 
     # -- who there is -------------------------------------------------------------------------------------
 
@@ -44,7 +44,7 @@ class Driver:
         if wanted is not None:
             return wanted
         if not self.wire.lists:
-            return "agent"  # a command is mostly one agent, whatever we call it
+            return "agent"  # a command is mostly one agent, under whatever name
         with contextlib.suppress(Broken, NotApplicable):
             for told in await manifests(self):
                 if isinstance(told.get("id"), str):
@@ -66,7 +66,7 @@ class Driver:
         return refusal
 
     async def begin(self, agent: str, attachments: list[Json] | None = None, *, sender: str = ORCHESTRATOR) -> Talk:
-        """Hand a new task to an agent."""
+        """Delegates a new task to an agent."""
         talk = Talk(f"T{uuid.uuid4().int % 10**12}", agent)
         given, summary = self.subject.roles.input, SUMMARY
         attached = list(attachments or [])
@@ -98,7 +98,7 @@ class Driver:
         return talk.said
 
     async def backs(self, talk: Talk, *, odd: bool = False) -> list[Json]:
-        """What was said to us so far. `odd`: also what is said to somebody of whom nothing is known."""
+        """Returns the messages to the checker so far. `odd`: also those to a recipient of which nothing is known."""
         await self.wire.look(talk)
         if not self.wire.lists:
             return [told for told in talk.said if told.get("type") != "delegation_notice"]
@@ -122,7 +122,7 @@ class Driver:
         return {name for name in names if isinstance(name, str)} - {USER, ORCHESTRATOR}
 
     async def heard(self, talk: Talk, before: Counter[str]) -> Json | None:
-        """The next thing that is said to us; None where nothing more comes."""
+        """Waits for the next message to the checker; returns None if no more come."""
         loop = asyncio.get_running_loop()
         end, looks = loop.time() + self.patience, 0
         while True:
@@ -151,7 +151,7 @@ class Driver:
             talk.result = told
             if not self._asks(told, talk):
                 if told.get("recipient_id") == USER and sender != USER and told.get("type") != "error_response":
-                    continue  # something that the user is told on the way
+                    continue  # a message to the user on the way
                 break
             talk.questions.append(told)
             asker, asked = told.get("sender_id"), told.get("recipient_id")
@@ -223,7 +223,7 @@ suite: Suite[Driver] = Suite("cap", connected, names=names, lasting=True)
 
 
 def by_us(told: Json, talk: Talk) -> bool:
-    """Whether a message of the record is one that we sent, whatever the record has made of it."""
+    """Returns whether the checker sent a message of the record, even if the record changed it."""
     sender = told.get("sender_id")
     if isinstance(sender, str) and sender not in (USER, ORCHESTRATOR):
         return False
@@ -231,7 +231,7 @@ def by_us(told: Json, talk: Talk) -> bool:
 
 
 def kind(told: Json) -> str | None:
-    """What a message is meant as: by the member that has its words, else by what it says that it is."""
+    """Returns the type that a message is meant to have: by the member that has its words, else by its `type`."""
     for name, text in TEXTS.items():
         if text in told:
             return name
@@ -249,7 +249,7 @@ def attached(told: Json) -> list[Any]:
 
 
 def called(told: Json) -> str:
-    """A message, for somebody who has to find out what is wrong with it."""
+    """Names a message in a report, so that its author can find out what is wrong with it."""
     named = told.get("type")
     return f"a {named}" if isinstance(named, str) else "a message"
 

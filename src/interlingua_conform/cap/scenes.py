@@ -1,4 +1,4 @@
-"""Scenes that checks look at: tasks that are worked on, asked about, failing and slow, and what nobody may do."""
+"""Plays scenes for checks: tasks that are worked on, asked about, failing and slow, and forbidden requests."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def carried(d: Driver, *given: str) -> Talk:
 
 @once
 async def talks(d: Driver) -> list[Talk]:
-    """Every task that can be played here, whatever came of it."""
+    """Plays every task that can be played on this server, and returns those that were played, however they ended."""
     found: list[Talk] = []
     for role in _ROLES:
         with contextlib.suppress(Broken, NotApplicable, Gone):
@@ -72,7 +72,8 @@ async def talks(d: Driver) -> list[Talk]:
 
 
 async def speaks(d: Driver) -> None:
-    """Somebody here has said something. Of who never does, that nothing is refused shows nothing."""
+    """Expects that some agent has said something. If an agent never says anything, the absence of refusals shows
+    nothing."""
     said = any(not by_us(told, talk) for talk in await talks(d) for told in talk.said)
     applies(said or d.refusals, "nobody here says anything, so that what they take is not seen")
 
@@ -81,10 +82,10 @@ async def speaks(d: Driver) -> None:
 
 
 class Interrupted(msgspec.Struct):
-    """A task of the slow agent, in which we said something while it worked."""
+    """A task of the slow agent, to which the checker sent messages while the agent worked."""
 
     talk: Talk
-    refused: dict[str, Refusal | None]  # by who said it
+    refused: dict[str, Refusal | None]  # by the sender
 
 
 @once
@@ -105,7 +106,7 @@ async def slowly(d: Driver) -> Interrupted:
 
 
 async def _objected(d: Driver, talk: Talk) -> Refusal | None:
-    """Whether what was said is answered with an error a moment later, where nothing tells at once."""
+    """Returns the refusal if an error follows a message a moment later. None for a wire that refuses at once."""
     if d.wire.lists:
         return None
     told = await _error(d, talk, d.quiet)
@@ -113,7 +114,7 @@ async def _objected(d: Driver, talk: Talk) -> Refusal | None:
 
 
 async def _error(d: Driver, talk: Talk, within: float) -> Json | None:
-    """An error that comes within some time, unless somebody goes to work first."""
+    """Waits for an error, for some time, or until the agent goes to work."""
     loop = asyncio.get_running_loop()
     end = loop.time() + within
     while True:
@@ -133,7 +134,7 @@ class Forged(msgspec.Struct):
     sender: str
     talk: Talk
     refusal: Refusal | None
-    worked: list[Json]  # what the recipient said about it
+    worked: list[Json]  # messages of the recipient about it
 
 
 @once
@@ -145,7 +146,7 @@ async def forged(d: Driver) -> Forged:
         for recipient in listed
         if isinstance(told.get("allowed_agents"), list) and recipient not in told["allowed_agents"]
     ]
-    wanted = await d.agent()  # nobody else is run, should it be taken
+    wanted = await d.agent()  # no other agent runs, should it be taken
     pairs = sorted((pair for pair in pairs if pair[1] == wanted), key=lambda pair: pair[0] == wanted)
     applies(pairs, f"every agent that the server lists may delegate to {wanted}")
     sender, recipient = pairs[0]
@@ -161,7 +162,7 @@ async def forged(d: Driver) -> Forged:
 
 @once
 async def unknown(d: Driver) -> Talk:
-    """A notice to somebody who is not there. A command that is one agent takes it, and so may a server."""
+    """Sends a notice to an agent that does not exist. A command that is one agent takes it, and so may a server."""
     talk = await d.begin(_NOBODY)
     if talk.refusal is None:
         told = await _error(d, talk, d.quiet)
@@ -171,7 +172,7 @@ async def unknown(d: Driver) -> Talk:
 
 
 async def everything(d: Driver) -> list[Json]:
-    """Every message that the server sent or recorded."""
+    """Returns every message that the server sent or recorded."""
     said = [told for talk in await talks(d) for told in talk.said]
     for scene in (forged, unknown):
         with contextlib.suppress(Broken, NotApplicable, Gone):
@@ -183,7 +184,7 @@ async def everything(d: Driver) -> list[Json]:
 
 
 async def errors(d: Driver) -> list[Json]:
-    """Every error_response, or what is meant as one."""
+    """Returns every error_response, and every message that is meant as one."""
     found = [told for told in await everything(d) if told.get("type") == "error_response" or "error_code" in told]
     applies(found, "the server sent no error_response (--fails names an agent that always fails)")
     return found

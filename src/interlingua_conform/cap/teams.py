@@ -1,4 +1,4 @@
-"""Who hands what to whom within a task, read from what was said in it. Pure.
+"""Reads from the messages of a task which agent delegated to which. Pure.
 
 An instance of an agent has an id that begins with the agent's, followed by a sign: the document says only that it has
 one of its own.
@@ -18,7 +18,7 @@ _MARKS = "#/:@~.-_+"
 
 
 def same_agent(id_: str, agent: str) -> bool:
-    """Whether an id is an agent's, or that of an instance of it."""
+    """Returns whether an id is that of an agent, or of an instance of it."""
     return id_ == agent or (id_.startswith(agent) and id_[len(agent)] in _MARKS)
 
 
@@ -33,14 +33,14 @@ class Handoff(msgspec.Struct, frozen=True, eq=False):
 
     talk: Talk
     told: Json
-    at: int  # where it stands in what was said
-    end: int  # where the last word about it to its sender stands; where it stands itself, if there was none
+    at: int  # its place among the messages
+    end: int  # the place of the last message about it to its sender; its own place, if there was none
     sender: str
     recipient: str
     task: str
 
     def beside(self, other: Handoff) -> bool:
-        """Whether both were under way at the same time."""
+        """Returns whether both delegations were under way at the same time."""
         first, second = sorted((self, other), key=lambda one: one.at)
         return second.at < first.end
 
@@ -51,7 +51,7 @@ def text(told: Json, name: str) -> str:
 
 
 def of_talk(talk: Talk) -> list[Handoff]:
-    """What agents handed to each other in a task of ours."""
+    """Returns the delegations among agents in one task of the checker."""
     found = []
     for at, told in enumerate(talk.said):
         sender, recipient, task = (text(told, name) for name in ("sender_id", "recipient_id", "task_id"))
@@ -67,7 +67,7 @@ def of_talk(talk: Talk) -> list[Handoff]:
 
 
 def inside(talk: Talk) -> bool:
-    """Whether the record shows what agents say among themselves, and not only what is said to us."""
+    """Returns whether the record shows the messages of agents to each other, and not only those to the checker."""
     outside = (USER, ORCHESTRATOR, "")
     return talk.recorded and any(
         text(told, "sender_id") not in outside and text(told, "recipient_id") not in outside for told in talk.said
@@ -79,7 +79,7 @@ async def handoffs(d: Driver) -> list[Handoff]:
 
 
 def pairs(found: list[Handoff]) -> list[tuple[Handoff, Handoff]]:
-    """Those that were under way at the same time, within one task of ours."""
+    """Returns the pairs of delegations that were under way at the same time, within one task of the checker."""
     return [
         (one, other)
         for place, one in enumerate(found)

@@ -1,8 +1,9 @@
-"""The two ways to participants: messages posted to an address, and one message per line over the pipes of a command.
+"""Connects to participants in two ways: messages posted to an address, and one message per line over the pipes of a
+command.
 
-The document has no transport. An address is taken to have `POST /messages`, `GET /tasks/{id}` with what was said in a
-task as its `conversation`, and `GET /agents` with manifests; a server that answers a message with messages, and keeps
-no conversations, is understood too. Over pipes nobody sees more than what is said to whoever started the command.
+The document has no transport. The checker expects `POST /messages` at an address, `GET /tasks/{id}` with the messages
+of a task as its `conversation`, and `GET /agents` with manifests; it also understands a server that answers a message
+with messages, and keeps no conversations. Over pipes it sees only the messages to the program that started the command.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ _ENDED = frozenset(
 
 
 class Talk(msgspec.Struct, eq=False):
-    """A task of ours, and what was said in it."""
+    """A task of the checker, and the messages in it."""
 
     task: str
-    agent: str  # to whom it was handed
-    sent: list[Json] = []  # by us
+    agent: str  # the recipient of the task
+    sent: list[Json] = []  # by the checker
     said: list[Json] = []  # by anybody, as far as the server shows it
-    inline: list[Json] = []  # what came as the answers to what we sent
-    recorded: bool = False  # the server keeps what is said, ours included
+    inline: list[Json] = []  # the messages in the answers to those of the checker
+    recorded: bool = False  # the server keeps all messages, those of the checker included
     over: bool = False  # the server says that it has ended
-    start: int = 0  # how much had come before it
-    refusal: Refusal | None = None  # of what began it
+    start: int = 0  # the number of messages before it
+    refusal: Refusal | None = None  # the refusal of the message that began it
     questions: list[Json] = []
-    answered: list[Refusal | None] = []  # whether our answers were refused
+    answered: list[Refusal | None] = []  # refusals of the checker's answers
     result: Json | None = None  # the last word
 
 
@@ -58,18 +59,19 @@ class Refusal(msgspec.Struct):
 
 class Wire(Protocol):
     name: str
-    lists: bool  # whether it can tell who there is
+    lists: bool  # true if it can list the agents
 
     async def send(self, message: Json, talk: Talk) -> Refusal | None: ...
     async def look(self, talk: Talk) -> None:
-        """Bring up to date what was said."""
+        """Brings the messages of a task up to date."""
 
     async def agents(self) -> list[Any]: ...
     async def stop(self, talk: Talk) -> None: ...
 
 
 def is_message(value: Any) -> bool:
-    """Whether something is meant as a message, however wrong. What else a server tells has neither sender nor type."""
+    """Returns whether a value is meant as a message, however wrong. Other things that a server sends have neither a
+    sender nor a type."""
     if not isinstance(value, dict):
         return False
     named = value.get("type")
@@ -180,7 +182,7 @@ class Lines:
 
 
 def _of(task: Any, names: set[str]) -> bool:
-    """Whether a task is one of these, or a part of one."""
+    """Returns whether a task is one of these, or a part of one."""
     return isinstance(task, str) and any(task == name or task.startswith(f"{name}.") for name in names)
 
 

@@ -1,7 +1,7 @@
-"""Checks of servers of the Agent Connect Protocol, by its text and by the OpenAPI document 0.2.3.
+"""Checks servers of the Agent Connect Protocol, by its text and by the OpenAPI document 0.2.3.
 
-Where the two say different things (the address of descriptors, `values` or `result`, how an interrupt names its type),
-a server may do either. The checks are in a module per subject; the order of the imports is that of the report.
+If the two differ (the address of descriptors, `values` or `result`, how an interrupt names its type), a server may do
+either. The checks are in a module per subject; the order of the imports is that of the report.
 """
 
 from __future__ import annotations

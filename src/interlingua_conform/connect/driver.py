@@ -1,7 +1,8 @@
-"""A client of the Agent Connect Protocol for checks: it asks, finds the agents that may be used, and keeps what it saw.
+"""Speaks the Agent Connect Protocol for checks: the driver sends requests, finds the agents that may be used, and keeps
+what it saw.
 
-What a check looks at is mostly a scene that several checks need (`once`): it is played once, and what came of it, also
-where that was a failure, is there for all of them.
+Most checks look at a scene that several checks need (`once`): it is played once, and its result, also a failure, is
+there for all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .streams import Flow, Streamed
 Json = dict[str, Any]
 
 OVER = ("error", "success", "timeout", "interrupted", "gone")  # statuses of runs that do not work
-PAGE = 10  # agents that a search gives where no limit is said
+PAGE = 10  # agents that a search returns without a limit
 _PAGES = 100
 _POLLS = (0.005, 0.01, 0.02, 0.05, 0.1)  # seconds between looks at a run
 _BRIEF = 2.0  # seconds that something may take that is there already
@@ -50,11 +51,11 @@ class Driver:
         self.subject = subject
         self.patience = subject.patience
         self.quiet = subject.quiet
-        self.mark = {"conform": uuid.uuid4().hex}  # metadata by which our runs and threads are found
+        self.mark = {"conform": uuid.uuid4().hex}  # metadata by which the checker's runs and threads are found
         self.kept: dict[Any, tuple[Any, Exception | None]] = {}
         self.answers: dict[str, Answer] = {}  # the last one of each kind of request that was answered with something
         self.streams: list[Streamed] = []
-        self.going: dict[str, None] = {}  # runs that may go on when nobody looks any more
+        self.going: dict[str, None] = {}  # runs that may go on after the checks
 
     # -- asking -------------------------------------------------------------------------------------------
 
@@ -117,7 +118,7 @@ class Driver:
         return member(await descriptor(self, (await self.agent(role)).id), "specs", dict, "the descriptor")
 
     async def able(self, role: Role = "agent") -> set[str]:
-        """What an agent supports: threads, interrupts, callbacks, and the modes of streaming."""
+        """Returns the capabilities of an agent: threads, interrupts, callbacks, and the modes of streaming."""
         return capabilities(await self.specs(role))
 
     async def input(self, role: Role = "agent") -> Any:
@@ -152,7 +153,7 @@ class Driver:
         return member(answer.json(), "status", str, f"the answer to GET {base}/{run}")
 
     async def until_over(self, run: str, base: str = "/runs", within: float | None = None) -> str:
-        """Wait until a run works no longer, and give its status."""
+        """Waits until a run works no longer, and returns its status."""
         return await self._until(OVER, run, base, within)
 
     async def until_gone(self, run: str, base: str = "/runs") -> str:
@@ -172,7 +173,7 @@ class Driver:
         return output_of(await self.told("GET", base + at(run) + "/wait"), f"GET {base}/{run}/wait")
 
     async def stop(self, run: str, base: str = "/runs") -> None:
-        """End a run that nobody needs any more, in whichever way the server understands."""
+        """Ends a run that is not needed any more, in whichever way the server understands."""
         with contextlib.suppress(Gone):
             answer = await self.ask("POST", base + at(run) + "/cancel?wait=true")
             if answer.status >= 400:
@@ -180,7 +181,7 @@ class Driver:
         self.going.pop(base + at(run), None)
 
     async def tidy(self, under: str = "") -> None:
-        """End the runs that may still go on, all or those under an address."""
+        """Ends the runs that may still go on, all or those under an address."""
         for path in [path for path in self.going if path.startswith(under)]:
             base, _, run = path.rpartition("/")
             with contextlib.suppress(Gone, Unavailable):
@@ -218,7 +219,7 @@ def identity(item: Json, where: str = "an agent") -> str:
 
 @once
 async def every_agent(d: Driver) -> list[Agent]:
-    """All agents of the server, page by page."""
+    """Returns all agents of the server, read page by page."""
     found: dict[str, Agent] = {}
     body: Json = {}
     for _ in range(_PAGES):
@@ -255,7 +256,7 @@ def capabilities(specs: Json) -> set[str]:
 
 
 def output_of(told: Any, where: str) -> Json:
-    """The output that a wait gives: beside the run in the OpenAPI document, alone in the text."""
+    """Returns the output in the answer to a wait: beside the run in the OpenAPI document, alone in the text."""
     value = member(told, "", dict, f"the answer to {where}")
     if "output" not in value and isinstance(value.get("type"), str):
         return value
@@ -263,7 +264,7 @@ def output_of(told: Any, where: str) -> Json:
 
 
 def result_of(output: Json) -> Any:
-    """What an output has as its result: `values` in the OpenAPI document, `result` in the text."""
+    """Returns the result in an output: `values` in the OpenAPI document, `result` in the text."""
     for name in ("values", "result", "messages"):
         if output.get(name) is not None:
             return output[name]
@@ -274,7 +275,7 @@ Seen = TypeVar("Seen")
 
 
 async def briefly(awaited: Awaitable[Seen], what: str) -> Seen:
-    """What is there already, and comes at once."""
+    """Awaits something that is there already, and expects it at once."""
     loop = asyncio.get_running_loop()
     start = loop.time()
     seen = await awaited

@@ -1,6 +1,6 @@
-"""The objects of the published OpenAPI document (0.2.3): which members it requires of them, and of which kind.
+"""Checks objects by the published OpenAPI document (0.2.3): the members that it requires, and their types.
 
-What it only calls a format (a UUID, a moment) is taken as such where a reader could not do without.
+Formats that the document only names (a UUID, a date-time) are enforced where a reader could not do without.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _LINE = re.compile(rb"\r\n|\n|\r")
 
 
 class Block(msgspec.Struct):
-    """One event, by its lines."""
+    """The lines of one event."""
 
     id: str | None = None
     event: str | None = None
@@ -27,14 +27,14 @@ class Block(msgspec.Struct):
 
 
 class Streamed(msgspec.Struct):
-    """What came of a stream."""
+    """The bytes that came of a stream, and how it ended."""
 
     what: str
     status: int
     media_type: str
     received: bytes = b""
     closed: bool = False
-    body: bytes = b""  # of an answer that is no stream
+    body: bytes = b""  # the body of an answer that is no stream
     trouble: str = ""  # why it was not read to its end
 
     def lines(self) -> list[str]:
@@ -43,7 +43,7 @@ class Streamed(msgspec.Struct):
         return [line.decode(errors="replace") for line in lines]
 
     def events(self) -> list[Block]:
-        """What has data, and an empty line after it."""
+        """Returns the events: blocks that have data and an empty line after it."""
         found = [Block()]
         for line in self.lines():
             name, _, value = line.partition(":")
@@ -60,7 +60,7 @@ class Streamed(msgspec.Struct):
         return [block for block in found[:-1] if block.data is not None]
 
     def comments(self) -> tuple[int, int]:
-        """How many comments there are, and how many parts between empty lines that are nothing but comments."""
+        """Counts the comments, and the parts between empty lines that hold nothing but comments."""
         total = alone = 0
         part: list[str] = []
         for line in self.lines():

@@ -1,6 +1,6 @@
-"""The checks of the Agent Client Protocol: `suite` has all of them, in the order in which they are told.
+"""Holds the checks of the Agent Client Protocol: `suite` has all of them, in the order of the report.
 
-Each module is a subject. What is looked at over everything that was said comes late, and what ends a process last.
+Each module is a subject. Checks of all that was said come late, and those that end a process come last.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The driver: the connections that checks share, opened when the first check wants them.
+"""Drives the connections that checks share, and opens each when the first check wants it.
 
 A connection speaks one version, so there is one of each; a second one of version 1 is another client. Checks that break
-what they use take a spare one. Over HTTP the messages go by WebSocket where the server has that, for it carries all of
-them; what is special about Streamable HTTP is looked at by its own checks.
+what they use take a spare one. Over HTTP the messages go by WebSocket if the server has it, since it carries all of
+them; checks of their own look at the specialities of Streamable HTTP.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Driver:
     # -- connections -----------------------------------------------------------------------------------------
 
     async def reach(self) -> None:
-        """Make the first connection: a server that is not there, or says nothing at all, is none that can be judged."""
+        """Opens the first connection: a server that is not there, or says nothing at all, cannot be judged."""
         try:
             await self.either()
         except Gone as error:
             raise Unavailable(f"the server does not answer initialize: {error}", transient=False) from error
         except (Broken, NotApplicable):
-            pass  # that is for the checks to tell
+            pass  # the checks report that
 
     async def http(self) -> Http:
         """Requests to the server."""
@@ -146,7 +146,7 @@ class Driver:
         return await self._shared("v2", 2)
 
     async def other(self) -> Client:
-        """Another client of version 1, that can do nothing at all."""
+        """Returns another client of version 1, without any capability."""
         return await self._shared("other", 1)
 
     async def other_v2(self) -> Client:
@@ -168,8 +168,8 @@ class Driver:
         self._spare.append(client)
 
     async def spare(self) -> Client:
-        """A client whose connection may be broken, of the version that is spoken otherwise. Where none is left over, it
-        is one that checks have shared: whoever wants that again gets a new one."""
+        """Returns a client whose connection a check may break, of the version in use. If none is left over, it takes
+        one that checks share, and the next check that needs that one gets a new one."""
         version = (await self.either()).version
         self._spare += [client for client in self._clients.values() if client not in self._spare]
         for client in list(self._spare):
@@ -183,7 +183,7 @@ class Driver:
     # -- what several checks ask -----------------------------------------------------------------------------
 
     async def once(self, name: str, look: Callable[[], Awaitable[Seen]]) -> Seen:
-        """What several checks look at from different sides is done once, also where it does not apply."""
+        """Runs a look that several checks share only once, and keeps its result, also if it does not apply."""
         if name not in self._seen:
             try:
                 self._seen[name] = await look()
@@ -196,7 +196,7 @@ class Driver:
         return kept
 
     def needs(self, what: str) -> None:
-        """Go no further where it is known that the server does not do something, which took a while to see."""
+        """Ends the check if the server is known to lack something that took a while to see."""
         if what in self._lacks:
             raise NotApplicable(what)
 
@@ -239,7 +239,7 @@ class Driver:
 
 
 async def batch(client: Client, entries: list[Any]) -> Any:
-    """Send a batch, and give the frame that answers it: an array, or one object."""
+    """Sends a batch, and returns the frame that answers it: an array, or one object."""
     frames, before = len(client.link.frames), client.now
     await client.link.put(entries)
     ids = [entry["id"] for entry in entries if isinstance(entry, dict) and "id" in entry]
@@ -268,12 +268,12 @@ async def opened(subject: Subject) -> AsyncIterator[Driver]:
             yield driver
             for link in driver.links:
                 if isinstance(link, StdioLink):
-                    link.end_input()  # of all at once, and then they are waited for
+                    link.end_input()  # closes the input of all, and then waits for all
 
 
 async def names(driver: Driver) -> dict[str, str]:
-    """The agents of a server that lets one choose. One that is alone has no name here: it is told by a role what to do,
-    as by any other prompt."""
+    """Returns the agents of a server that offers a choice. A single agent has no name here: a role sends it a prompt
+    that says what to do."""
     client = await driver.either()
     told = member(await client.answer("session/new", client.opening()), "result", dict, "the answer to session/new")
     found: dict[str, str] = {}

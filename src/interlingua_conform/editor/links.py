@@ -1,7 +1,7 @@
-"""The wires of the protocol: the pipes of a command, a WebSocket, and POSTs with event streams.
+"""Implements the wires of the protocol: the pipes of a command, a WebSocket, and POSTs with event streams.
 
-All of them take one message at a time, right or wrong, and keep what came in the same way. What messages mean is not
-known here, but for what Streamable HTTP needs: which session a message is of.
+All of them take one message at a time, right or wrong, and keep what came in the same way. They know nothing of the
+meaning of messages, except what Streamable HTTP needs: the session of a message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONNECTION, SESSION = "acp-connection-id", "acp-session-id"
 
 
 class Link(Heard):
-    """One connection to the server."""
+    """A connection to the server."""
 
     kind: ClassVar[Kind]
     listener: Callable[[Message], None] | None = None  # hears every message as it comes
@@ -40,7 +40,7 @@ class Link(Heard):
         await self.put_bytes(json.dumps(message).encode())
 
     async def put_bytes(self, data: bytes) -> None:
-        """One message as it is, without what ends it on this wire."""
+        """Sends a message as it is, and adds only the end mark of this wire."""
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -79,7 +79,7 @@ class SocketLink(Link):
         await self.end()
 
     async def put_bytes(self, data: bytes) -> None:
-        with contextlib.suppress(websockets.exceptions.ConnectionClosed):  # whoever waits is told that it ended
+        with contextlib.suppress(websockets.exceptions.ConnectionClosed):  # the waiting reader sees the end
             await self.socket.send(data, text=True)
 
     def gone(self) -> str:
@@ -95,7 +95,7 @@ class SocketLink(Link):
         await asyncio.gather(self._reading, return_exceptions=True)
 
     def abort(self) -> None:
-        """Leave without a word."""
+        """Drops the connection without a close."""
         self.socket.transport.abort()
 
 
@@ -123,8 +123,8 @@ class Listening(Heard):
     def __init__(self, http: Http, headers: dict[str, str], heard: Callable[[bytes], Any] | None = None) -> None:
         super().__init__(http.subject.patience, http.subject.quiet)
         self.stream: Stream | None = None
-        self.refused: Answer | None = None  # where it is no stream
-        self.ids: list[str | None] = []  # of the events
+        self.refused: Answer | None = None  # the answer, if it is no stream
+        self.ids: list[str | None] = []  # ids of the events
         self._heard = heard
         self._failed: Exception | None = None
         self._opened = asyncio.Event()
@@ -150,7 +150,7 @@ class Listening(Heard):
             await self.end()
 
     async def opened(self) -> Listening:
-        """Once the server has answered, however it did."""
+        """Returns when the server has answered, in whatever way."""
         await self._opened.wait()
         if self._failed is not None:
             raise self._failed
@@ -247,7 +247,7 @@ class HttpLink(Link):
         )
 
     async def listen(self, session: str | None) -> Listening:
-        """Open a stream, unless it is open. That of a session that the server may not know may be refused."""
+        """Opens a stream, unless it is open. The server may refuse the stream of a session that it does not know."""
         found = self.streams.get(session)
         if found is None or found.ended:
             found = self.streams[session] = Listening(self.http, self.headers(session), self.take)

@@ -1,4 +1,4 @@
-"""Small readers of messages: what is a response, an update, a choice. They take whatever came, also what is wrong."""
+"""Reads messages: responses, updates, choices. These functions take any message, also a wrong one."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def is_response(message: Message) -> bool:
 
 
 def is_answer(frame: Any) -> bool:
-    """Whether a frame holds responses, and no calls."""
+    """Returns whether a frame holds responses, and no calls."""
     if isinstance(frame, list):
         return not any(isinstance(entry, dict) and "method" in entry for entry in frame)
     return isinstance(frame, dict) and "method" not in frame
 
 
 def answers(id_: Any) -> Callable[[Message], bool]:
-    """Whether a message is the answer to a request; 1 and true are different ids."""
+    """Returns a test for the answer to a request; the ids 1 and true are different."""
     return lambda m: is_response(m) and m.get("id") == id_ and type(m.get("id")) is type(id_)
 
 
@@ -42,7 +42,7 @@ def update_of(message: Message, session: str | None = None) -> Message:
 
 
 def asks(message: Message, session: str) -> bool:
-    """Whether a message is a request for an answer of the user, in a session."""
+    """Returns whether a message is a request for an answer of the user, in a session."""
     known = message.get("method") in ("session/request_permission", "elicitation/create")
     return known and "id" in message and session_of(message) == session
 
@@ -67,7 +67,7 @@ def picked(request: Message, kind: str) -> Message | None:
 
 
 def flaw(message: Any) -> str | None:
-    """What is wrong with a message of JSON-RPC 2.0, in words, if anything is."""
+    """Describes what is wrong with a message of JSON-RPC 2.0; returns None if nothing is."""
     if not isinstance(message, dict):
         return "it is no object"
     if message.get("jsonrpc") != "2.0":
@@ -95,6 +95,6 @@ def flaw(message: Any) -> str | None:
 
 
 def is_error(message: Any, *codes: int, id_: Any = None) -> bool:
-    """Check that a message is an error with one of the codes; its id is null, or the one that could be read."""
+    """Checks that a message is an error with one of the codes; its id is null, or the one that could be read."""
     error = message.get("error") if isinstance(message, dict) else None
     return isinstance(error, dict) and error.get("code") in codes and message.get("id", 0) in (None, id_)

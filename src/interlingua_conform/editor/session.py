@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Ended(msgspec.Struct):
-    """How a turn ended."""
+    """The end of a turn."""
 
     stop: str | None  # None where it failed
     error: Message | None
     answer: Message  # to the prompt
-    first: int  # where to look for what came of it
+    first: int  # the place from which to look for its messages
     last: int
 
 
@@ -33,8 +33,8 @@ class Session:
         self.words = _words(client.subject.roles.input)
 
     async def play(self, role: str | None) -> None:
-        """Choose an agent: the option or the mode of that name. A server with one agent has neither, and is told by the
-        role what to do: it is the prompt then."""
+        """Chooses an agent: the option or the mode of that name. A server with one agent has neither: the role is then
+        the text of the prompt."""
         if role is None:
             return
         for option in objects(self.told.get("configOptions")):
@@ -78,7 +78,7 @@ class Session:
         return next(message for message in self.client.link.messages[start:] if asks(message, self.id))
 
     async def cancel(self, settle: bool = True) -> None:
-        """Cancel what runs here. A client answers what it is being asked then, or some agents wait for ever."""
+        """Cancels the current turn. The client answers the open questions then, or some agents wait for ever."""
         await self.client.notify("session/cancel", {"sessionId": self.id})
         for request in [request for request in self.client.open if session_of(request) == self.id and settle]:
             elicits = request.get("method") == "elicitation/create"
@@ -92,7 +92,7 @@ class Session:
         return [update for update in found if update and (not kinds or update.get("sessionUpdate") in kinds)]
 
     def text(self, start: int = 0, end: int | None = None, kind: str = "agent_message_chunk") -> str:
-        """What was said, as far as it is text."""
+        """Returns the text of the updates of a kind; other content is left out."""
         said = []
         for update in self.updates(kind, start=start, end=end):
             content = update.get("content")
@@ -120,7 +120,7 @@ class Turn:
         self.first = first
 
     async def begun(self) -> None:
-        """Until the agent does something: says or shows it."""
+        """Waits until the agent says or shows something."""
         news = ("agent_message_chunk", "agent_message", "agent_thought_chunk", "tool_call", "tool_call_update", "plan")
         ended = answers(self.id)
 
@@ -133,7 +133,8 @@ class Turn:
         await self.client.link.until(fits, "anything that the agent does", self.first)
 
     async def question(self) -> Message:
-        """What the server asks by a request. Where the turn ends without one, there is nothing to look at."""
+        """Returns the request by which the server asks the user. If the turn ends without one, the check does not
+        apply."""
         ended = answers(self.id)
 
         def fits(message: Message) -> bool:
@@ -148,7 +149,7 @@ class Turn:
         return found
 
     async def end(self) -> Ended:
-        """Until the turn is over: its answer, and in version 2 the update that says idle."""
+        """Waits until the turn is over: its answer, and in version 2 the update that says idle."""
         answer = await self.client.response(self.id, "session/prompt", self.first)
         if "error" in answer:
             return Ended(None, answer["error"], answer, self.first, self._at(answer))
@@ -168,7 +169,7 @@ class Turn:
         return next(n for n, m in enumerate(self.client.link.messages) if m is message)
 
     def over(self) -> bool:
-        """Whether it was answered already."""
+        """Returns whether the prompt was answered already."""
         return any(answers(self.id)(message) for message in self.client.link.messages[self.first :])
 
 

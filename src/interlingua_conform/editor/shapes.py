@@ -1,7 +1,7 @@
-"""What updates and questions look like in the published schemas, as far as a client relies on it.
+"""Checks updates and questions against the published schemas, as far as a client relies on them.
 
-Only what is there is looked at, and only kinds that are known: version 1 has fixed names, version 2 lets everybody add
-some.
+Only members that are there and kinds that are known are checked: version 1 has fixed names, version 2 lets everybody
+add some.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ACTIVITY = ("agent_thought_chunk", "agent_thought", "plan", "plan_update", "tool
 
 
 def update(told: Message, version: int) -> None:
-    """Say what is wrong with an update, if it is of a known kind."""
+    """Raises Broken if an update of a known kind has a mistake."""
     kind = member(told, "sessionUpdate", str, "a session update")
     shape = (_V1 if version == 1 else _V2).get(kind)
     if shape is not None:

@@ -1,7 +1,7 @@
-"""A client of the server under test: it opens sessions, prompts, and remembers all that was said.
+"""Acts as a client of the server under test: it opens sessions, prompts, and remembers all messages.
 
-What it is asked in between is answered with no (a permission is refused, a form declined), so that nothing is done at
-the server that nobody wanted; checks that are about questions take them into their own hands.
+It answers requests of the server with no (a permission is refused, a form declined), so that nothing unwanted happens
+at the server; checks of questions answer for themselves.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ NOT_TAKEN_BACK = "the server does not honour $/cancel_request, which it need not
 
 
 class Client:
-    """One connection that has been initialized."""
+    """A connection that has been initialized."""
 
     def __init__(self, link: Link, subject: Subject, version: int, folder: str) -> None:
         self.link = link
         self.subject = subject
         self.version = version
         self.folder = folder
-        self.told: Message = {}  # what initialize was answered with
+        self.told: Message = {}  # the answer to initialize
         self.open: list[Message] = []  # requests of the server that are not answered yet
         self.unasked: list[Message] = []  # requests for what this client has not said that it can
         self._ids = itertools.count(1)
-        self.forms = False  # whether it has said that it can show forms
+        self.forms = False  # true if it declared that it can show forms
         self._by_hand = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._mute = False
@@ -47,7 +47,7 @@ class Client:
 
     @property
     def now(self) -> int:
-        """How many messages came up to now: where to look for what comes next."""
+        """The number of messages so far: the place at which to look for the next ones."""
         return len(self.link.messages)
 
     def request(self, method: str, params: Any = None, id_: Any = None) -> Message:
@@ -56,7 +56,7 @@ class Client:
         return {"jsonrpc": "2.0", "id": made, "method": method, "params": {} if params is None else params}
 
     async def send(self, method: str, params: Any = None) -> Any:
-        """Send a request, and give its id."""
+        """Sends a request, and returns its id."""
         message = self.request(method, params)
         await self.link.put(message)
         return message["id"]
@@ -68,7 +68,7 @@ class Client:
         await self.settle(request, {"result": result})
 
     async def settle(self, request: Message, told: Message) -> None:
-        """Answer a request of the server, with a result or an error."""
+        """Answers a request of the server, with a result or an error."""
         self.open = [other for other in self.open if other is not request]
         await self.link.put({"jsonrpc": "2.0", "id": request.get("id"), **told})
 
@@ -86,7 +86,7 @@ class Client:
         return await self.response(await self.send(method, params), method)
 
     async def ask(self, method: str, params: Any = None) -> Message:
-        """Send a request that must succeed, and give its result."""
+        """Sends a request that must succeed, and returns its result."""
         answer = await self.answer(method, params)
         if "error" in answer:
             raise Broken(f"{method} was answered with an error: {shown(answer['error'])}")
@@ -95,7 +95,7 @@ class Client:
         return member(answer, "result", dict, f"the answer to {method}")
 
     async def refused(self, method: str, params: Any, what: str) -> Message:
-        """Send a request that must fail, and give the error."""
+        """Sends a request that must fail, and returns the error."""
         answer = await self.answer(method, params)
         if "error" not in answer:
             raise Broken(f"{method} {what} was answered with a result: {shown(answer['result'])}")
@@ -103,14 +103,14 @@ class Client:
         return error
 
     async def ping(self) -> Message:
-        """Whether it still answers: everything that was sent before has been read then."""
+        """Sends a request and waits for its answer: the server has then read everything that was sent before."""
         if not self._mute:
             try:
                 return await self._pinged(PING)
             except Gone:
                 if self.link.ended:
                     raise
-                self._mute = True  # it does not answer what it does not know, which is told elsewhere
+                self._mute = True  # it ignores unknown methods, which another check reports
         return await self._pinged("session/new")
 
     async def _pinged(self, method: str) -> Message:
@@ -118,8 +118,8 @@ class Client:
         return await self.response(id_, method)
 
     async def heard_after(self, *frames: bytes, wanted: bool = False) -> list[Message]:
-        """Send something, and give what it was answered with: responses that come before those to two pings behind it,
-        or in a moment after, where an answer is `wanted`."""
+        """Sends something, and returns the responses to it: those that come before the answers to two pings behind it,
+        or in a moment after, if an answer is `wanted`."""
         before = self.now
         for frame in frames:
             await self.link.put_bytes(frame)
@@ -130,7 +130,7 @@ class Client:
         return [message for message in self.link.messages[before:] if self.odd(message)]
 
     async def soon(self, wanted: Callable[[Message], bool], start: int) -> bool:
-        """Whether a message comes that need not come."""
+        """Waits a while for a message that need not come. Returns whether it came."""
         try:
             async with asyncio.timeout(self.subject.patience / 2):
                 await self.link.until(wanted, "it", start)
@@ -143,7 +143,7 @@ class Client:
             return False
 
     def odd(self, message: Message) -> bool:
-        """Whether a message is a response, and to no ping."""
+        """Returns whether a message is a response, and to no ping."""
         return is_response(message) and not any(answers(id_)(message) for id_ in self._pings)
 
     # -- what the server asks --------------------------------------------------------------------------------
@@ -193,14 +193,14 @@ class Client:
     # -- opening ---------------------------------------------------------------------------------------------
 
     def able(self, path: str) -> bool:
-        """Whether the server says that it can do something: true, or an object."""
+        """Returns whether the server declares a capability: as true, or as an object."""
         at: Any = self.told.get("capabilities" if self.version == 2 else "agentCapabilities")
         for step in path.split("."):
             at = at.get(step) if isinstance(at, dict) else None
         return at is True or isinstance(at, dict)
 
     def opening(self, **members: Any) -> Message:
-        """What a session is opened with."""
+        """Returns the params that open a session."""
         return {"cwd": self.folder, "mcpServers": [], **members}
 
     async def session(self, role: str | None = None, **members: Any) -> Session:

@@ -1,7 +1,7 @@
-"""Checks of servers of agents over MCP, over the pipes of a command, Streamable HTTP, and HTTP+SSE.
+"""Checks servers of agents over MCP, over the pipes of a command, Streamable HTTP, and HTTP+SSE.
 
-What the document asks for is asked of every server; of MCP itself, what a server says that it can. What the catalogue
-calls ours is Interlingua's own promise: it is asked of those who declare its extension, unless MCP asks for it too.
+Every server must do what the document asks; of MCP itself, a server must do what it declares. What the catalogue calls
+"ours" is a promise of Interlingua: only servers that declare its extension must keep it, unless MCP asks for it too.
 """
 
 from . import deltas

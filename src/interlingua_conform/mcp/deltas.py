@@ -1,7 +1,7 @@
-"""The delta algorithm, as far as a server shows that it knows it: by deltas that join to its output.
+"""Checks the delta algorithm of a server, as far as it shows: by deltas that join to its output.
 
-A rule is looked at where the deltas of the agent's runs need it. Where they do not join, the rule is told that the
-server got wrong, if one alone explains its output.
+A rule is checked if the deltas of the agent's runs need it. If they do not join, the report names the rule that the
+server got wrong, if one rule alone explains its output.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What checks of agents over MCP share: connections of the kinds that they need, the agents that may be run, and what
-was seen of them.
+"""Shares connections, runnable agents and observations among the checks of agents over MCP.
 
 A scene (`once`) is played once however many checks look at it, and is remembered with its failure. Connections are
-replaced when they break, so nothing that a failed check left behind is the next one's.
+replaced when they break, so a failed check leaves nothing behind for the next one.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Agent(msgspec.Struct):
     item: Message  # as it is listed
 
     def text_only(self) -> bool:
-        """Whether it takes one text and gives one, as the example of the document does."""
+        """Returns whether the agent takes one text and gives one, as the example of the document does."""
         return all(_one_text(self.item.get(name)) for name in ("inputSchema", "outputSchema"))
 
 
@@ -57,7 +56,8 @@ class Driver:
     # -- connections ------------------------------------------------------------------------------------------
 
     async def reach(self) -> None:
-        """Find out how the server is spoken to. One that is not there, or says nothing at all, cannot be judged."""
+        """Finds out how the server is spoken to. A server that is not there, or says nothing at all, cannot be
+        judged."""
         tried: list[str] = []
         for way in [Way("stdio")] if self.subject.command else [Way("http"), Way("sse")]:
             if await self._reached(way, tried):
@@ -104,7 +104,7 @@ class Driver:
         return await self._shared("plain")
 
     async def busy(self) -> Client:
-        """Another one, whose runs may go on."""
+        """Returns another client, whose runs may go on."""
         return await self._shared("busy")
 
     async def asked(self) -> Client:
@@ -149,7 +149,7 @@ class Driver:
         raise NotApplicable(f"the server lists no agent {wanted}; it lists {', '.join(a.name for a in found[:10])}")
 
     async def agents(self) -> list[Agent]:
-        """Those that can be used, whatever else is wrong with the list."""
+        """Returns the agents of the list that can be used, whatever else is wrong with it."""
         try:
             items = await listed(self)
         except (Broken, Gone) as error:
@@ -158,7 +158,7 @@ class Driver:
         return [Agent(name, item) for name, item in zip(names, items, strict=True) if isinstance(name, str) and name]
 
     def input(self, agent: Agent) -> Any:
-        """Something that an agent takes. What was given is for the one that answers soon."""
+        """Returns an input that an agent takes. A given input is for the agent that answers soon."""
         roles = self.subject.roles
         mine = roles.agent or (agent.name not in (roles.asking, roles.slow, roles.failing) and agent.name)
         if roles.input is not None and mine == agent.name:
@@ -180,17 +180,17 @@ class Driver:
 
 @once
 async def listed(d: Driver) -> list[Any]:
-    """All agents as they are listed."""
+    """Returns all agents in the form of the list."""
     return await pages(await d.client())
 
 
 async def pages(
     client: Client, method: str = "agents/list", name: str = "agents", *, whole: bool = False
 ) -> list[Any]:  # fmt: skip
-    """What is listed now, over all pages. `whole`: broken where there is no last one."""
+    """Returns the current entries of all pages. `whole`: raises Broken if the pages do not end."""
     answer = await client.answer(method, {})
     if "error" in answer:
-        answer = await client.answer(method)  # that this is needed, is told elsewhere
+        answer = await client.answer(method)  # another check reports that this is needed
     told, where = result_of(answer, method), f"the result of {method}"
     found = member(told, name, list, where)
     for _ in range(_PAGES):
@@ -206,7 +206,7 @@ async def pages(
 
 
 async def settled(client: Client) -> None:
-    """What a run tells too late has come, and is not taken for what the next one tells."""
+    """Waits until late messages of a run have come, so that they do not count for the next run."""
     with contextlib.suppress(Broken, Gone):
         await client.alive()
 
@@ -238,7 +238,7 @@ async def ended(d: Driver, token: Any = None) -> Seen:
 
 
 async def shown_progress(d: Driver, token: Any = TOKEN) -> Seen:
-    """A run that has told of its progress."""
+    """Returns a run that sent progress."""
     seen = await ended(d, token)
     applies(seen.progress, "the server sends no progress of its agent, as it may")
     return seen
@@ -246,7 +246,7 @@ async def shown_progress(d: Driver, token: Any = TOKEN) -> Seen:
 
 @once
 async def afterwards(d: Driver) -> list[Message]:
-    """What is told of progress after the answers of a run without a token, and of one with."""
+    """Returns the progress that comes after the answers of two runs, one without a token and one with."""
     await ended(d)
     seen = await ended(d, TOKEN)
     client = await d.client()
@@ -258,7 +258,7 @@ async def afterwards(d: Driver) -> list[Message]:
 
 @once
 async def pair(d: Driver) -> tuple[Seen, Seen]:
-    """Two runs at once, each with its own input and token."""
+    """Starts two runs at once, each with its own input and token, and returns both."""
     client = await d.client()
     agent = await d.agent()
     one = d.input(agent)
@@ -288,9 +288,9 @@ def varied(value: Any) -> Any:
 
 @once
 async def modern_words(d: Driver) -> tuple[Message, Any, int]:
-    """What the server says of itself in the revision without a handshake; and the id of a request before that, which
-    had nothing before it, and where to look for its answer. Both are sent at once: a server that ends at the first
-    notices when it reads the second (acp-sdk 0.0.6)."""
+    """Returns the server's description of itself in the revision without a handshake, the id of a request sent before
+    that, and the place at which to look for its answer. Both are sent at once: a server that ends at the first notices
+    when it reads the second (acp-sdk 0.0.6)."""
     client = await d.modern()
     before = client.now
     first = await client.send("agents/list", {})

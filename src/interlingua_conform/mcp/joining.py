@@ -1,8 +1,8 @@
-"""The delta algorithm of the document, written for looking at servers: which of its rules a run's deltas needed, and
-which rule a server got wrong whose deltas do not join to its output.
+"""Implements the delta algorithm of the document for checks: it finds the rules that a run's deltas needed, and the
+rule that a server got wrong if its deltas do not join to its output.
 
-It is written from the text, and not with `interlingua.model.delta`: what the door and the mounts got wrong alike would
-go unseen. Where the text can be read in two ways, a server may have read it in either.
+It is written from the text, and not with `interlingua.model.delta`: a mistake that the door and the mounts share would
+go unseen. If the text can be read in two ways, a server may have read it in either.
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ class CannotJoin(Exception):
 class Joined(msgspec.Struct):
     value: Any = ABSENT
     met: dict[str, list[Path]] = {}  # the rules that were needed, and where
-    unsure: set[Path] = set()  # where two booleans differed, of which the text does not speak
+    unsure: set[Path] = set()  # places of two different booleans, which the text does not cover
     problem: str | None = None
 
 
 class _Joining:
     def __init__(self, *, deep: bool, mistake: str | None = None, at: Path | None = None) -> None:
-        self.deep = deep  # whether "undefined" is also what lies inside of something new
+        self.deep = deep  # true if "undefined" also means the inside of a new value
         self.mistake = mistake
-        self.at = at  # where the mistake is made; everywhere, without this
+        self.at = at  # the place of the mistake; None: everywhere
         self.seen = Joined(ABSENT, {}, set())
 
     def _need(self, rule: str, path: Path) -> bool:
-        """Note that a rule is needed. Whether it is to be got wrong."""
+        """Notes that a rule is needed. Returns whether the rule is to be applied wrongly."""
         places = self.seen.met.setdefault(rule, [])
         if path not in places:
             places.append(path)
@@ -94,7 +94,7 @@ class _Joining:
             return None if self._need(NULL, path) else out
         if out is ABSENT or out is None:
             if out is None:
-                self._need(NULL, path)  # nobody can get this one wrong and still have the value
+                self._need(NULL, path)  # a server that gets this one wrong cannot have the value
             return self._fresh(delta, path, NO_OUTPUT if out is ABSENT else NULL_OUTPUT)
         if kind(out) != kind(delta):
             self._need(TYPES, path)
@@ -116,7 +116,8 @@ class _Joining:
                 return delta if self._need(NUMBERS, path) else out + delta
 
     def _fresh(self, value: Any, path: Path, rule: str | None) -> Any:
-        """What lands on nothing. `rule` is the one by which a null at its beginning is left out, if any."""
+        """Returns the value that a delta makes where there was none. `rule` is the one by which a null at its beginning
+        is left out, if any."""
         if isinstance(value, list):
             if value and value[0] is None and rule is not None:
                 wrong = self._need(rule, path)
@@ -189,7 +190,7 @@ def joined(
 
 
 class Judged(msgspec.Struct):
-    """What the deltas of one run show of its server."""
+    """The findings about a server from the deltas of one run."""
 
     needed: Collection[str]  # the rules that the deltas make use of
     wrong: dict[str, str] = {}  # rules, and what the server did
@@ -198,7 +199,7 @@ class Judged(msgspec.Struct):
 
 
 def judged(deltas: list[Any], output: Any) -> Judged:
-    """Compare what deltas join to with the output that they should lead to."""
+    """Compares the value that deltas join to with the output that they should lead to."""
     try:
         return _judged(deltas, output)
     except RecursionError:
@@ -235,7 +236,7 @@ def _fits(deltas: list[Any], output: Any, mistake: str | None = None, at: Path |
 
 
 def alike(one: Any, other: Any, unsure: Collection[Path] = (), path: Path = ()) -> bool:
-    """Whether two outputs say the same. A member that is null says no more than one that is not there."""
+    """Returns whether two outputs say the same. A member that is null counts as missing."""
     if path in unsure:
         return True
     if isinstance(one, dict) and isinstance(other, dict):

@@ -1,8 +1,9 @@
-"""The wires of MCP: the pipes of a command, Streamable HTTP, and the older pair of an event stream and posts.
+"""Implements the wires of MCP: the pipes of a command, Streamable HTTP, and the older pair of an event stream and
+posts.
 
 All of them take one message at a time, right or wrong, and keep what came in the same way. A request that a POST could
-not carry is told as a message of ours, with the request's `id`, what became of it under `lost`, and the `status` that
-the POST was answered with, if that was the reason.
+not carry becomes a message made here, with the request's `id`, the reason under `lost`, and the `status` of the answer
+to the POST, if that was the reason.
 """
 
 from __future__ import annotations
@@ -31,26 +32,26 @@ _SOON = 1.0
 
 
 class Link(Heard):
-    """One connection to the server."""
+    """A connection to the server."""
 
     kind: ClassVar[Kind]
     listener: Callable[[Message], None] | None = None  # hears every message as it comes
-    stuck = False  # something was not answered in time: whoever needs an answer takes another link
+    stuck = False  # a request was not answered in time: checks that need an answer take another link
 
     def came(self, message: Message) -> None:
         if self.listener is not None:
             self.listener(message)
 
     async def put(self, message: Any, headers: dict[str, str] | None = None) -> None:
-        """Send a message. `headers` are those that it needs over HTTP."""
+        """Sends a message. `headers` are those that it needs over HTTP."""
         raise NotImplementedError
 
     async def put_bytes(self, data: bytes) -> Answer | None:
-        """Send anything at all. Over HTTP, gives how the POST was answered."""
+        """Sends any bytes. Over HTTP, returns the answer to the POST."""
         raise NotImplementedError
 
     def leave(self) -> None:
-        """Be gone without a word, when it is closed."""
+        """Makes the close silent: the client goes without a word."""
 
     async def close(self) -> None:
         raise NotImplementedError
@@ -68,12 +69,12 @@ class StdioLink(Pipes, Link):
 
 
 class WebLink(Link):
-    """What both ways over HTTP have in common: posts, and event streams that are read as they come."""
+    """The base of both connections over HTTP: posts, and event streams that are read as they come."""
 
     def __init__(self, http: Http) -> None:
         super().__init__(http.subject.patience, http.subject.quiet)
         self.http = http
-        self.target = http.base  # of the posts
+        self.target = http.base  # the address of the posts
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
@@ -83,7 +84,7 @@ class WebLink(Link):
         return task
 
     async def _tell_lost(self, message: Any, why: str, status: int = 0) -> None:
-        """Nothing more will come of a request. Most have their answer by then."""
+        """Reports a request for which nothing more will come, unless it has its answer, as most do."""
         if not _is_request(message):
             return
         id_ = str(message["id"])
@@ -123,7 +124,7 @@ class HttpLink(WebLink):
 
     def __init__(self, http: Http) -> None:
         super().__init__(http)
-        self.headers: dict[str, str] = {}  # of every request: the session and its revision
+        self.headers: dict[str, str] = {}  # headers of every request: the session and its revision
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -135,7 +136,8 @@ class HttpLink(WebLink):
             await link.close()
 
     async def put(self, message: Any, headers: dict[str, str] | None = None) -> None:
-        """A request goes on by itself; whatever gets no answer is there when this returns."""
+        """Posts a message. A request goes on by itself; the effects of any other message are there when this
+        returns."""
         posted = self._spawn(self._post(message, {**self.headers, **(headers or {})}))
         if not _is_request(message):
             await posted
@@ -158,7 +160,7 @@ class HttpLink(WebLink):
             await self._tell_lost(message, error.message if isinstance(error, Unavailable) else str(error))
 
     def _move(self, stream: Stream) -> bool:
-        """Whether the server sends us to another path of its own."""
+        """Follows a redirect. Returns whether it leads to another path of the same server."""
         there = urljoin(self.target, stream.headers.get("location", ""))
         known, self.target = self.target, there
         return there != known and urlsplit(there)[:2] == urlsplit(known)[:2] and "//" in there
@@ -183,7 +185,8 @@ class HttpLink(WebLink):
         return await self.http.ask("POST", self.target, content=data, headers=headers)
 
     async def listen(self) -> None:
-        """Open the stream of what belongs to no request. A server need not have one, nor say so at once."""
+        """Opens the stream of messages that belong to no request. A server need not have one, and may be slow to say
+        so."""
         answered = asyncio.Event()
         self._spawn(self._listen(answered))
         with contextlib.suppress(TimeoutError):
@@ -279,7 +282,7 @@ class SseLink(WebLink):
 
 
 class Way(msgspec.Struct):
-    """How the server is spoken to: found out once."""
+    """The kind of connection to the server, found out once."""
 
     kind: Kind
     modern: bool = False  # it has no handshake

@@ -1,4 +1,4 @@
-"""What of a delta follows the schema of an agent."""
+"""Compares deltas with the schema of an agent."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _KINDS = {
 
 
 def strange(delta: Any, output: Any, schema: Any) -> str | None:
-    """What a delta has that the schema of the output does not: a member that neither it nor the output knows, or a
-    value of another type. Parts of values, and null anywhere, are what deltas are for."""
+    """Describes a part of a delta that the schema of the output does not allow: a member that neither the schema nor
+    the output knows, or a value of another type. Parts of values, and null anywhere, are what deltas are for."""
     return _strange(delta, output, schema, schema, "$", 0)
 
 

@@ -1,7 +1,7 @@
-"""A client of MCP: the handshake or the revision without one, requests and their answers, and runs of agents.
+"""Acts as a client of MCP: the handshake or the revision without one, requests and their answers, and runs of agents.
 
-It is lenient in taking answers (an id that came back as a text, one that is missing), so that one mistake of a server
-is found by the check that looks at it, and all others can go on.
+It takes answers leniently (an id that came back as a text, or a missing one), so that the check of that subject finds a
+mistake of a server, and all other checks can go on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR = -32601, -32602,
 INFO = {"name": "interlingua-conform", "version": "1"}
 
 Respond = Callable[[Message], Message]
-"""What an elicitation is answered with: its result."""
+"""Returns the result that answers an elicitation."""
 
 
 class Refused(Gone):
@@ -45,7 +45,7 @@ def is_answer(message: Message) -> bool:
 
 
 def is_progress(message: Message) -> bool:
-    """Whether something is progress of an agent, or is meant to be."""
+    """Returns whether a message is progress of an agent, or is meant to be."""
     params = message.get("params")
     return message.get("method") == PROGRESS or (
         isinstance(message.get("method"), str) and isinstance(params, dict) and "delta" in params
@@ -66,7 +66,7 @@ class Client:
     def __init__(self, link: Link, subject: Subject, able: Message | None = None, *, modern: bool = False) -> None:
         self.link = link
         self.subject = subject
-        self.able = able or {}  # what it declares
+        self.able = able or {}  # its declared capabilities
         self.modern = modern
         self.version = MODERN if modern else ""
         self.told: Message = {}  # the result of the handshake, or of server/discover
@@ -86,7 +86,7 @@ class Client:
         return not self.link.ended and not self.link.stuck
 
     def capability(self, *path: str) -> Any:
-        """What the server declares; None where it does not."""
+        """Returns the capability that the server declares at a path; None if it declares none."""
         at: Any = self.told.get("capabilities")
         for step in path:
             at = at.get(step) if isinstance(at, dict) else None
@@ -94,7 +94,7 @@ class Client:
 
     @property
     def extended(self) -> bool:
-        """Whether it declares the extension in which Interlingua keeps what it promises beyond the document."""
+        """True if the server declares the extension for the promises of Interlingua beyond the document."""
         return self.capability("extensions", EXTENSION) is not None
 
     # -- asking -----------------------------------------------------------------------------------------------
@@ -114,14 +114,14 @@ class Client:
         return {**given, "_meta": {**meta, **given.get("_meta", {})}}
 
     def headers(self, message: Message, version: str = MODERN) -> dict[str, str]:
-        """Those that a request without a session needs over HTTP."""
+        """Returns the headers that a request without a session needs over HTTP."""
         params = message.get("params")
         name = params.get("name") if isinstance(params, dict) else None
         told = {VERSION: version, "mcp-method": str(message.get("method"))}
         return {**told, "mcp-name": name} if isinstance(name, str) and name.isascii() and name.isprintable() else told
 
     async def put(self, message: Message) -> Any:
-        """Send a request as it is, and give its id."""
+        """Sends a request as it is, and returns its id."""
         self._open.add(str(message["id"]))
         await self.link.put(message, self.headers(message) if self.modern else None)
         return message["id"]
@@ -144,7 +144,7 @@ class Client:
         return fits
 
     def forget(self, id_: Any) -> None:
-        """No answer is waited for any more."""
+        """Stops waiting for the answer to a request."""
         self._open.discard(str(id_))
 
     async def response(self, id_: Any, what: str, start: int = 0) -> Message:
@@ -171,11 +171,11 @@ class Client:
         return await self.response(await self.send(method, params, id_), method, before)
 
     async def ask(self, method: str, params: Message | None = None) -> Message:
-        """Send a request that must succeed, and give its result."""
+        """Sends a request that must succeed, and returns its result."""
         return result_of(await self.answer(method, params), method)
 
     async def alive(self) -> None:
-        """Whether it still answers, however it does."""
+        """Sends a request, and waits until the server answers it, in whatever way."""
         await self.answer("server/discover" if self.modern else "ping")
 
     # -- opening ----------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class Seen(msgspec.Struct):
     request: Message
     answer: Message
     during: list[Message]  # all that came in between
-    place: int  # of the answer, among all messages
+    place: int  # place of the answer among all messages
 
     @property
     def token(self) -> Any:
@@ -275,7 +275,7 @@ class Seen(msgspec.Struct):
 
     @property
     def deltas(self) -> list[Message]:
-        """The deltas that were told under this run's token, as far as they are objects."""
+        """Returns the deltas that came under this run's token, as far as they are objects."""
         own = [m for m in self.progress if m.get("method") == PROGRESS and same(token_of(m), self.token)]
         found = [m.get("params", {}).get("delta") for m in own]
         return [delta for delta in found if isinstance(delta, dict)]
@@ -305,7 +305,7 @@ class Run:
         return Seen(self.request, answer, messages[self.first : place], place)
 
     async def begun(self) -> bool:
-        """Until it has said something; False where it was answered instead."""
+        """Waits until the run has sent something. Returns False if its answer came instead."""
         ended = self.client.answers(self.id)
         token = self.request["params"].get("_meta", {}).get("progressToken")
 

@@ -1,7 +1,8 @@
-"""The node that is looked at, and what was seen of it: its card, its streams, a peer of ours that it talks to.
+"""Drives the node under test and keeps what it saw of it: its card, its streams, and the checker's peer that it talks
+to.
 
-Checks share one of these, and whatever was looked at once is remembered. It says what came and judges nothing: where
-something that others stand on does not work, those others do not apply, and the check of that something fails.
+Checks share one driver, and it remembers every observation. It reports and judges nothing: if something that other
+checks need does not work, those checks do not apply, and the check of that thing fails.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Node:
         self.subject = subject
         self.api: Http | None = None  # its HTTP API; none where a link or a command was given
         self.line: Wire | None = None  # the connection to it, where a link or a command was given
-        self.first: Answer | None = None  # what its well-known address answered at the beginning
+        self.first: Answer | None = None  # the answer of its well-known address at the beginning
         self.answers: list[tuple[str, Answer]] = []  # everything that it answered over HTTP
         self.received: list[dict[str, Any]] = []  # all that /message:recv gave
         self._kept = kept
@@ -63,7 +64,7 @@ class Node:
         return answer
 
     async def get(self, path: str) -> Any:
-        """What is there, where something is."""
+        """Returns the value at a path. The check does not apply if the server has none."""
         answer = await self.ask("GET", path)
         applies(answer.status == 200, f"GET {path} was answered with {told(answer)}")
         return answer.json()
@@ -109,7 +110,7 @@ class Node:
         return False
 
     async def offers(self, endpoint: str) -> bool:
-        """Whether the card's map of endpoints names one. A card without a map is taken to offer everything."""
+        """Returns whether the card's map of endpoints names one. A card without a map is taken to offer everything."""
         with contextlib.suppress(NotApplicable):
             known = (await self.card()).get("endpoints")
             return endpoint in known if isinstance(known, dict) and known else True
@@ -119,7 +120,7 @@ class Node:
 
     @once
     async def feed(self) -> Feed:
-        """All of its events, from the beginning of the look."""
+        """Returns all events of the node, from the beginning of the look."""
         feed = await self.opened("/stream")
         applies(feed.streams, f"GET /stream was answered with {feed.status} and {feed.media_type or 'no type'}")
         return feed
@@ -130,11 +131,12 @@ class Node:
         except (NotApplicable, Gone):
             return None
 
-    # -- our peer -----------------------------------------------------------------------------------------
+    # -- the checker's peer -----------------------------------------------------------------------------------------
 
     @once
     async def alone(self) -> Answer | None:
-        """What it says to a message while no peer is connected; None where one is, or where nobody can tell."""
+        """Returns the answer to a message while no peer is connected; None if a peer is, or if the list of peers cannot
+        tell."""
         answer = await self.ask("GET", "/peers")
         if answer.status != 200 or any(peer.get("connected") is not False for peer in listed(answer.json(), "peers")):
             return None
@@ -142,7 +144,7 @@ class Node:
 
     @once
     async def connecting(self) -> Connecting:
-        """The node, asked to connect to a peer of ours."""
+        """Asks the node to connect to the checker's peer."""
         await self.feed_if_any()
         with contextlib.suppress(Broken, Gone):
             await self.alone()
@@ -150,7 +152,7 @@ class Node:
 
     @contextlib.asynccontextmanager
     async def connected(self, card: Frame) -> AsyncIterator[Connecting]:
-        """A peer of ours with this card, which the node is asked to connect to."""
+        """Opens a peer with this card, and asks the node to connect to it."""
         async with Host.open(self.subject, card) as host:
             made = Connecting(host, await self.ask("POST", "/peers/connect", {"link": host.link}))
             if made.answer.status >= 300:
@@ -177,7 +179,7 @@ class Node:
         return any(peer.get("connected") and peer.get("link") == link for peer in known)
 
     async def wire(self) -> Wire:
-        """A connection of the node with a peer, which we are."""
+        """Returns the connection of the node with the checker's peer."""
         if self.line is not None:
             return self.line
         made = await self.connecting()
@@ -192,7 +194,7 @@ class Node:
             return None
 
     async def peer(self, link: str | None = None) -> dict[str, Any]:
-        """What it tells of a peer of ours in its list, once that is connected."""
+        """Returns the entry of the checker's peer in the node's list, once that peer is connected."""
         await self.wire()
         wanted = link or (await self.connecting()).host.link
         found: dict[str, Any] | None = None
@@ -206,18 +208,19 @@ class Node:
         assert found is not None
         return found
 
-    # -- messages to our peer -----------------------------------------------------------------------------
+    # -- messages to the checker's peer -----------------------------------------------------------------------------
 
     async def post(self, body: dict[str, Any], path: str = "/message:send") -> Answer:
         return await self.ask("POST", path, self.addressed(body))
 
     def addressed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Where an agent was named, for that agent. Servers that do not know the member pass it over."""
+        """Addresses a body to the agent that was named, if one was. Servers that do not know the member ignore it."""
         agent = self.subject.roles.agent
         return {"skill_id": agent, **body} if agent is not None and "skill_id" not in body else body
 
     async def say(self, body: dict[str, Any], path: str = "/message:send", *, wire: Wire | None = None) -> Sent:
-        """Have the node send a message, whatever it says to that. Its parts hold a mark by which it is known again."""
+        """Has the node send a message, whatever it answers. The parts of the message hold a mark by which it is
+        recognized."""
         mark = f"mark {new_id('n')}"
         body = {name: _marked(value, mark) for name, value in body.items()}
         wire = wire or await self.wire_if_any()
@@ -252,20 +255,20 @@ class Node:
             applies(basic.frame is not None, f"not even the plainest message arrives: {basic.why}")
 
     async def send(self, **body: Any) -> Sent:
-        """Have the node send a message."""
+        """Has the node send a message."""
         await self.sends()
         return await self.say({"role": "user", "parts": [text("{mark}")], **body})
 
     @once
     async def to_peer(self) -> Sent:
-        """A message to our peer by its id."""
+        """Has the node send a message to the checker's peer by its id."""
         id_ = (await self.peer()).get("id")
         await self.sends()
         return await self.say({"role": "user", "parts": [text("{mark}")]}, f"/peer/{segment(id_)}/send")
 
     @once
     async def said(self) -> list[Frame]:
-        """Some messages that the node sent to our peer."""
+        """Returns some messages that the node sent to the checker's peer."""
         if self.line is None:
             made = [(await self.send(role=role)).arrived for role in ("user", "agent", "user")]
             basic = await self.basic()
@@ -278,11 +281,12 @@ class Node:
             found.append(heard.answer)
         return found
 
-    # -- messages from our peer ---------------------------------------------------------------------------
+    # -- messages from the checker's peer ---------------------------------------------------------------------------
 
     async def hear(self, *, entry: bool = False, **members: Any) -> Heard:
-        """Send the node a message as a peer, and see that it is taken: on its stream, at /message:recv, or by an agent
-        that answers. Broken where it is not. With `entry` it is looked for at /message:recv if it can be there."""
+        """Sends the node a message as a peer, and checks that it is taken: on its stream, at /message:recv, or by an
+        agent that answers. Raises Broken if it is not. With `entry` the message is searched at /message:recv if it can
+        be there."""
         wire = await self.wire()
         mark = f"mark {new_id('n')}"
         frame = {
@@ -340,7 +344,8 @@ class Node:
 
 
 def _answers(frame: Frame, id_: str) -> bool:
-    """Whether a frame is what an agent says to a message. Some name it, some only come after it."""
+    """Returns whether a frame is the answer of an agent to a message. Some answers name the message, some only come
+    after it."""
     if frame.get("type") not in ("acp.message", "acp.reply"):
         return False
     named = frame.get("correlation_id") or frame.get("in_reply_to") or frame.get("reply_to")

@@ -1,4 +1,4 @@
-"""What a node tells on an event stream, read from the moment it is opened: `/stream`, or that of one task."""
+"""Reads the events of a node from the moment on which the stream opens: `/stream`, or that of one task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..base import Gone, Subject, shown
 
 
 class Event(msgspec.Struct):
-    """One event as it came. `body` is empty where its data are no JSON object."""
+    """An event as it came. `body` is empty if its data are no JSON object."""
 
     name: str | None
     data: str
@@ -45,7 +45,7 @@ class Feed:
     @classmethod
     @contextlib.asynccontextmanager
     async def open(cls, subject: Subject, url: str) -> AsyncIterator[Feed]:
-        """Open it. What happens from then on is seen."""
+        """Opens the stream. The feed has all events from then on."""
         # A stream may be silent for as long as it likes, so that reading has no time of its own.
         timeout = httpx2.Timeout(subject.patience, read=None)
         headers = {"accept": "text/event-stream", **subject.headers}
@@ -87,7 +87,8 @@ class Feed:
                 self._news.notify_all()
 
     async def _greeted(self) -> None:
-        """Some say that they are ready, some only are so a moment after their headers."""
+        """Waits a moment for the first event. Some nodes announce that the stream is ready; others are ready a moment
+        after their headers, without a word."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._subject.quiet), self._news:
                 while not self.events and not self.ended:
@@ -97,8 +98,8 @@ class Feed:
         return next((event for event in self.events[start:] if wanted(event)), None)
 
     async def until(self, wanted: Callable[[Event], bool], start: int = 0) -> Event | None:
-        """The first event from `start` on that is wanted; None where it does not come in time. A stream that once kept
-        somebody waiting for nothing is given less time from then on."""
+        """Returns the first wanted event from `start` on; None if it does not come in time. A stream on which a wait
+        was in vain once gets less time from then on."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience), self._news:
                 while (found := self.find(wanted, start)) is None and not self.ended:

@@ -1,4 +1,4 @@
-"""That whatever was looked at once is remembered."""
+"""Remembers every observation, so that it is made once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Seen = TypeVar("Seen")
 
 
 def once(function: Callable[[Self], Awaitable[Seen]]) -> Callable[[Self], Awaitable[Seen]]:
-    """What was looked at is not looked at again: what came of it is kept in its argument, also that nothing did."""
+    """Makes an observation run only once per object: the result is kept in that object, also if it is an error."""
     name = f"once {function.__module__}.{function.__qualname__}"
 
     @functools.wraps(function)
@@ -25,7 +25,7 @@ def once(function: Callable[[Self], Awaitable[Seen]]) -> Callable[[Self], Awaita
                 kept = (await function(self), None)
             except (Broken, NotApplicable, Gone) as error:
                 kept = (None, error)
-            except asyncio.CancelledError:  # whoever stands on it as well does not wait as long again
+            except asyncio.CancelledError:  # other checks that need it do not wait as long again
                 self.__dict__[name] = (None, NotApplicable("it takes too long to see this"))
                 raise
             self.__dict__[name] = kept

@@ -1,7 +1,7 @@
-"""A peer of ours that announces itself, as the published reference does: for nodes that listen for such announcements.
+"""Announces a peer of the checker, as the published reference does: for nodes that listen for such announcements.
 
-How agents announce themselves is experimental, so that nothing is wrong with a node that does not hear this one. It is
-heard on this machine alone, and so is only sent where the node is on it, too.
+Announcements are experimental, so a node that does not hear this one is not wrong. Only this machine hears it, so it is
+sent only if the node is on it, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _GROUP = ("224.0.0.251", 5354)
 
 @once
 async def found(node: Node) -> Event | None:
-    """The event by which the node tells that it found our peer, if it does. Others may be found meanwhile."""
+    """Returns the event by which the node reports the checker's peer, if it finds it. Other peers may be found
+    meanwhile."""
     feed = await node.feed()
     if not address_towards(node.subject).startswith("127.") or absent(await node.ask("GET", "/discover")):
         return None
@@ -37,7 +38,7 @@ async def found(node: Node) -> Event | None:
 
 
 def _announce() -> None:
-    token = f"tok_{secrets.token_hex(8)}"  # a peer that is known already is not told of again
+    token = f"tok_{secrets.token_hex(8)}"  # a node does not report a known peer again
     packet = b"ACP1" + json.dumps({"v": 1, "name": FOUND, "tok": token, "wp": 9, "hp": 9}).encode()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 0)  # it leaves this machine by no interface

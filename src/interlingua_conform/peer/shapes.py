@@ -1,4 +1,4 @@
-"""What more than one check asks of a value or an answer: times, ids, parts, lists, refusals."""
+"""Checks values and answers that more than one check looks at: times, ids, parts, lists, refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINK = re.compile(r"acps?://(\[[0-9A-Fa-f:.]+\]|[^/:@\s]+)(:\d{1,5})?/[^/\s]+")
 HEX_64 = re.compile(r"[0-9a-f]{64}")
 MADE_ID = re.compile(r"msg_[0-9a-f]{16}")
 PART_TYPES = ("text", "file", "data")
-_ABSENT = (404, 405, 501)  # what a server answers that does not have something
+_ABSENT = (404, 405, 501)  # statuses of a server that does not have something
 
 
 def moment(value: Any, where: str) -> datetime.datetime:
@@ -65,7 +65,7 @@ def text(content: str) -> dict[str, Any]:
 
 
 def absent(answer: Answer) -> bool:
-    """Whether a server says that it does not have something."""
+    """Returns whether a server answers that it does not have something."""
     return answer.status in _ABSENT
 
 

@@ -1,4 +1,5 @@
-"""The suite that checks of this protocol are registered with; apart from them, so that all of them can import it."""
+"""Defines the suite in which the checks of this protocol are registered; a module of its own, so that all of them can
+import it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Lives of tasks, each played once: one that is completed, one that fails, one that is asked for input, some that are
-cancelled.
+"""Plays the lives of tasks, each once: one that is completed, one that fails, one that is asked for input, some that
+are cancelled.
 
-Some servers work on tasks themselves (an agent of theirs does), others leave that to programs which say over
-`PUT /tasks/{id}` how it goes. Both are played: the first need an agent for each role, for the second we are that
-program.
+Some servers work on tasks themselves (an agent of theirs does), others leave that to programs that report over `PUT
+/tasks/{id}` how it goes. Both are played: servers of the first kind need an agent for each role, for the second kind
+the checker is that program.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def task_of(answer: Answer) -> dict[str, Any]:
 
 
 class Story:
-    """One task: what was asked of it and answered, and the events that told of it."""
+    """The life of one task: the requests about it with their answers, and its events."""
 
     def __init__(self, node: Node, created: Answer, body: dict[str, Any], feed: Feed | None) -> None:
         self.node = node
@@ -49,7 +49,7 @@ class Story:
         self.feed = feed
         self.view = task_of(created)
         self.id = str(self.view.get("id"))
-        self.views = [self.view]  # how the task looked, each time that it was looked at
+        self.views = [self.view]  # the state of the task at each look
         self.answers: dict[str, Answer] = {}  # by what was asked
         self.trouble = ""  # why it got no further
 
@@ -63,13 +63,13 @@ class Story:
 
     @property
     def statuses(self) -> list[Any]:
-        """Those that it was seen with, in answers to what was asked of it and then whenever it was looked at."""
+        """The statuses of the task, first those in the answers to requests, then those of every look at it."""
         told = [body.get("status") for answer in self.answers.values() if isinstance(body := _read(answer), dict)]
         return [*(status for status in told if status in STATES), *(view.get("status") for view in self.views)]
 
     @property
     def states(self) -> list[Any]:
-        """The states that were told as events, in order."""
+        """The states that came as events, in order."""
         return [event.body.get("state") for event in self.events if event.body.get("type") == "status"]
 
     async def look(self) -> dict[str, Any]:
@@ -79,14 +79,14 @@ class Story:
         return self.views[-1]
 
     async def put(self, name: str, **body: Any) -> bool:
-        """Say how it goes. Gives whether that was taken; where it was not, the story has an end."""
+        """Reports progress of the task. Returns whether the node took it; if not, the story ends."""
         taken = self._noted(name, f"PUT {self.path} {shown(body)}", await self.node.ask("PUT", self.path, body))
         if taken:
             await self.look()
         return taken
 
     async def act(self, name: str, verb: str, body: Any = None) -> bool:
-        """Such as `:cancel`."""
+        """Sends an action such as `:cancel`."""
         answer = await self.node.ask("POST", f"{self.path}{verb}", body if body is not None else {})
         return self._noted(name, f"POST {self.path}{verb}", answer)
 
@@ -98,7 +98,7 @@ class Story:
         return taken
 
     async def reach(self, *states: str) -> bool:
-        """Whether it comes to one of these states in time; its event is waited for as well."""
+        """Waits for the task to come to one of these states, and for its event. Returns whether it does in time."""
         try:
             async with asyncio.timeout(self.node.subject.patience):
                 while (status := (await self.look()).get("status")) not in states:
@@ -144,7 +144,7 @@ def _answering(question: Any) -> list[dict[str, Any]]:
 
 
 class Tasks:
-    """All stories of a node."""
+    """Holds all stories of a node."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -158,7 +158,7 @@ class Tasks:
         return found
 
     async def ask(self, role: str | None = None, **more: Any) -> tuple[dict[str, Any], Answer]:
-        """Ask for a task, for the agent of a role where the node has agents."""
+        """Asks for a task, for the agent of a role if the node has agents."""
         given = self.node.subject.roles.input if role in (None, self.node.subject.roles.agent) else None
         parts = [text("hello there")]
         if given is not None:
@@ -173,7 +173,7 @@ class Tasks:
         return body, await self.node.ask("POST", "/tasks", body)
 
     async def create(self, role: str | None = None, **more: Any) -> Story:
-        await self.node.wire_if_any()  # whoever works on tasks of this node is there then
+        await self.node.wire_if_any()  # a peer that works on tasks of this node is there then
         feed = await self.node.feed_if_any()
         body, answer = await self.ask(role, **more)
         applies(answer.status in (200, 201), f"no task can be created: {told(answer)}")
@@ -182,7 +182,7 @@ class Tasks:
 
     @once
     async def kind(self) -> Literal["itself", "driven"]:
-        """Who works on a task: the node, or whoever says how it goes."""
+        """Returns what drives a task: the node itself, or requests that set its status."""
         story = await self.create()
         try:
             async with asyncio.timeout(self.node.subject.quiet):
@@ -208,7 +208,7 @@ class Tasks:
     async def lasting(self) -> Story:
         """A new task that does not end by itself: whether one that does is still there is a matter of luck."""
         kind = "driven"
-        with contextlib.suppress(NotApplicable):  # nobody works on it
+        with contextlib.suppress(NotApplicable):  # nothing drives the task
             kind = await self.kind()
         return await self.create(self._role("slow") if kind == "itself" else None)
 
@@ -216,7 +216,8 @@ class Tasks:
 
     @once
     async def completed(self) -> Story:
-        """With a message to it and one from it, an artifact on the way, and a result."""
+        """Plays a task that is completed, with a message to it and one from it, an artifact on the way, and a
+        result."""
         if await self.kind() == "itself":
             story = await self.create()
             await story.reach("completed")
@@ -262,7 +263,8 @@ class Tasks:
 
     @once
     async def asked(self) -> Story:
-        """Asked for input twice where we say how it goes, and continued by either spelling of the path."""
+        """Plays a task that is asked for input, and continues it. If the checker drives it, it does so twice, by each
+        spelling of the path."""
         said = {"role": "user", "parts": [text(WORD)]}
         if await self.kind() == "itself":
             story = await self.create(self._role("asking"))
@@ -296,7 +298,8 @@ class Tasks:
 
     @once
     async def cancelled(self) -> Story:
-        """Cancelled while it works; asked to cancel again right then, and once more when that is done."""
+        """Plays a task that is cancelled while it works; a second cancel follows right then, and a third when it is
+        cancelled."""
         if await self.kind() == "itself":
             story = await self.create(self._role("slow"))
             await story.reach("working")
@@ -306,13 +309,13 @@ class Tasks:
 
     @once
     async def cancelled_early(self) -> Story:
-        """Cancelled before anybody has taken it up."""
+        """Plays a task that is cancelled before any agent takes it up."""
         applies(await self.kind() == "driven", "this node takes up its tasks at once")
         return await self._cancel(await self.create())
 
     @once
     async def cancelled_asked(self) -> Story:
-        """Cancelled while it waits for input."""
+        """Plays a task that is cancelled while it waits for input."""
         if await self.kind() == "itself":
             story = await self.create(self._role("asking"))
         else:
@@ -332,7 +335,7 @@ class Tasks:
 
     @once
     async def disturbed(self) -> dict[str, tuple[Story, Answer, dict[str, Any]]]:
-        """Tasks that have ended, told to go on: what was answered, and how each looks after a moment."""
+        """Tells ended tasks to go on. Returns the answers, and the state of each task a moment later."""
         found: dict[str, tuple[Story, Answer, dict[str, Any]]] = {}
         tried = []
         for state in TERMINAL:

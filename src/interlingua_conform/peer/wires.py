@@ -1,7 +1,7 @@
-"""Connections over which a node and we exchange frames: as a peer that the node connects to, as a guest of its link,
-and over the pipes of a command.
+"""Carries frames between a node and the checker: as a peer that the node connects to, as a guest of its link, and over
+the pipes of a command.
 
-They hold what came and say when something comes; what frames mean is not known here.
+They keep what came and wake the reader; they know nothing of the meaning of frames.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def new_id(kind: str = "msg") -> str:
 
 
 def introduction(card: Frame) -> Frame:
-    """A card as it is shown to whoever is at the other end."""
+    """Returns the frame that shows a card to the other end."""
     return {"type": "acp.agent_card", "message_id": new_id("card"), "ts": now(), "card": card}
 
 
 class Wire:
-    """One connection. What came is in `frames`; what came and is no JSON object is in `noise`."""
+    """A connection. `frames` holds the JSON objects that came, `noise` everything else that came."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -56,7 +56,7 @@ class Wire:
 
     @property
     def closed(self) -> bool:
-        """Whether the other side has ended it."""
+        """True if the other side has ended the connection."""
         return self._closed
 
     async def send(self, frame: Any) -> None:
@@ -115,7 +115,7 @@ class SocketWire(Wire):
         await self._connection.close()
 
     async def read(self) -> None:
-        """Until the connection ends."""
+        """Reads frames until the connection ends."""
         try:
             async for data in self._connection:
                 await self.took(data)
@@ -145,13 +145,13 @@ class PipeWire(Wire):
 
 
 class Host:
-    """A peer of ours that listens: whoever is given `link` can connect, and is shown `card` at once."""
+    """A listening peer of the checker: a node that is given `link` can connect, and gets `card` at once."""
 
     def __init__(self, subject: Subject, card: Frame) -> None:
         self._subject = subject
         self.card = card
         self.link = ""
-        self.paths: list[str] = []  # what was asked for, of each connection
+        self.paths: list[str] = []  # the requested path of each connection
         self.wires: list[SocketWire] = []
         self._news = asyncio.Condition()
 

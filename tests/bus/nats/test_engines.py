@@ -237,6 +237,7 @@ async def test_runs_that_are_offered_while_others_are_claimed_are_claimed_togeth
         async def nothing_forgotten() -> float:
             return 60.0
 
+        await until_ready(owner, eng)  # a run that cannot be offered is found by the search for forgotten ones
         # The worker looks for forgotten runs now and then: it would take all ten, or keep the slots for them.
         monkeypatch.setattr(owner.core.worker.claims, "claim_due", nothing_forgotten)
         monkeypatch.setattr(owner.core.store.claims, "claim", held_up)

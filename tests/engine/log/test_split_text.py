@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import interlingua as il
@@ -161,6 +161,7 @@ def test_however_a_text_is_cut_the_same_whole_text_comes_out(pieces: list[str]) 
     assert "".join(out) == whole("".join(pieces))
 
 
+@example([{HIGH: {"": HIGH}}, {HIGH: {"": "a"}}])
 @given(st.lists(_VALUE.filter(lambda value: value is not None), max_size=4))
 def test_deltas_of_any_shape_join_to_the_same_as_their_whole_text(deltas: list[Any]) -> None:
     plain, clean, joiner = Joiner(), Joiner(), PairJoiner()

@@ -164,8 +164,7 @@ async def test_a_secret_is_not_in_what_a_tool_says_of_its_failure() -> None:
 
 async def test_without_the_library_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(sys.modules):
-        if name.startswith(("interlingua.protocols.cap.tools", "interlingua.protocols.cap.toolr",
-                            "interlingua.protocols.cap.tooll")) and not name.endswith("toolservers"):  # fmt: skip
+        if name.startswith("interlingua.tools.") and name != "interlingua.tools.servers":
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mcp", None)
     monkeypatch.setitem(sys.modules, "mcp_types", None)

@@ -98,9 +98,9 @@ HOLDER = """
 import asyncio, sys
 from interlingua.protocols.editor.mount.server import Mount, MountSettings
 from interlingua.protocols.editor.mount.sessions import ProcessSource
-from interlingua.transports import children
+from interlingua.transports.process import child_process
 
-children._PATIENCE = (0.2, 2.0)
+child_process._PATIENCE = (0.2, 2.0)
 
 async def main():
     mount = Mount(ProcessSource(sys.argv[1], MountSettings()), MountSettings())

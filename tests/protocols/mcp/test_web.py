@@ -293,6 +293,35 @@ async def test_a_stream_that_is_taken_up_goes_on_and_the_old_one_ends(store: Pat
         assert joined(deltas) == last["result"]["output"] == {"text": "refused"}
 
 
+@pytest.mark.parametrize("token", [None, "t"], ids=["result", "deltas"])
+async def test_a_long_stream_that_has_ended_is_not_held_and_is_made_again(store: Path, token: str | None) -> None:
+    async with up(store) as (server, web), clients(server) as client:
+        await client.begin()
+        answer = await client.run("flood", token)
+        await answer.event()
+        place = answer.last_id
+        if token is None:
+            await answer.leave()
+        else:
+            await answer.rest()
+        await ended(server)
+        (session,) = web.sessions.values()
+        (exchange,) = session.channel._kept.values()
+        async with asyncio.timeout(WAIT):
+            while not exchange.emptied:
+                await asyncio.sleep(0.01)
+        assert (exchange.kept, session.channel._held.bytes) == (0, 0)
+        for _ in range(2):
+            again = await client.listen(place)
+            *deltas, last = await again.rest()
+            assert len(last["result"]["output"]["text"]) == FLOOD * 100_006
+            assert token is None or joined(deltas) == last["result"]["output"]
+        middle = await client.listen(answer.events[len(answer.events) // 2].id)
+        *deltas, last = await middle.rest()
+        assert len(last["result"]["output"]["text"]) == FLOOD * 100_006
+        assert token is None or 0 < len(joined(deltas)["text"]) < FLOOD * 100_006
+
+
 async def test_only_so_much_of_a_stream_is_kept(store: Path) -> None:
     async with up(store, keep_bytes=0) as (server, _), clients(server) as client:
         await client.begin()

@@ -1,4 +1,4 @@
-"""`interlingua audit`: what happened in a task, as a file that proves itself, and as a tree."""
+"""`interlingua audit`: the history of a task, as a file that proves itself, and as a tree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ app = typer.Typer(
     "key. These commands are the owner's: they show sealed runs of overseen agents too.",
 )
 
-_NOTES = 30  # that are shown
+_NOTES = 30  # the number of notes shown
 
 Task = Annotated[
     str,

@@ -1,4 +1,4 @@
-"""`interlingua callbacks`: what was told to webhooks, and what could not be."""
+"""`interlingua callbacks`: the deliveries to webhooks, done and failed."""
 
 from __future__ import annotations
 

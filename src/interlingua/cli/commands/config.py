@@ -1,4 +1,4 @@
-"""`interlingua config`: the settings of `interlingua serve`, looked at, checked and begun with."""
+"""`interlingua config`: shows and checks the settings of `interlingua serve`, and writes a first file of them."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def init(
 
 
 def _files_with_agents(folder: Path) -> list[str]:
-    """By what they look like: nothing is run for that."""
+    """Finds Python files that look as if they define agents. Runs none of them."""
     marks = re.compile(r"^\s*@(\w+\.)?agent\b", re.MULTILINE)
     found = []
     for path in sorted(folder.glob("*.py")):

@@ -119,7 +119,7 @@ async def _revoke(key: str, store: Path | None) -> None:
     from ...terminal.errors import CommandError
     from ...terminal.session import engine_at
 
-    wanted = key_id(key) or key  # of a whole key, nothing but its id is ever shown
+    wanted = key_id(key) or key  # only the id of a whole key is ever shown
     async with engine_at(store) as engine:
         keys = StoredKeys(engine.keys)
         valid = [record for record in await keys.all() if record.revoked_at is None]

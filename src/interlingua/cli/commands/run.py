@@ -103,7 +103,7 @@ def run(
     from ...terminal.session import go
 
     out = sys.stdout
-    # What an agent's code prints must not mix with its output.
+    # Text that an agent's code prints must not mix with its output.
     with contextlib.redirect_stdout(sys.stderr), tapped(trace):
         go(_run(out, target, input_, json, store, thread, config, timeout, metadata or [], no_input, resume, attach))
 
@@ -168,7 +168,8 @@ async def _run(
 
 
 def _check_whose(target: Target, store: Path | None, resume: str | None, attach: str | None) -> None:
-    """Whether the options are for a run of this project, or of a server. Raises CommandError for the others."""
+    """Checks that the options fit the target: a run of this project, or a run of a server. Raises CommandError for
+    options of the other kind."""
     from ...terminal.errors import CommandError
 
     if not target.is_address and attach is not None:
@@ -252,7 +253,7 @@ async def _watch(
     try:
         code = await watch.follow()
         return code if at_server is None else await at_server.exit_code(engine, run, code)
-    except OSError as error:  # nobody reads what it says any more
+    except OSError as error:  # the reader of the output has gone
         terminal = interrupts.terminal_went_away()
         if not terminal and not isinstance(error, BrokenPipeError):
             raise

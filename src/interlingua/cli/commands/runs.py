@@ -87,7 +87,7 @@ async def _show(part: str, json: bool, store: Path | None) -> None:
     from ...terminal.short_ids import find_run
 
     async with reader_at(store) as engine:
-        run = await engine.runs.get(await find_run(engine, part), sealed=True)  # whoever has the store is the owner
+        run = await engine.runs.get(await find_run(engine, part), sealed=True)  # access to the store makes the owner
         row = await engine.runs.find_row(run.id)
         events = [event async for event in engine.runs.events(run.id, follow=False, sealed=True)]
     tables.run(run, events, json=json, sealed=row is not None and bool(row.sealed))

@@ -53,7 +53,7 @@ async def _load(target: Target, place: Place) -> list[Agent[..., Any]]:
 
 
 async def _make_sure(yes: bool, mover: Mover, queues: list[QueueCount], to: str) -> None:
-    """Say how many runs go where, and ask."""
+    """Shows how many runs go where, and asks for consent."""
     from ...terminal.console import note
     from ...terminal.session import confirmed, interactive
 

@@ -125,7 +125,7 @@ async def _check(all_: bool, sample: int, store: Path | None, json: bool) -> int
 
 
 class _Progress:
-    """How far it is, for who looks at a terminal."""
+    """Shows the progress of a check, if stderr is a terminal."""
 
     def __init__(self, total: int) -> None:
         self._total = total

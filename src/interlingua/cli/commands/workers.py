@@ -18,7 +18,7 @@ EPILOG = examples(
     "interlingua workers --json",
 )
 
-_PATIENCE = 2.0  # seconds in which whoever is on the bus says so
+_PATIENCE = 2.0  # seconds in which every process on the bus reports
 
 
 def workers(
@@ -36,8 +36,8 @@ def workers(
     """List the processes that are alive on a store: servers, workers, and commands that are at work now.
 
     Since when, on which host, with which agents, and how many runs each has now: as the store says, and beside that
-    what each says of itself on the bus, where there is one. A process that died is not listed, and its runs are handed
-    back.
+    what each says of itself on the bus, where there is one. A process that died is not listed; other processes continue
+    its runs.
     """
     from ...terminal.session import go
 
@@ -69,7 +69,7 @@ async def _workers(store: Path | None, bus: str | None, json: bool) -> None:
             found.append(one)
     finally:
         await opened.close()
-    for left in (told or {}).values():  # of another store on the same bus, or gone from ours a moment ago
+    for left in (told or {}).values():  # of another store on the same bus, or gone from this one a moment ago
         found.append({**_entry(left, None), "bus": _said(left)})
     if json:
         typer.echo(as_json(found))
@@ -94,7 +94,7 @@ def _said(about: Presence | None) -> dict[str, Any] | None:
 
 
 async def _present(settings: BusSettings, wanted: set[str]) -> dict[str, Presence]:
-    """Who answers on the bus. Waits until all that are wanted did, but not for long."""
+    """Returns the workers that answer on the bus. Waits until all wanted ones did, but not for long."""
     import asyncio
 
     from ...bus.open import open_bus

@@ -17,7 +17,7 @@ from .tour import Wire, command, path, prompt, say
 if TYPE_CHECKING:
     from .processes import Process
 
-# Which agent of the other process is reached by which protocol.
+# The agents of the other process, by the protocol that reaches them.
 _ELSEWHERE = (
     ("shouter", "connect+{address}/connect"), ("turner", "mcp+{address}/mcp"), ("initials", "peer+{address}/peer"),
     ("teller", "editor+{address}/editor"), ("sorter", "cap+{address}/cap"),
@@ -125,11 +125,11 @@ def _farewell(*, stays: bool) -> None:
     prompt(f"cp {' '.join(path(example(name)) for name in EXAMPLES)} .")
     command("run mailcomposer.py --thread lunch 'To: ada@example.org. Subject: Lunch.'")
     command("run counter.py '{\"to\": 20}'")
-    command(f"serve echo.py{' --port 0' if stays else ''}")  # the usual port is ours
+    command(f"serve echo.py{' --port 0' if stays else ''}")  # this server has the usual port
 
 
 async def _stay(address: str) -> None:
-    """Leave everything up for whoever wants to try, with a table of the doors."""
+    """Prints a table of the doors, and leaves everything running for people who want to try it."""
     import asyncio
     import signal
 

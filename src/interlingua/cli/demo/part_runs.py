@@ -22,7 +22,7 @@ _TO = 8
 
 
 async def asked_and_answered(wire: Wire, store: Path) -> None:
-    """Asked over MCP, seen on the command line, answered over Connect."""
+    """Shows a question that is asked over MCP, seen on the command line, and answered over Connect."""
     from ...model.filters import QuestionFilter
     from ...terminal import inbox, tables
     from ...terminal.session import engine_at, interactive
@@ -54,7 +54,7 @@ async def asked_and_answered(wire: Wire, store: Path) -> None:
 
 
 async def _decided(engine: Engine, question: Question) -> Any:
-    """What somebody says here; None where somebody elsewhere was first."""
+    """Returns the answer that is given at this terminal, or None if an answer came from elsewhere first."""
     from ...terminal.ask import AskAtTerminal
     from ...terminal.follow_run import first
 

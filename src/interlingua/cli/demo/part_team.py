@@ -19,7 +19,8 @@ _ANSWER = "Regional breakdowns, please."
 
 
 def team_folder(project: Path) -> Path | None:
-    """Put the team of the demo into the demo's project; None where what reaches its tools is not installed."""
+    """Puts the team of the demo into the demo's project. Returns None if the package that reaches its tools is not
+    installed."""
     if find_spec("mcp") is None:
         return None
     from .processes import team_project
@@ -57,7 +58,7 @@ async def with_team(wire: Wire, folder: Path | None, store: Path) -> int:
 
 
 class Says:
-    """Answers in place of somebody at the terminal."""
+    """Answers in place of a person at the terminal."""
 
     def __init__(self, screen: Any) -> None:
         self._screen = screen

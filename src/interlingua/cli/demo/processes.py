@@ -1,4 +1,4 @@
-"""The example agents, in an installed package or beside a checkout's sources, and servers of them as processes."""
+"""Finds the example agents, in an installed package or beside a checkout's sources, and serves them in processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USUAL = 8000
 
 _STARTS_WITHIN = 60.0
 _ENDS_WITHIN = 15.0
-_SERVING = "Serving on "  # what `serve` says for people, before the address
+_SERVING = "Serving on "  # the words of `serve` for people, before the address
 
 
 def example(name: str) -> Path:
@@ -38,7 +38,7 @@ def example(name: str) -> Path:
 
 
 def project(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Copies of examples, in a folder that becomes a project: installed ones belong to nobody."""
+    """Copies examples into a folder that becomes a project. Installed examples belong to no project."""
     (folder / CONFIG).write_text('project = "demo"\n')
     return [Path(shutil.copy(example(name), folder)) for name in names]
 
@@ -58,12 +58,12 @@ def team_project(folder: Path, name: str) -> Path:
 
 
 def copy_team(name: str, to: Path) -> Path:
-    """Copy an example team to a folder that does not exist yet. Raises FileExistsError."""
+    """Copies an example team to a folder that does not exist yet. Raises FileExistsError."""
     return Path(shutil.copytree(example_folder(name), to, ignore=shutil.ignore_patterns("__pycache__", FOLDER)))
 
 
 def free_port(wanted: int = USUAL) -> int:
-    """The port that is wanted, or 0 (any) where somebody has it."""
+    """Returns the wanted port, or 0 (any) if it is taken."""
     with socket.socket() as trying:
         trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -74,7 +74,7 @@ def free_port(wanted: int = USUAL) -> int:
 
 
 class Process:
-    """`interlingua serve` in a process of its own, which ends with ours."""
+    """Runs `interlingua serve` in a process of its own, which ends with this one."""
 
     def __init__(self, targets: Sequence[str], store: Path, port: int = 0, log: LogFormat = LogFormat.JSON) -> None:
         self._targets = targets
@@ -93,13 +93,13 @@ class Process:
         return self._process.pid
 
     async def start(self) -> None:
-        """Start it and wait until it answers; once more on the same port, where it was ended before."""
+        """Starts the server and waits until it answers; after an earlier end, on the same port again."""
         try:
             await self._start()
         except Unavailable as error:
             if self.address or not self._port or "is taken" not in error.message:
                 raise
-            self._port = 0  # somebody was faster, as another demo is that was started together with this one
+            self._port = 0  # another program took it, as a demo that was started at the same time does
             await self._start()
 
     async def _start(self) -> None:
@@ -141,11 +141,11 @@ class Process:
             self._said.append(line.decode(errors="replace").strip())
 
     async def kill(self) -> None:
-        """As a power cut would: nothing is finished, nothing is said."""
+        """Kills the process, like a power cut: it finishes nothing and says nothing."""
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> None:
-        """As Ctrl-C would."""
+        """Stops the process in the way of Ctrl-C."""
         await self._end(signal.SIGTERM)
 
     async def _end(self, how: signal.Signals) -> None:
@@ -159,7 +159,7 @@ class Process:
         except TimeoutError:
             pass
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # what it started ends with it
+            os.killpg(self._process.pid, signal.SIGKILL)  # its children end with it
         await self._process.wait()
         if self._listening is not None:
             self._listening.cancel()

@@ -1,4 +1,4 @@
-"""What the parts of the demo are told with: paragraphs, requests that are shown as lines to paste, and answers."""
+"""Prints the parts of the demo: paragraphs, requests as lines to paste, and answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from ...terminal.errors import CommandError
 
-_LONGEST = 150  # of a line that is shown
+_LONGEST = 150  # characters of a shown line
 
 
 class Wire:
@@ -30,7 +30,7 @@ class Wire:
     async def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, *, refused: bool = False
     ) -> Any:
-        """One request, and its answer as JSON. `refused`: the answer is an error with HTTP status 400."""
+        """Sends a request and returns its answer as JSON. `refused`: expects an error with HTTP status 400."""
         self.shown(method, path, body, headers)
         return await self.quietly(method, path, body, headers, (400,) if refused else (200, 202))
 
@@ -74,12 +74,13 @@ def say(title: str, text: str) -> None:
 
 
 def command(*lines: str) -> None:
-    """A line for our own program, or several that pass on what they say to the next."""
+    """Prints a line that runs this program, or several joined by pipes."""
     prompt(" | ".join(f"{program()} {line}" for line in lines))
 
 
 def program() -> str:
-    """How our program is started in another terminal in this folder: by its name, where a shell finds it by that."""
+    """Returns the command that starts this program in another terminal in this folder: its name, if a shell finds it by
+    that."""
     script = Path(sys.argv[0])
     if script.name == "__main__.py":
         return f"{path(Path(sys.executable))} -m interlingua"
@@ -93,7 +94,7 @@ def path(file: Path) -> str:
 
 
 def prompt(line: str) -> None:
-    """A line that is carried out, and that whoever reads it can carry out as well."""
+    """Prints a line that the demo carries out, so that a reader can paste it."""
     from rich.text import Text
 
     from ...terminal.console import error_console

@@ -52,6 +52,7 @@ log_ = logging.getLogger("interlingua.engine")
 
 _FULL = 2048  # appended and not yet committed: the agent waits
 _PAUSE = 64  # appended since the agent last gave way to others
+_MOST_JOINED = 256 * 1024  # bytes of fragments that become one event: a reader holds at least one event at a time
 
 # Each of these is a record: what it holds is never computed or asked for again.
 _RECORDS = frozenset(
@@ -141,6 +142,7 @@ class RunLog:
         "_durable",
         "_expected_seq",
         "_fragments",
+        "_fragments_size",
         "_head",
         "_in_flight",
         "_max_bytes",
@@ -187,6 +189,7 @@ class RunLog:
         self._expected_seq = row.next_seq
         self._pending: list[tuple[Body, bytes | None]] = []
         self._fragments: Composer | None = None  # of the last pending body, where that is output
+        self._fragments_size = 0  # bytes of the last pending output
         self._changes: list[Change] = []
         self._queued = False
         self._max_bytes: int | None = None
@@ -214,24 +217,30 @@ class RunLog:
     # -- writing ------------------------------------------------------------------------------------------
 
     def append(self, body: Body, *changes: Change, encoded: bytes | None = None) -> int:
-        """Adds an event and returns its seq. It is encoded at once: later changes of the body have no effect."""
+        """Adds an event and returns its seq. It is encoded at once: later changes of the body have no effect. Only an
+        output of long texts, which nobody can change, is encoded when it is written: many runs may wait for that."""
         if self.lost is not None or self.closed:
             return 0
         if type(body) is OutputDelta:
             last = self._pending[-1][0] if self._pending else None
-            if type(last) is OutputDelta and last.step == body.step and last.branch == body.branch:
+            size = weight(body.delta)
+            fits = self._fragments_size + size <= _MOST_JOINED
+            if type(last) is OutputDelta and last.step == body.step and last.branch == body.branch and fits:
                 if self._fragments is None:
                     self._fragments = Composer()
                     self._fragments.add(last.delta)
                 self._fragments.add(body.delta)
-                self._weigh(weight(body.delta))
+                self._fragments_size += size
+                self._weigh(size)
                 self._count()
                 return self._next_seq + len(self._pending) - 1
             encoded = None  # more fragments may follow
-            size = weight(body.delta)
-        elif encoded is None:
-            encoded = encode(body)
-        if encoded is not None:
+            self._fragments_size = size
+        elif type(body) is RunFinished and _is_long_text(body.output):
+            body = replace(body, output=dict(body.output))
+            size = 0
+        else:
+            encoded = encode(body) if encoded is None else encoded
             size = len(encoded)
         move = move_of(body)
         if move is not None:
@@ -421,6 +430,15 @@ class RunLog:
         self._readers.add(future)
         future.add_done_callback(self._readers.discard)
         return future
+
+
+def _is_long_text(output: Any) -> bool:
+    """True for an object of nothing but texts, one of which is long."""
+    return (
+        type(output) is dict
+        and all(type(member) is str for member in output.values())
+        and any(len(member) > _MOST_JOINED for member in output.values())
+    )
 
 
 def weight(delta: Any) -> int:

@@ -98,7 +98,7 @@ def settings_of(flags: Flags) -> NodeSettings:
 
 
 def mistakes(flags: Flags) -> Iterator[tuple[str, InvalidRequest]]:
-    """Returns all invalid flags, each with the name of the flag, before anything starts."""
+    """Yields all invalid flags, each with the name of the flag, before anything starts."""
     told = {
         "name": _check_name, "tls_cert": _check_file, "tls_key": _check_key, "tls_ca": _check_file,
         "relay": lambda flags, _: _relay(msgspec.structs.replace(flags, transport_modes=None)),

@@ -1,4 +1,4 @@
-"""Issuers of tokens as they are named on a command line: by their address, from which their keys can be found."""
+"""Finds issuers of tokens by the address that a command line gives, and their keys from there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Published(msgspec.Struct):
 async def issuer(name: str, audiences: list[str], jwks_url: str | None, scopes: list[str]) -> Issuer:
     """An issuer. Without the address of its keys, it is asked for that (OpenID Connect Discovery, RFC 8414)."""
     if jwks_url is None:
-        # Whoever can change the answer can make tokens: the same rule holds for this address as for that of the keys.
+        # An attacker who can change the answer can make tokens: the rule for the address of the keys holds here, too.
         try:
             Issuer(name, audiences, jwks_url=name)
         except InvalidRequest as error:
@@ -38,7 +38,7 @@ async def _keys_of(name: str) -> str:
             published = msgspec.json.decode(await fetch(url), type=_Published)
         except InterlinguaError:
             raise
-        except Exception as error:  # whatever is wrong there, in the words of whoever noticed
+        except Exception as error:  # any failure there, in the words of the library that noticed it
             wrong = f"{url}: {error}"
             continue
         if published.issuer != name:

@@ -1,4 +1,4 @@
-"""API keys, kept in the store. The security package knows what a key is; the store keeps it."""
+"""Keeps API keys in the store. The security package defines a key; the store keeps its record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _records = msgspec.json.Decoder(KeyRecord)
 
 
 class StoredKeys:
-    """The key store of a server: `security.keys.KeyStore` over our store."""
+    """Implements `security.keys.KeyStore` over the store of the server."""
 
     def __init__(self, keys: KeyStore) -> None:
         self._keys = keys
@@ -38,7 +38,7 @@ class StoredKeys:
         return None if found is None else _records.decode(found)
 
     async def any(self) -> bool:
-        """Whether there is one, valid or not."""
+        """Returns whether any key is stored, valid or not."""
         return bool(await self._keys.list(1))
 
     async def revoke(self, key_id: str, at: int) -> bool:
@@ -48,8 +48,8 @@ class StoredKeys:
         await self._keys.change(key_id, lambda old: _changed(old, last_used_at=at))
 
     def remembered(self) -> RememberedKeys:
-        """The key store for a server's requests. What this process changes counts at once, whichever part of it does
-        so."""
+        """Returns the key store for a server's requests. It sees at once every change that any part of this process
+        makes."""
         keys = RememberedKeys(self)
         self._keys.on_change = keys.forget
         return keys
@@ -62,7 +62,7 @@ def _changed(old: bytes, **changes: int) -> bytes | None:
 
 
 async def close_when_keyed(engine: Engine, keys: StoredKeys, auth: Authenticator) -> None:
-    """Stop letting everyone in with the first key of the store."""
+    """Closes an open server to callers without a key as soon as the store has its first key."""
     if not auth.open_to_all:
         return
     news = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What settings mean: from their table to what the server, the engine, the doors and the mounts are made with."""
+"""Turns the table of settings into the objects that the server, the engine, the doors and the mounts are made with."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9._-]*")
 
 
 async def serve_settings(config: Config) -> ServeSettings:
-    """What the server is made with; what is wrong becomes problems of the config. Issuers are asked for their keys."""
+    """Returns the settings of the server; mistakes become problems of the config. Fetches the keys of issuers."""
     host = config["server.host"]
     ports = {}
     for name in DOORS:
@@ -82,7 +82,7 @@ async def serve_settings(config: Config) -> ServeSettings:
 
 
 def work_settings(config: Config) -> WorkSettings:
-    """What a process that runs agents is made with, with doors or without; what is wrong becomes problems."""
+    """Returns the settings of a process that runs agents, with doors or without; mistakes become problems."""
     metrics, bus = None, BusSettings()
     with _told(config, "server.metrics"):
         if config["server.metrics"] is not None:
@@ -100,7 +100,7 @@ def work_settings(config: Config) -> WorkSettings:
 
 @contextlib.contextmanager
 def _told(config: Config, path: str, where: str | None = None) -> Iterator[None]:
-    """What is wrong with a setting is told together with all else that is wrong."""
+    """Collects the mistakes of a setting as problems of the config, so that all mistakes are reported together."""
     try:
         yield
     except WrongConfig as error:
@@ -125,7 +125,7 @@ def engine_settings(config: Config) -> Settings:
 
 
 def options(config: Config) -> dict[str, Any]:
-    """What doors are made with, by protocol; what is wrong with the node becomes problems."""
+    """Returns the settings of the doors, by protocol; mistakes in those of the node become problems."""
     found: dict[str, Any] = {
         "connect": _of(ConnectSettings, config, "doors.connect", limits=_of(HttpLimits, config, "doors.connect")),
         "mcp": (
@@ -159,7 +159,7 @@ NODE_LIMITS = (
 
 
 def node(config: Config) -> NodeSettings:
-    """What the node is made with. Raises WrongConfig, which has all that is wrong with it."""
+    """Returns the settings of the node. Raises WrongConfig, which lists all that is wrong with them."""
     file: Path | None = config["doors.peer.config"]
     try:
         flags = from_config(file) if file is not None else Flags()
@@ -181,8 +181,8 @@ def node(config: Config) -> NodeSettings:
 
 
 def _wrong_node(config: Config, name: str, error: InvalidRequest) -> Problem:
-    """What is wrong with a flag, as the mistake of a setting: its key stands for the flag, or for what it is on a
-    card."""
+    """Turns the mistake of a flag into the problem of a setting: the key of the setting replaces the flag, or its name
+    on a card."""
     text = _FLAG_FIRST.sub("", error.message)
     text = _FLAG.sub(lambda found: found[1].replace("-", "_"), _INDEX_FIRST.sub(r"[\1]", text))
     path = f"doors.peer.{name}"
@@ -190,7 +190,8 @@ def _wrong_node(config: Config, name: str, error: InvalidRequest) -> Problem:
 
 
 def place(config: Config, path: str) -> str:
-    """Where a setting is written. What is not written of a node is perhaps in the node's own file."""
+    """Returns the place where a setting is written. A setting of the node that is not in the config may be in the
+    node's own file."""
     if not config.given(path) and path.startswith("doors.peer."):
         path = "doors.peer.config"
     return config.values[path].origin if config.given(path) else ""
@@ -200,7 +201,7 @@ def place(config: Config, path: str) -> str:
 
 
 async def issuers(config: Config) -> list[Issuer]:
-    """Who makes tokens that count here; what is wrong with one becomes a problem."""
+    """Returns the issuers whose tokens count here; mistakes become problems."""
     entries, keys = config.entries["auth.issuers"], list(config["auth.jwks_url"])
     audience, scopes = config["auth.audience"], config["auth.scopes"]
     if len(keys) > sum(entry["jwks_url"] is None for entry in entries):
@@ -246,7 +247,7 @@ def written_mounts(config: Config) -> list[tuple[Entry, MountEntry]]:
         others = seen.setdefault(one.name, [])
         if one.remembered_as in others:
             config.wrong("", "mounts", f"{one.name} is there twice; give one of them a prefix")
-        elif others:  # what tells them apart is not shown: links of one node
+        elif others:  # the part that differs is not shown: links of one node
             found[at] = entry, msgspec.structs.replace(one, shown=f"{one.shown} ({len(others) + 1})")
         others.append(one.remembered_as)
     return found
@@ -291,7 +292,7 @@ def mount(entry: Entry) -> MountEntry:
 
 
 def check_issuers(config: Config) -> None:
-    """What can be told of issuers without asking them."""
+    """Checks the issuers as far as that needs no request to them."""
     for entry in config.entries["auth.issuers"]:
         if unknown := [name for name in entry["algorithms"] if name not in ALGORITHMS]:
             known = ", ".join(ALGORITHMS)

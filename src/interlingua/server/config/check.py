@@ -1,7 +1,7 @@
-"""Looks at everything that a config says, without serving: agents are loaded, teams checked, mounts tried. What doors
-need is looked at in `config_check_doors`.
+"""Checks everything in a config without serving: agents are loaded, teams checked, mounts tried. `check_doors` checks
+the requirements of doors.
 
-Nothing is left running, and nothing is written but what loading an agent writes.
+Leaves nothing running, and writes nothing but what loading an agent writes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def check(config: Config, project: Project, *, environ: Mapping[str, str] 
 
 
 def _check_default_agent(config: Config, engine: Engine, elsewhere: list[str]) -> None:
-    with contextlib.suppress(InterlinguaError):  # what else is wrong with the node is said already
+    with contextlib.suppress(InterlinguaError):  # other mistakes of the node are reported already
         wanted = build.node(config).default_agent
         if wanted is None or not config["doors.peer.enabled"]:
             return
@@ -101,7 +101,7 @@ async def _try(entry: MountEntry) -> list[Agent[..., Any]] | Exception:
 def _offered(
     config: Config, engine: Engine, written: Entry, entry: MountEntry, look: list[Agent[..., Any]] | Exception
 ) -> Tried:
-    """What a look at a mount has shown, with those of its agents that can be here."""
+    """Reports what a look at a mount found, with those of its agents that can be mounted here."""
     if isinstance(look, Exception):
         reason = redact_text(getattr(look, "message", None) or str(look) or type(look).__name__)
         if not isinstance(look, Invalid):  # it is away, or answers with nonsense
@@ -123,7 +123,8 @@ def _offered(
 
 
 def _wrong_mount(config: Config, written: Entry, key: str, message: str) -> None:
-    """`key`: the member of the entry that is wrong. Where it is not written there, the entry as a whole is."""
+    """Notes a mistake of a mount. `key`: the wrong member of the entry. If it is not written there, the entry as a
+    whole is wrong."""
     one = written.values.get(key)
     if one is None or one.origin == "default":
         config.wrong(written.origin, written.path, redact_text(message))
@@ -132,7 +133,7 @@ def _wrong_mount(config: Config, written: Entry, key: str, message: str) -> None
 
 
 def _variables(environ: Mapping[str, str]) -> list[Problem]:
-    """Variables that look like ours and are none: where another one may have been meant."""
+    """Warns of unknown variables with a name close to one of this program's: the known one may have been meant."""
     known = [*(one.variable for one in SETTINGS), *(one.variable for one in ENTRIES), *_OTHERS]
     found = []
     for name in environ:

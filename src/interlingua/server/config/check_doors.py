@@ -1,5 +1,5 @@
-"""Looks at what a config says of doors, without opening one: their settings, their ports, who may come in by them, and
-the store behind them."""
+"""Checks the doors of a config without opening one: their settings, their ports, the access to them, and the store
+behind them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _ALSO = {"localhost": "127.0.0.1"}
 
 
 async def check_doors(config: Config, project: Project) -> tuple[Engine, list[str]]:
-    """All that a start would refuse: settings of doors, no store, a public address without keys. Gives an engine in
-    which no agent is yet, and which holds them to the rules of the doors; and the agents of other processes."""
+    """Checks all that a start would refuse: settings of doors, no store, a public address without keys. Returns an
+    engine without agents that applies the rules of the doors to agents, and the agents of other processes."""
     _check_ports(config)
     settings = await build.serve_settings(config)
     store, server, keyed, elsewhere = await _check_store(config, project)
@@ -52,7 +52,7 @@ async def check_doors(config: Config, project: Project) -> tuple[Engine, list[st
 
 
 def _own(door: str) -> tuple[str, str]:
-    """What the settings of a door's own port and its address are called."""
+    """Returns the names of the two settings for a door's own port and its address."""
     return ("door_port", "door_host") if door == "peer" else ("port", "host")
 
 
@@ -78,14 +78,14 @@ async def _check_store(config: Config, project: Project) -> tuple[Store, str, bo
         finally:
             await store.close()
     except InterlinguaError as error:
-        # Whoever checks it is its owner, who may read the database's own words.
+        # Only the owner checks a config, and may read the database's own words.
         hint = getattr(error, "hint", "") if isinstance(error, UnnamedProject) else ""
         config.wrong(build.place(config, "store.path"), "store.path", f"{error}; {hint}" if hint else str(error))
         return store, "", True, []
 
 
 class _Port(msgspec.Struct):
-    path: str  # of the setting that wants it
+    path: str  # the path of the setting that wants the port
     host: str
     port: int | None
 
@@ -95,7 +95,7 @@ class _Port(msgspec.Struct):
 
 
 def _check_ports(config: Config) -> None:
-    """No two may want the same one. Where any free one will do, or none is wanted, all is well."""
+    """Notes a mistake if two doors want the same port. Doors without a port, or with any free one, cannot clash."""
     ports = [one for one in _ports(config) if one.port]
     for port in dict.fromkeys(one.port for one in ports):
         found = [one for one in ports if one.port == port]
@@ -113,7 +113,7 @@ def _ports(config: Config) -> Iterator[_Port]:
     host = config["server.host"]
     yield _Port("server.port", host, config["server.port"])
     if config["doors.peer.enabled"] and config["doors.peer.ports"]:
-        with contextlib.suppress(InterlinguaError):  # what is wrong with it is said elsewhere
+        with contextlib.suppress(InterlinguaError):  # its mistakes are reported elsewhere
             node = build.node(config)
             yield _Port("doors.peer.port", node.host, node.port)
             yield _Port("doors.peer.http_port", node.http_host, node.http_port)

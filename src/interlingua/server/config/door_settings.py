@@ -1,4 +1,4 @@
-"""The settings of the doors: a part of the table that `config_table` is."""
+"""Defines the settings of the doors: a part of the table in `settings`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _S = Setting
 
 
 def _door(name: str, title: str) -> tuple[Setting, ...]:
-    """What all doors have."""
+    """Returns the settings that every door has."""
     port = "door_port" if name == "peer" else "port"  # a node has a port of that name already
     return (
         _S(f"doors.{name}.enabled", "yes", True, f"Whether {title} is served at all.", flag=f"--{name}/--no-{name}"),
@@ -89,7 +89,8 @@ DOORS: tuple[Setting, ...] = (
     _S("doors.mcp.max_requests", "whole", 10_000, "Requests without a session that may be open.", least=1),
     _S(
         "doors.mcp.keep_bytes", "whole", 16 * MIB,
-        "Of messages of one stream that were sent, kept for a reader that comes back with Last-Event-ID.", least=0,
+        "Of messages of one stream that were sent, kept for a reader that comes back with Last-Event-ID. A long stream "
+        "of a run that has ended is made again from its log.", least=0,
     ),
     _S("doors.mcp.keep_streams", "whole", 8, "Streams of a session that have ended and can be read again.", least=0),
     _S("doors.mcp.page", "whole", 1000, "Agents per page. Clients of published SDKs never ask for a second.", least=1),

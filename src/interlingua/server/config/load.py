@@ -1,7 +1,7 @@
-"""The settings of `interlingua serve` as they are in force: flags before variables before the file before defaults.
+"""Reads the settings of `interlingua serve` in their order: flags before variables before the file before defaults.
 
-Everything that is wrong is found in one go and kept as problems; `config_table` says what there is, and
-`config_meaning` what becomes of it.
+Finds all mistakes in one pass and keeps them as problems; `settings` lists the settings, and `build` turns them into
+values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _YES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": F
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something that is wrong, or that is worth a look (a warning)."""
+    """A mistake in the config, or a warning."""
 
     where: str  # file and line, a variable, or a flag
     path: str
@@ -47,7 +47,7 @@ class Value(msgspec.Struct, frozen=True):
     written: Any = None  # before variables were put in
 
     def shown(self, setting: Setting) -> Any:
-        """As it may be seen: a secret only as the name of its variable."""
+        """Returns the value in the form that people may see: a secret only as the name of its variable."""
         if self.written is not None and names_variables(self.written):
             return self.written
         if setting.kind == "path" and self.value is not None and is_postgres(self.value):
@@ -56,10 +56,10 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    values: dict[str, Value]  # of all members
+    values: dict[str, Value]  # the values of all members
     origin: str
-    path: str  # of the entry: mounts[0]
-    folder: Path  # what is relative is relative to this
+    path: str  # the path of the entry: mounts[0]
+    folder: Path  # relative paths are relative to this
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name].value
@@ -77,7 +77,7 @@ class WrongConfig(InvalidRequest):
 
 
 class Config:
-    """All settings, and where each comes from."""
+    """Holds all settings, and the origin of each."""
 
     def __init__(self, file: Path | None) -> None:
         self.file = file
@@ -95,7 +95,7 @@ class Config:
         self.problems.append(Problem(where, path, message))
 
     def check(self) -> None:
-        """Raise WrongConfig where something is wrong."""
+        """Raises WrongConfig if something is wrong."""
         if any(one.severity == "error" for one in self.problems):
             raise WrongConfig(self.problems)
 
@@ -104,8 +104,8 @@ def read(
     file: Path | None, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None, *,
     store_from: Path | None = None,
 ) -> Config:  # fmt: skip
-    """All settings. What is wrong is in `problems`; only a file that is no TOML raises. `store_from`: where no file is
-    read, this one still says which store it is, and which bus is beside it, where nothing else says the store."""
+    """Reads all settings. Mistakes are in `problems`; only a file that is no TOML raises. `store_from`: if no file is
+    read and nothing else names the store, this file still names the store, and the bus beside it."""
     environ = os.environ if environ is None else environ
     flags = flags or {}
     config = Config(file)
@@ -122,7 +122,7 @@ def read(
 
 
 def store_in(file: Path) -> Path | None:
-    """The store that a file names, whatever else is wrong in it. Raises where that cannot be told."""
+    """Returns the store that a file names, whatever else is wrong in the file. Raises if the store cannot be read."""
     config = Config(file)
     _take_store(config, toml_lines.read(file), os.environ)
     config.check()
@@ -131,7 +131,7 @@ def store_in(file: Path) -> Path | None:
 
 
 def bus_in(file: Path) -> dict[str, Any]:
-    """What a file says of the bus, whatever else is wrong in it. Raises where that cannot be told."""
+    """Returns the bus settings of a file, whatever else is wrong in it. Raises if they cannot be read."""
     config = Config(file)
     _take_bus(config, toml_lines.read(file), os.environ)
     config.check()
@@ -166,7 +166,8 @@ def _take_file(config: Config, written: Written, environ: Mapping[str, str]) -> 
 
 
 def _take_store(config: Config, written: Written, environ: Mapping[str, str]) -> None:
-    """Only what is said of where the store is. A name that is none counts: it may have been meant for that."""
+    """Takes only the path of the store from the table. Unknown names count too: one of them may be meant as the
+    path."""
     table, known = written.tables.get("store", {}), _tree()
     if isinstance(table, dict):
         table = {key: value for key, value in table.items() if key == "path" or f"store.{key}" not in known}
@@ -179,7 +180,7 @@ def _take_bus(config: Config, written: Written, environ: Mapping[str, str]) -> N
 
 
 def _tree() -> dict[str, Any]:
-    """Every path that there is: settings, and the tables around them."""
+    """Returns every known path: settings, and the tables around them."""
     found: dict[str, Any] = {one.path: one for one in SETTINGS}
     for section in (*SECTIONS, "auth", "doors"):
         found.setdefault(section, None)
@@ -283,7 +284,7 @@ def _take_variables(config: Config, environ: Mapping[str, str]) -> None:
 
 
 def _take_flags(config: Config, flags: Mapping[str, Any]) -> None:
-    """What was written on the command line, by the names of the table; None and empty lists were not."""
+    """Takes the values given on the command line, keyed by parameter name; None and empty lists were not given."""
     for setting in SETTINGS:
         value = flags.get(setting.parameter)
         if value is None or value in ([], ()):
@@ -321,7 +322,7 @@ def _take_texts(config: Config, entries: Entries, texts: list[Any], origin: str)
 
 
 class _Wrong(Exception):
-    """What is wrong with a value."""
+    """A value that its setting does not allow."""
 
 
 def _read(setting: Setting, text: str) -> Any:
@@ -403,7 +404,7 @@ def _is_number(value: Any) -> bool:
 
 
 def kind_of(setting: Setting) -> str:
-    """What may be given, in words."""
+    """Describes in words the values that a setting allows."""
     if setting.choices:
         return f"one of {', '.join(setting.choices)}"
     words = {

@@ -1,4 +1,4 @@
-"""What there is to say of a setting: its name in a file, as a flag and as a variable, its kind, default and limits."""
+"""Describes a setting: its name in a file, as a flag and as a variable, its kind, default and limits."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Setting(msgspec.Struct, frozen=True):
     kind: Kind
     default: Any
     help: str
-    flag: str = ""  # where it is not the path with dashes, or where it has two (--x/--no-x)
-    env: str = ""  # where it is not the path in capitals
+    flag: str = ""  # set if it is not the path with dashes, or has two forms (--x/--no-x)
+    env: str = ""  # set if it is not the path in capitals
     metavar: str = ""
     choices: tuple[str, ...] = ()
     least: float | None = None
@@ -37,7 +37,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def flags(self) -> str:
-        """As they are declared: `--max-x`, or `--x/--no-x`."""
+        """The flag in the form of its declaration: `--max-x`, or `--x/--no-x`."""
         if self.flag:
             return self.flag
         plain = self.path.removeprefix("server.").removeprefix("doors.").replace(".", "-").replace("_", "-")
@@ -49,7 +49,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def parameter(self) -> str:
-        """What Python calls it."""
+        """The name of the setting as a Python parameter."""
         return self.path.replace(".", "_")
 
 

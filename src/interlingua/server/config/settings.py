@@ -1,7 +1,7 @@
-"""Every setting of `interlingua serve`, in one table: what it is called in a file, as a flag and as a variable.
+"""Lists every setting of `interlingua serve` in one table: its name in a file, as a flag and as a variable.
 
-The checks of the file, the flags of the command, the variables and the reference page are all made from this. It says
-nothing of what a setting is for in the program (`config_meaning` does), and imports nothing that takes long.
+The checks of the file, the flags of the command, the variables and the reference page are all made from this table. It
+does not know the use of a setting in the program (`build` does), and imports nothing that takes long.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Settings written down: those in force with where each comes from, and a file to begin with."""
+"""Writes settings down: those in force with the origin of each, and a file to begin with."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Reads `interlingua.toml` as it is written: TOML, the lines on which things stand, and variables in texts.
+"""Reads `interlingua.toml` as it is written: TOML, the line of each key, and variables in texts.
 
-What its keys mean is in `config`.
+`load` reads its keys.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Written(msgspec.Struct):
     lines: dict[str, int]  # by the path of what begins there: `server.port`, `mounts[0].target`
 
     def place(self, path: str) -> str:
-        """Where something stands, for a message. The nearest thing around it, where its own line is not known."""
+        """Returns the file and line of a setting, for a message: the line of the nearest thing around it, if its own is
+        not known."""
         while path:
             if path in self.lines:
                 return f"{self.path}:{self.lines[path]}"
@@ -95,7 +96,7 @@ class NoVariable(Exception):
 
 
 def expanded(value: Any, environ: Mapping[str, str]) -> Any:
-    """With `${NAME}` replaced by that variable, in all texts; `$${` is `${` itself."""
+    """Replaces `${NAME}` by that variable in all texts of a value; `$${` becomes `${`."""
     missing: list[str] = []
 
     def one(found: re.Match[str]) -> str:
@@ -122,7 +123,7 @@ def expanded(value: Any, environ: Mapping[str, str]) -> Any:
 
 
 def names_variables(value: Any) -> bool:
-    """Whether a text, or one inside of it, is taken from variables."""
+    """Returns whether a text, or a text inside a list or a table, is taken from variables."""
     if isinstance(value, str):
         return any(found["name"] for found in _VARIABLE.finditer(value))
     if isinstance(value, dict | list):

@@ -1,7 +1,8 @@
-"""A program that ends with whoever started it, however that came: also where that was killed and could say nothing.
+"""Runs a program that ends with the process that started it, even if that process was killed without a chance to act.
 
-It has a session of its own, so that a Ctrl-C at the terminal reaches only its owner, who ends things in order. `Kept`
-is for an event loop that hears what the program says, `KeptServer` for a server that writes that to a file.
+The program has a session of its own, so that a Ctrl-C at the terminal reaches only its owner, which ends things in
+order. `Kept` is for an event loop that reads the program's output, `KeptServer` for a server that writes its output to
+a file.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 
 _LONGEST = 1024 * 1024  # bytes of one line of output
 
-# The program says its own pid before it begins. A shell beside it holds our pipe: when that ends, so does the program.
-# The system's own signal for the death of a parent would also come when only the thread ends that started it. What is
-# given: the signal that ends it then, the file that it writes to (or nothing: to us), and the program.
+# The program says its own pid before it begins. A shell beside it holds a pipe of this process: when that ends, so does
+# the program. The signal of the system for the death of a parent would also come when only the thread ends that started
+# the program. Arguments: the signal that ends it then, the file that it writes to (or nothing: to this process),
+# and the program.
 _KEEPER = """
 end=$1; log=$2; shift 2
 exec 3<&0 </dev/null
@@ -38,12 +40,12 @@ def _command(program: Sequence[str], end: str, log: Path | None = None) -> list[
 
 
 class KeptServer:
-    """A server that runs, until it is ended or whoever started it is gone: `last` is what it gets then. Its calls
-    wait."""
+    """Runs a server until it is ended or the process that started it is gone: then it gets the signal `last`. Its calls
+    block."""
 
     def __init__(self, program: Sequence[str], log: Path, *, last: signal.Signals, **more: Any) -> None:
         """`more`: of `subprocess.Popen`."""
-        self._process = subprocess.Popen(  # noqa: S603 - our own words
+        self._process = subprocess.Popen(  # noqa: S603 - a fixed command
             _command(program, last.name.removeprefix("SIG"), log), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, start_new_session=True, **more,
         )  # fmt: skip
@@ -55,7 +57,7 @@ class KeptServer:
         return self._process.poll() is not None
 
     def end(self, how: signal.Signals, patience: float) -> None:
-        """End it, and kill it when it takes longer than that."""
+        """Ends the server by a signal, and kills it when it takes longer than the patience."""
         with self._process:  # its pipes are closed with this
             self._signal(how)
             try:
@@ -87,11 +89,12 @@ class Kept:
         return cls(process, int(await process.stdout.readline()), said)
 
     async def ended(self) -> int:
-        """Its exit code, as a shell tells it, when it is over and all that it said was told."""
+        """Waits until the program is over and all its output was passed on. Returns its exit code in the form of a
+        shell."""
         return await asyncio.shield(self._ended)
 
     async def stop(self, patience: float) -> int:
-        """Ask it to end, and end it when it takes longer than that."""
+        """Asks the program to end, and ends it when it takes longer than that."""
         self.signal(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):

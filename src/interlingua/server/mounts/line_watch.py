@@ -1,6 +1,5 @@
-"""A bare connection to the address of a mount, on which nothing is said: its end is the first sign that whoever listens
-there is gone. It tells nothing else, and no protocol knows of it.
-"""
+"""Holds a bare connection to the address of a mount, and sends nothing on it: its end is the first sign that the server
+there is gone. It shows nothing else, and no protocol knows of it."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from urllib.parse import urlsplit
 from ...protocols.targets import Target
 
 _PORTS = {"https": 443, "wss": 443}
-_LASTS = 10.0  # seconds; whoever closes one sooner does so with all that say nothing
+_LASTS = 10.0  # seconds; a server that closes a connection sooner closes every silent one
 
 
 def place_of(target: Target) -> tuple[str, int] | None:
@@ -35,7 +34,7 @@ class Line:
         self._not_before = 0.0
 
     def hold(self, target: Target) -> None:
-        """Have one, if there is none and it makes sense."""
+        """Opens a connection, if there is none and the address allows one."""
         place = place_of(target)
         if place is not None and self._task is None and time.monotonic() >= self._not_before:
             self._task = asyncio.get_running_loop().create_task(self._wait(*place))

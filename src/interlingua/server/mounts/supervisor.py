@@ -1,8 +1,8 @@
-"""Keeps mounts: those that are down are shown as down and tried again, and their agents answer that they are.
+"""Keeps mounts connected: a mount that is down is shown as down and tried again, and its agents answer that it is down.
 
-An agent of a mount is registered once and stays, whatever becomes of the connection behind it: a run asks here for what
-is behind it at the time. The cards that a mount had are kept in the store, so that its agents are there after a restart
-while it is down. What a mount is made of is its protocol's business.
+An agent of a mount is registered once and stays, whatever happens to the connection behind it: each run asks here for
+the current agent. The store keeps the cards of a mount, so that its agents are there after a restart while it is down.
+The protocol of a mount decides what it is made of.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from .line_watch import Line
 log = logging.getLogger("interlingua.mounts")
 
 _REST = 30.0  # seconds, where it is not looked at by the clock
-_SPACE = "mounts"  # of documents in the store: the cards of each mount
+_SPACE = "mounts"  # the space of documents in the store that has the cards of each mount
 
 
 class Supervised:
-    """One mount."""
+    """Keeps one mount: connects it, and registers its agents."""
 
     def __init__(self, engine: Engine, entry: MountEntry, settings: Mounting) -> None:
         self.entry = entry
         self.state: State = "starting"
         self.reason = ""
-        self.tries = 0  # that failed, since it was up
+        self.tries = 0  # failed tries since it was up
         self.since = now()
         self.tried = asyncio.Event()  # the first time
         self.left_out: list[str] = []
         self._engine = engine
         self._settings = settings
         self._target: Target | None = None  # once it is known what is spoken there
-        self._found: dict[str, Agent[..., Any]] = {}  # what is behind its agents, by the key that they have there
-        self._offered: dict[str, Agent[..., Any]] = {}  # what is registered here, by the same
-        self._remembered: set[str] = set()  # of those: made from a card of the store
-        self._unseen: set[str] = set()  # of those: made from a name alone
+        self._found: dict[str, Agent[..., Any]] = {}  # the real agents, by the key that they have at the mount
+        self._offered: dict[str, Agent[..., Any]] = {}  # the registered agents, by the same key
+        self._remembered: set[str] = set()  # keys of those made from a card of the store
+        self._unseen: set[str] = set()  # keys of those made from a name alone
         self._away: dict[str, str] = {}  # agents that it has and that are not mounted: why, by their names here
         self._away_told: set[str] = set()
-        self._names_told: set[str] = set()  # of agents that have the name of another, which is no agent of this mount
+        self._names_told: set[str] = set()  # agents with the name of an agent outside this mount, already warned of
         self._changed = asyncio.Event()  # its state, or what is behind it
         self._look_again = asyncio.Event()
         self._suspect = False  # something ended that was open to it: whether it is there has to be seen, no more
@@ -90,7 +90,8 @@ class Supervised:
     # -- life ---------------------------------------------------------------------------------------------
 
     async def remember(self, before: Supervised | None = None) -> None:
-        """Offer the agents that it had when it was seen last. `before`: instead of those of another entry for it."""
+        """Offers the agents that the mount had when it was seen last. `before`: another entry for the same mount, whose
+        agents these replace."""
         found = await self._engine.documents.get(_SPACE, self.entry.remembered_as)
         try:
             cards = msgspec.json.decode(found.body, type=list[AgentCard]) if found is not None else []
@@ -109,7 +110,7 @@ class Supervised:
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def close(self, *, remove: bool = False) -> None:
-        """Look no more. `remove`: its agents are gone here; runs that are at it go on."""
+        """Ends the looks at the mount. `remove`: its agents are unregistered here; runs that use it go on."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -121,7 +122,7 @@ class Supervised:
             await self._let_go(self._found)
 
     def look(self) -> None:
-        """Look at it now, whatever it was going to wait for."""
+        """Looks at the mount now, without waiting for the next planned try."""
         self._suspect = False
         self._look_again.set()
 
@@ -155,7 +156,7 @@ class Supervised:
         s = self._settings
         if self.state == "down":
             longest = min(s.retry_last, s.retry_first * 2.0 ** min(self.tries - 1, 30))
-            return longest * random.uniform(0.5, 1.0)  # so that not all who wait for it come at once
+            return longest * random.uniform(0.5, 1.0)  # so that waiting servers do not all come at once
         if not s.refresh or self.entry.target.kind not in ADDRESSES:
             return None
         return s.refresh * random.uniform(0.8, 1.2)
@@ -214,7 +215,8 @@ class Supervised:
         self._tell()
 
     def _tell_same_names(self) -> None:
-        """Whoever names no version may get another agent than before, by the version that somebody else gave it."""
+        """Warns about agents of the mount that share a name with another agent here: a caller that names no version
+        gets the newest of them, which may be another agent than before."""
         own = {id(agent) for agent in self.agents}
         others = {agent.card.name: agent.card.key for agent in self._engine.agents.own() if id(agent) not in own}
         same = {agent.card.key: others[name] for agent in self.agents if (name := agent.card.name) in others}
@@ -228,7 +230,8 @@ class Supervised:
         self._names_told = set(same)
 
     def _may_come(self, away: dict[str, str], card: AgentCard) -> bool:
-        """Whether an agent of it is mounted. One that has been here before would come again and again."""
+        """Returns whether an agent of the mount may be registered, and notes in `away` why not. An agent that came from
+        here would come again and again."""
         why = self._engine.agents.turned_away(card, self._engine.settings.max_hops)
         if why is not None:
             away[f"{self.entry.prefix}{card.name}"] = why
@@ -254,7 +257,8 @@ class Supervised:
     # -- agents -------------------------------------------------------------------------------------------
 
     def _offer(self, agents: dict[str, Agent[..., Any]]) -> None:
-        """Register these instead of those before. One that cannot be here is left out, and the others are not."""
+        """Registers these agents instead of the earlier ones. An agent that cannot be registered is left out, and the
+        others are not."""
         before, self.left_out = self._offered, []
         gone = [agent for agent in before.values() if not any(agent is one for one in agents.values())]
         come = {key: agent for key, agent in agents.items() if before.get(key) is not agent}
@@ -273,14 +277,15 @@ class Supervised:
         self._offered = {key: agent for key, agent in agents.items() if key in stay or key in come}
 
     def _kept(self, key: str) -> Agent[..., Any] | None:
-        """What is registered already, where nothing about it would change."""
+        """Returns the agent that is registered under a key already, if nothing about it would change."""
         offered = self._offered.get(key)
         if offered is None or key in self._remembered or offered.card != self.entry.renamed(self._found[key].card):
             return None
         return offered
 
     def _dressed(self, real: Agent[..., Any]) -> Agent[..., Any]:
-        """An agent as it is registered here: with its name here, and whatever is behind it at the time."""
+        """Returns an agent in the form that is registered here: under its local name, with a handler that calls
+        whatever is behind it at the time."""
         made = copy.copy(real)
         made.card = self.entry.renamed(real.card)
         made.digest = json_values.digest(msgspec.to_builtins(made.card))
@@ -288,7 +293,7 @@ class Supervised:
         made.fn = self._handler(real.card.key)
         made.on_cancel = self._teller(real.card.key)
         made.let_go = made.watch = made.try_out = made.reach = None
-        made.reads_history = False  # what was said before is at the other end
+        made.reads_history = False  # the history is at the other end
         return made
 
     def _stand_in(self, card: AgentCard) -> Agent[..., Any]:
@@ -336,7 +341,8 @@ class Supervised:
         return on_cancel
 
     def _real(self, key: str) -> Agent[..., Any] | None:
-        """What is behind an agent now. One of which only the name was known is that of this name, or the only one."""
+        """Returns the agent that is behind a key now. If only a name was known, it is the agent of that name; for a
+        mount with `as`, the only agent."""
         if key in self._unseen and key not in self._found:
             name = key.partition("@")[0]
             named = [one for one in self._found.values() if self.entry.as_ is not None or one.card.name == name]
@@ -344,7 +350,8 @@ class Supervised:
         return self._found.get(key)
 
     async def _behind(self, key: str, begun: bool) -> Agent[..., Any]:
-        """The agent itself. A run that had begun waits for it, and others are told to come again later."""
+        """Returns the agent behind a mounted one. A run that had begun waits for it; other runs are refused as
+        unavailable for now."""
         real = self._real(key)
         if (self._closed or self.state == "up") and real is not None:
             return real  # closed: it is mounted no more, and a run that had begun can still be ended well
@@ -369,8 +376,9 @@ class Supervised:
         )
 
     def may_have(self, name: str) -> Unavailable | None:
-        """Why an agent is not known that may be one of this mount: it is down, and nobody has seen what it has. The
-        caller may be one who sees nothing of it, and hears no more than what was asked for."""
+        """Returns an error if an unknown agent may belong to this mount, because the mount is down and its agents were
+        never seen. The caller may not be allowed to see the mount, so the error says no more than the caller asked
+        for."""
         prefix = self.entry.prefix
         if not prefix or not name.startswith(prefix) or self.state == "up" or self._offered:
             return None
@@ -382,7 +390,8 @@ class Supervised:
         return wait or 0, "is being tried now" if wait is None else f"is tried again in {math.ceil(wait) or 1} s"
 
     async def _let_go(self, agents: dict[str, Agent[..., Any]]) -> None:
-        """End what was behind agents, unless a run may still need it: then it ends when it has been idle for long."""
+        """Ends the connections behind agents, unless a run may still need them: then they end when they were idle for
+        long."""
         if not self._running:
             await let_go(agents)
 
@@ -394,7 +403,7 @@ def _left_out(away: dict[str, str]) -> list[str]:
 
 
 class Mounts:
-    """All mounts of a server."""
+    """Holds all mounts of a server."""
 
     def __init__(self, engine: Engine, settings: Mounting | None = None) -> None:
         self._engine = engine
@@ -415,8 +424,8 @@ class Mounts:
         return [mount.view() for mount in self]
 
     async def change(self, entries: Iterable[MountEntry], *, wait: float | None = None) -> tuple[list[str], list[str]]:
-        """Keep these, and no others. Returns what is new and what is gone, and waits (at most) until each new one was
-        tried once."""
+        """Keeps these mounts, and no others. Returns the new and the removed ones, and waits (at most) until each new
+        one was tried once."""
         wanted = {entry.identity: entry for entry in entries}
         gone = [identity for identity in self._mounts if identity not in wanted]
         removed = [self._mounts.pop(identity) for identity in gone]
@@ -440,7 +449,7 @@ class Mounts:
         return [mount.entry.name for mount in new.values()], [mount.entry.name for mount in removed]
 
     def look(self) -> None:
-        """Look at all of them now."""
+        """Looks at all mounts now."""
         for mount in self:
             mount.look()
 

@@ -1,7 +1,7 @@
-"""Passing a request on to the replica that it belongs to, as it is, and its answer back.
+"""Forwards a request unchanged to the replica that it belongs to, and its answer back.
 
-Only to replicas that the store knows, and only once: what was passed on is answered where it came to. Nobody trusts
-anybody because of it: who asks is checked there again, and Host and Origin, too.
+Forwards only to replicas that the store knows, and only once: the replica that gets a forwarded request answers it
+itself. Forwarding grants no trust: that replica checks the caller again, and Host and Origin, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MARK = b"x-interlingua-replica"
 _OF_ONE_CONNECTION = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect")
 )
-_OURS = _OF_ONE_CONNECTION | {b"date"}  # of an answer; each server says by itself what time it is
+_OURS = _OF_ONE_CONNECTION | {b"date"}  # headers of an answer; each server gives its own time
 _CONNECT = 5.0  # seconds
 _BODY = 30.0  # seconds for a body to arrive
 _TRIES = 3
@@ -44,12 +44,13 @@ class _NotThere(Exception):
 
 
 class Passing:
-    """Around the doors: what belongs to another replica goes there."""
+    """Wraps the doors: forwards requests that belong to another replica."""
 
     def __init__(
         self, app: ASGIApp, replicas: Membership, auth: Authenticator, bound: Mapping[str, Bound], added: str = ""
     ) -> None:
-        """`bound`: by the prefix of its door. `added` stands before the paths there, where it does not stand here."""
+        """`bound`: by the prefix of its door. `added` stands before the paths of the other replica, if it does not
+        stand before those here."""
         self._app = app
         self._replicas = replicas
         self._auth = auth
@@ -68,7 +69,7 @@ class Passing:
             return
         named, marked = bound.elsewhere(scope), _marked(scope)
         if marked is not None and marked != self._replicas.id.encode():
-            # Whoever passed it on knew somebody else at this address.
+            # The replica that forwarded it knew another server at this address.
             await _answer(scope, receive, send, 421, "this is another replica than the one that was meant")
         elif named is None:
             await self._app(scope, receive, send)
@@ -78,7 +79,8 @@ class Passing:
     async def _elsewhere(
         self, bound: Bound, named: str, scope: Scope, receive: Receive, send: Send, *, last: bool
     ) -> None:
-        """`last`: it was passed on already, and is answered here."""
+        """Forwards a request to the replica that it belongs to, or answers it here. `last`: it was forwarded already,
+        and is answered here."""
         try:
             caller = await self._auth.authenticate(Headers(scope=scope))
         except InterlinguaError:
@@ -162,8 +164,8 @@ class Passing:
 
 
 class _Body:
-    """What a client sends. Most often it is one piece, and is there already. What was read of it can be read again, as
-    long as nobody else has had any of it."""
+    """The body of a client's request. Most often it is one piece that is there already. What was read can be read
+    again, as long as no part of it was sent on."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -173,7 +175,7 @@ class _Body:
         self.begun = False  # it comes in pieces, and some of them were sent: it cannot be sent again
 
     async def again(self) -> Message:
-        """As the server's own `receive`, for who answers here after all."""
+        """Acts as the server's own `receive` if the request is answered here after all."""
         if self._first is not None:
             message, self._first = self._first, None
             return message
@@ -209,7 +211,7 @@ class _Body:
             self._whole.set()
 
     async def left(self) -> None:
-        """Until the client is gone."""
+        """Waits until the client is gone."""
         await self._whole.wait()
         while not self._gone.is_set():
             if (await self._receive())["type"] == "http.disconnect":

@@ -1,4 +1,4 @@
-"""A WebSocket that belongs to another replica: its messages go there, and come back, until one side closes."""
+"""Relays a WebSocket that belongs to another replica: messages pass both ways until one side closes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GOING_AWAY = 1001
 
 
 async def pass_socket_on(target: str, headers: list[tuple[bytes, bytes]], client: WebSocket) -> None:
-    """Raises OSError where nobody is there."""
+    """Connects a client's WebSocket to another replica. Raises OSError if that replica cannot be reached."""
     named = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
     kept = [(name, value) for name, value in named if name != "host" and not name.startswith(_HANDSHAKE.decode())]
     address = "ws" + target.removeprefix("http")

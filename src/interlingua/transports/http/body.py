@@ -1,6 +1,6 @@
-"""What every HTTP door needs: reading a JSON body within limits, and answering with JSON.
+"""Reads JSON bodies within limits and answers with JSON, for every HTTP door.
 
-A body has a size and a time in which it must arrive: whoever sends too much or too slowly disturbs nobody.
+A body has a size and a time in which it must arrive: a client that sends too much or too slowly disturbs no other.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def trace(request: Request) -> trace_context.Carrier | None:
 
 
 def trace_of(headers: list[tuple[bytes, bytes]]) -> trace_context.Carrier | None:
-    """As `trace`, from the headers as they came. Several of one name are one list."""
+    """Reads a trace context like `trace`, from raw headers. Several headers of one name are one list."""
     found: dict[str, str] = {}
     for key, value in headers:
         name = _TRACE.get(key)
@@ -100,7 +100,7 @@ async def read_body(request: Request, limits: HttpLimits) -> bytes:
 
 
 def _chunk(message: Message, limits: HttpLimits) -> bytes:
-    """What a message of ASGI adds to a body."""
+    """Returns the bytes that an ASGI message adds to a body."""
     if message["type"] == "http.disconnect":
         raise InvalidRequest("the client left before its body was complete")
     chunk: bytes = message.get("body", b"")
@@ -126,13 +126,13 @@ def _too_large(began: bytes, limits: HttpLimits) -> Invalid:
 
 
 def _unread(error: Invalid, body: bytes) -> Invalid:
-    """An error that knows what came, for whoever looks for an id in it."""
+    """Attaches the unread body to an error, for code that looks for a request id in it."""
     error.refused_message = body
     return error
 
 
 class _Rest:
-    """What is left to await of something that was begun, and waits for `awaited` now."""
+    """The rest of a coroutine that has begun and waits for `awaited` now."""
 
     def __init__(self, awaited: Any, begun: Generator[Any, Any, Message]) -> None:
         self._awaited = awaited

@@ -1,7 +1,8 @@
-"""What waits for a reader of an event stream: numbered messages, one reader at a time, and a few kept for a replay.
+"""Keeps numbered messages for the reader of an event stream: one reader at a time, and the last few messages for a
+replay.
 
-A stream may be opened late, be dropped, and be opened again: messages wait here until somebody takes them, and the
-last ones that were taken can be taken again by a reader that tells (`Last-Event-ID`) how far it came.
+A stream may open late, drop, and open again: messages wait here until a reader takes them. A reader that sends
+`Last-Event-ID` gets the last messages after that number again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Held:
 
 
 class Reader:
-    """Whoever reads an outbox now."""
+    """The current reader of an outbox."""
 
     def __init__(self, after: int) -> None:
         self.after = after  # the number of the message before the first that it gets
@@ -56,11 +57,11 @@ class Outbox:
         self._head = b"" if kind is None else b"event: %s\n" % kind.encode()
         self._ids = None if ids is None else ids.encode()
         self.reader: Reader | None = None
-        self.used = False  # somebody has read from it
+        self.used = False  # a reader has read from it
         self.waiting = 0  # bytes
         self._waiting: deque[tuple[int, str, bytes]] = deque()
-        self._taken: deque[tuple[int, str, bytes]] = deque()  # kept for who comes back
-        self._mark = ""  # of the message that was taken last
+        self._taken: deque[tuple[int, str, bytes]] = deque()  # kept for a reader that comes back
+        self._mark = ""  # the mark of the message that was taken last
         self._taken_bytes = 0
         self._once: dict[bytes, int] = {}  # the newest number of messages that are put once
         self._keep = keep
@@ -73,7 +74,7 @@ class Outbox:
     # -- writing ------------------------------------------------------------------------------------------
 
     def put(self, frame: bytes, *, once: bool = False, mark: str = "") -> None:
-        """`once`: not while the same message waits already."""
+        """Adds a message. `once`: not while the same message waits already."""
         if self._finished or (once and self._once.get(frame, 0) > self._taken_to):
             return
         self._last += 1
@@ -104,7 +105,7 @@ class Outbox:
         await self._room.wait()
 
     def finish(self) -> None:
-        """Nothing more will come: readers get what waits, and then the end."""
+        """Closes the outbox: readers get the waiting messages, and then the end."""
         self._finished = True
         self._room.set()
         if self.reader is not None:
@@ -146,6 +147,11 @@ class Outbox:
         return self._taken_bytes
 
     @property
+    def holds(self) -> int:
+        """Bytes of all messages that are here."""
+        return self.waiting + self._taken_bytes
+
+    @property
     def _taken_to(self) -> int:
         return self._waiting[0][0] - 1 if self._waiting else self._last
 
@@ -171,9 +177,11 @@ class Outbox:
             self.reader = None
 
     def discard(self) -> None:
-        """Nobody will read what waits."""
+        """Drops all messages, those kept for a replay included, and closes the outbox: no reader will come for them."""
         self._waiting.clear()
         self._wait(-self.waiting)
+        self._taken.clear()
+        self._taken_bytes = 0
         self.finish()
 
     @property
@@ -195,8 +203,8 @@ class OutboxStream(EventStream):
         first: bytes | None = None,
     ) -> None:
         super().__init__(stall=stall)
-        # At once: some clients count a stream as open with its first byte. And who has an id can take the stream up
-        # again, even before the first message.
+        # At once: some clients count a stream as open with its first byte. And a reader with an id can resume the
+        # stream, even before the first message.
         self._first = outbox.place(reader.after) + b"\n" if first is None else first
         self._outbox = outbox
         self._reader = reader

@@ -1,8 +1,8 @@
-"""The one answer that is a stream of events: every door sends its server-sent events through it.
+"""Sends server-sent events: every door answers with an event stream through this module.
 
-A reader is given more only after it has taken what it was given before. Of a piece that it has not taken, only a slice
-stands in its connection; a large piece that many readers get is held once for all of them. A reader that takes nothing
-for too long is given up, and what is left of it goes with it.
+A reader gets more only after it has taken what it got before. Of a piece that it has not taken, only a slice stands in
+its connection; a large piece that many readers get is held once for all of them. A reader that takes nothing for too
+long is dropped, together with everything that waits for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 T = TypeVar("T")
 
 STALL = 60.0
-"""Seconds after which a reader that takes nothing is given up."""
+"""Seconds after which a reader that takes nothing is dropped."""
 
 _SLICE = 64 * 1024  # bytes that are written at once
 _LARGE = 256 * 1024  # bytes of a piece from which on it is held once for all readers
@@ -57,7 +57,7 @@ class EventStream(Response):
         self._send: Send | None = None
 
     async def tell(self) -> bool:
-        """Write all that there is. False where the stream has no proper end."""
+        """Writes the whole stream. Returns False if it has no proper end."""
         raise NotImplementedError
 
     def left(self) -> None:
@@ -78,7 +78,7 @@ class EventStream(Response):
         finally:
             self._send = None
             listening.cancel()
-            if not telling.done():  # else nothing is waited for: whoever has read the end may look at once
+            if not telling.done():  # else it does not wait: a client that has read the end may look at once
                 telling.cancel()
                 await asyncio.gather(telling, return_exceptions=True)
 
@@ -106,7 +106,7 @@ class EventStream(Response):
 
 
 class PiecesStream(EventStream):
-    """What a generator gives, until it ends or the reader has gone."""
+    """Streams what a generator yields, until it ends or the reader has gone."""
 
     def __init__(
         self, pieces: AsyncIterator[bytes], *, stall: float = STALL, headers: Mapping[str, str] | None = None
@@ -116,7 +116,7 @@ class PiecesStream(EventStream):
 
     async def tell(self) -> bool:
         async with contextlib.aclosing(self._pieces) as pieces:
-            # The piece is given away, so that nobody holds it while a slow reader takes it.
+            # The piece is given away, so that no caller holds it while a slow reader takes it.
             given: list[bytes] = []
             async for one in pieces:
                 given.append(one)
@@ -126,8 +126,8 @@ class PiecesStream(EventStream):
 
 
 def in_pieces(events: list[T], encoded: Callable[[T], bytes]) -> Iterator[list[bytes]]:
-    """Events as pieces of a stream, each alone in a list. Both lists are to be emptied: whoever passes a piece on to a
-    slow reader does not hold it."""
+    """Yields events as pieces of a stream, each alone in a list. Both lists are emptied, so that a slow reader does not
+    make the caller hold a piece."""
     events.reverse()
     while events:
         piece = [encoded(events.pop())]

@@ -1,4 +1,4 @@
-"""Finding a route by its path where that has no parameters.
+"""Finds a route by its path, if the path has no parameters.
 
 starlette tries one route after another, which for a door of thirty costs more than all the rest of its routing.
 """
@@ -17,7 +17,7 @@ class IndexedRouter(Router):
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         super().__init__(routes)
         self.fixed: dict[tuple[str, str], Route] = {}
-        wide: list[BaseRoute] = []  # that may take more than one path, or any method
+        wide: list[BaseRoute] = []  # routes for more than one path, or any method
         for route in self.routes:
             if not isinstance(route, Route) or route.param_convertors or route.methods is None:
                 wide.append(route)

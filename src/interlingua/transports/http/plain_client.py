@@ -1,8 +1,9 @@
-"""The way of HTTP requests to servers without TLS, for the clients of mounts: it costs a fifth of httpx2's own.
+"""Sends HTTP requests to servers without TLS, for the clients of mounts, at a fifth of the cost of httpx2's own
+transport.
 
 Connections are kept for a few seconds after an answer, for all clients of an event loop together: a run that opens a
-client of its own finds one that an earlier run has left. Whatever is less simple (TLS, proxies, bodies that come in
-pieces) goes the way of httpx2.
+client of its own finds the connection of an earlier run. Requests that are less simple (TLS, proxies, bodies that come
+in pieces) use httpx2's own transport.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .. import wire_tap
 
 _IDLE = 4.0  # seconds that a connection is kept; servers hang up after five and more
 _MOST_IDLE = 50  # per server
-_FULL = 1024 * 1024  # bytes that nobody has read yet: the server waits
+_FULL = 1024 * 1024  # bytes that were not read yet: the server waits
 _LINGER = 1.0  # seconds for the last bytes of an answer whose reader knows all it wants
 _SIMPLE = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE"))
 _LESS_SIMPLE = frozenset((b"content-encoding", b"set-cookie", b"location"))  # headers of an answer that httpx2 knows
@@ -33,7 +34,8 @@ Head = tuple[int, list[tuple[bytes, bytes]], httpx2.AsyncByteStream, dict[str, A
 
 
 def transport(verify: ssl.SSLContext | bool = True) -> httpx2.AsyncBaseTransport | None:
-    """For `httpx2.AsyncClient(transport=…)`. None where the environment names proxies: httpx2 knows those."""
+    """Returns a transport for `httpx2.AsyncClient(transport=…)`. None if the environment names proxies: httpx2 handles
+    those."""
     return None if _proxies() else Plain(verify)
 
 
@@ -42,16 +44,16 @@ def _proxies() -> bool:
 
 
 def let_end(response: httpx2.Response) -> None:
-    """All that matters of this answer has been read. Where its end is still on the way, the connection waits for it
-    and is used again, instead of being cut."""
+    """Marks an answer as read as far as it matters. If its end is still on the way, the connection waits for it and is
+    used again, instead of being cut."""
     last_words = response.extensions.get("let_end")
     if last_words is not None:
         last_words()
 
 
 class Shared:
-    """One client for all runs of a mount, in one event loop. One that goes the way of httpx2 holds connections of its
-    own, which must be closed: then each run has its own."""
+    """Shares one client among all runs of a mount, in one event loop. A client that uses httpx2's own transport holds
+    connections that must be closed: then each run has its own client."""
 
     def __init__(self, make: Callable[[], httpx2.AsyncClient], base: str) -> None:
         self._make = make
@@ -91,8 +93,8 @@ class Plain(httpx2.AsyncBaseTransport):
 
     @staticmethod
     async def exchange(host: str, port: int, request: bytes, connect: float | None, read: float | None) -> Head:
-        """Send a request, and give the head of its answer with what reads the rest. Seconds to connect, and to wait
-        for each piece of the answer."""
+        """Sends a request, and returns the head of its answer with a reader for the rest. Seconds to connect, and to
+        wait for each piece of the answer."""
         lines = _lines()
         line = lines.free(host, port) or await lines.connect(host, port, connect)
         line.ask(request)
@@ -119,7 +121,7 @@ class Whole:
 
 
 class Sent:
-    """A request that is on its way. Its answer is taken by `whole` where all of it comes at once, or else by `head`."""
+    """A request under way. `whole` returns its answer if all of it comes at once; else `head` does."""
 
     __slots__ = ("_line", "_lines", "_read")
 
@@ -129,8 +131,8 @@ class Sent:
         self._read = read  # seconds to wait for each piece
 
     async def whole(self, within: float) -> Whole | None:
-        """Wait so many seconds for the first of the answer. None where that is not all, or less
-        simple than it could be."""
+        """Waits so many seconds for the first bytes of the answer. Returns None if they are not all of it, or if it is
+        not of the simplest form."""
         line = self._line
         with contextlib.suppress(httpx2.ReadTimeout):
             if not line.complete:
@@ -156,12 +158,12 @@ class Sent:
         return line.status, line.headers, answer, extensions
 
     def cut(self) -> None:
-        """Nobody wants the answer any more."""
+        """Cuts the connection, as the answer is not wanted any more."""
         self._line.cut()
 
 
 def send(host: str, port: int, request: bytes, read: float | None) -> Sent | None:
-    """Send a request here and now. None where no connection is free: to make one takes a while."""
+    """Sends a request without waiting. Returns None if no connection is free: to make one takes a while."""
     lines = _lines()
     line = lines.free(host, port)
     if line is None:
@@ -221,7 +223,7 @@ class _Answer(httpx2.AsyncByteStream):
 
 
 class _Line(asyncio.Protocol):
-    """One connection. One request after the other."""
+    """A connection that carries one request after the other."""
 
     def __init__(self, place: tuple[str, int]) -> None:
         self.place = place
@@ -246,7 +248,7 @@ class _Line(asyncio.Protocol):
     def ask(self, request: bytes) -> None:
         self.status, self.reason, self.headers = 0, b"", []
         self.complete = self._headed = False
-        self.taken()  # what nobody wanted to read of the answer before
+        self.taken()  # the unread rest of the answer before
         if self._transport is not None:
             self._transport.write(request)
 
@@ -257,7 +259,7 @@ class _Line(asyncio.Protocol):
             await self.more(within)
 
     async def chunk(self, within: float | None) -> bytes:
-        """What has come since; nothing when the answer is complete."""
+        """Waits for the next bytes of the answer and returns them; nothing when the answer is complete."""
         while not self._chunks:
             if self.complete:
                 return b""
@@ -267,7 +269,7 @@ class _Line(asyncio.Protocol):
         return self.taken()
 
     def taken(self) -> bytes:
-        """What is here, and has not been taken."""
+        """Takes the bytes that have arrived and were not taken yet."""
         chunk = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
         self._size = 0
@@ -286,7 +288,7 @@ class _Line(asyncio.Protocol):
             self._waiter = None
             if clock is not None:
                 clock.cancel()
-            del waiter  # what it fails with tells of this frame
+            del waiter  # its exception refers to this frame
 
     @property
     def usable(self) -> bool:
@@ -309,7 +311,7 @@ class _Line(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        if self.complete:  # nobody has asked
+        if self.complete:  # no request is open
             self.cut()
             return
         try:
@@ -342,7 +344,8 @@ class _Line(asyncio.Protocol):
 
     @property
     def _until_the_end(self) -> bool:
-        """Whether the answer lasts as long as its connection: it says neither how long it is nor that it tells."""
+        """True if the answer lasts as long as its connection: its headers give neither a length nor a transfer
+        encoding."""
         told = {name.lower() for name, _ in self.headers}
         return self._headed and not told & {b"content-length", b"transfer-encoding"}
 
@@ -369,12 +372,12 @@ class _Line(asyncio.Protocol):
         self._stays = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
-        if self.ended is None:  # else nobody reads it any more
+        if self.ended is None:  # else its reader has gone
             self._chunks.append(body)
             self._size += len(body)
 
     def on_message_complete(self) -> None:
-        if not self._headed:  # it was only told to wait
+        if not self._headed:  # only an interim status came
             self.reason, self.headers = b"", []
             return
         self.complete = True
@@ -387,7 +390,7 @@ def _late(waiter: asyncio.Future[None]) -> None:
 
 
 class _Lines:
-    """The connections of an event loop that nobody uses now. What is left of them ends with the loop."""
+    """Keeps the unused connections of an event loop. They end with the loop."""
 
     def __init__(self) -> None:
         self._idle: dict[tuple[str, int], deque[_Line]] = {}
@@ -431,7 +434,7 @@ class _Lines:
             self._sweeping = loop.call_later(_IDLE / 2, self._sweep)
 
     def linger(self, line: _Line) -> None:
-        """Until its answer is complete. What has not come by then is not worth a connection."""
+        """Keeps a connection until its answer is complete. If that takes too long, cuts it."""
 
         def ended() -> None:
             self._lingering.pop(line).cancel()
@@ -441,7 +444,7 @@ class _Lines:
         self._lingering[line] = asyncio.get_running_loop().call_later(_LINGER, line.cut)
 
     def _sweep(self) -> None:
-        """Close what is idle for long."""
+        """Closes connections that were idle for long."""
         loop = asyncio.get_running_loop()
         for place, idle in list(self._idle.items()):
             while idle and idle[0].idle_since < loop.time() - _IDLE:

@@ -1,4 +1,4 @@
-"""Server-sent events, written so that every published reader understands them.
+"""Writes server-sent events so that every published reader understands them.
 
 Data is one line of ASCII JSON: readers that split on any Unicode line break would cut it otherwise. Lines end with LF.
 A keep-alive is a comment with a single newline: an empty line after it would be an empty event to some readers
@@ -45,7 +45,7 @@ class Reader:
         self._limit = limit
         self._cr = False  # the last piece ended with a CR, which may be half of a CRLF
         self._data: list[str] = []
-        self._size = 0  # of the event that has not ended
+        self._size = 0  # bytes of the event that has not ended
         self._event: str | None = None
         self.last_id: str | None = None
         self.retry: int | None = None

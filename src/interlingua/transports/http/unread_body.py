@@ -1,8 +1,8 @@
-"""An answer that is written before the request's body was read, as a refusal is: the rest of the body is read, and
-thrown away, before the answer ends.
+"""Discards the rest of a request's body if the answer is written before the body was read, as a refusal is. The answer
+ends after that.
 
 A connection that is closed while bytes wait unread is reset, and a client that still sends its body never sees the
-answer. Servers keep such a connection open only where the client wants to use it again.
+answer. Servers keep such a connection open only if the client wants to use it again.
 """
 
 from __future__ import annotations

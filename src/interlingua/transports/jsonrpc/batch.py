@@ -1,5 +1,5 @@
-"""Sending several messages as one array. It happens only where somebody asks for it, and version 2 was agreed on: many
-peers of version 1 end the connection at an array (claude-agent-acp 0.99, agent-client-protocol 0.12.1)."""
+"""Sends several messages as one array. Only on request, and only after version 2 was agreed on: many peers of version 1
+end the connection at an array (claude-agent-acp 0.99, agent-client-protocol 0.12.1)."""
 
 from __future__ import annotations
 

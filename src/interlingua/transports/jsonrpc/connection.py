@@ -1,12 +1,12 @@
-"""A JSON-RPC connection: the rules of `jsonrpc` over any channel, with asyncio.
+"""Runs a JSON-RPC connection: the rules of `core` over any channel, with asyncio.
 
-Requests of the peer run as tasks, so that a slow one holds up nothing; each begins in the order in which it came.
-Notifications are handled one after the other, and what they wait for makes the peer wait: that is how a flood is
-slowed down. A notification's handler must therefore not wait for an answer over the same connection.
+Requests of the peer run as tasks, so that a slow one holds up nothing; they begin in the order in which they came.
+Notifications are handled one after the other, and their handlers make the peer wait: that slows a flood down. A
+notification's handler must therefore not wait for an answer over the same connection.
 
-A peer that asks a lot and does not read the answers is no longer listened to, until it reads. One that only answers,
-tells or cancels always is: whoever reads slowly must be able to stop what it reads, and two sides that both have much
-to say must not wait for each other.
+A peer that asks a lot and does not read the answers is not read any more, until it reads. A peer that only sends
+answers, notifications or cancels is always read: a slow reader must be able to stop what it reads, and two sides that
+both have much to send must not wait for each other.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ConnectionLost(ConnectionError):
 
 
 class Answer:
-    """An answer, and what shall happen right after it has been sent, before anything else is."""
+    """An answer, and a function to call right after it has been sent, before anything else is."""
 
     __slots__ = ("result", "then")
 
@@ -59,14 +59,14 @@ class Answer:
 
 class Handler(Protocol):
     async def called(self, call: Call) -> Any:
-        """Answer a request: with a result, an `Answer`, or by raising. Cancelled when the peer takes it back or
+        """Answers a request: with a result, an `Answer`, or by raising. Cancelled when the peer cancels the request or
         has gone (`Connection.lost` tells them apart)."""
         ...
 
     def noticed(self, notice: Notice) -> Awaitable[None] | None: ...
 
     def failure(self, error: Exception) -> RpcError:
-        """How an exception of `called` is told to the peer."""
+        """Turns an exception of `called` into the error that the peer gets."""
         ...
 
 
@@ -116,8 +116,8 @@ class Connection:
         self._tasks: dict[Call, asyncio.Task[None]] = {}
         self._beginning = 0  # bytes of requests that may not have had their first turn
         self._open: dict[Id, asyncio.Future[Any]] = {}
-        self._batches: list[list[Id]] = []  # of ours that are open, oldest first
-        self._later: dict[Batch, list[Callable[[], None]]] = {}  # what waits until an array has been sent
+        self._batches: list[list[Id]] = []  # the open ones of this side, oldest first
+        self._later: dict[Batch, list[Callable[[], None]]] = {}  # functions to call after an array has been sent
 
     # -- asking -------------------------------------------------------------------------------------------
 
@@ -153,7 +153,8 @@ class Connection:
             self._forget(id_)
 
     def let_go(self) -> None:
-        """All is asked and answered: who handles this connection, and holds on to it, is free."""
+        """Drops the handler, so that it can be freed while the connection lives on. All requests are asked and
+        answered."""
         self.handler = _NOBODY
 
     def _take_back(self, id_: Id, about: Id | None = None) -> None:
@@ -169,9 +170,9 @@ class Connection:
         self._send(self.rpc.notify(method, params), about)
 
     async def batch(self, calls: Iterable[tuple[str, Any, bool]], *, timeout: float | None = None) -> list[Any]:
-        """Send one array, and wait for all answers: results, and RpcErrors in the places of those that failed.
+        """Sends one array, and waits for all answers: results, and RpcErrors in the places of those that failed.
 
-        A peer that does not take arrays answers with an error for nobody: then all of them have failed with it.
+        A peer that does not take arrays answers with an error without an id: then all requests have failed with it.
         """
         if self.lost or self._ended:
             raise ConnectionLost("a batch: the peer is gone")
@@ -194,7 +195,7 @@ class Connection:
                 self._forget(id_)
 
     async def drain(self, topic: Id | None = None) -> None:
-        """Wait while the peer is slow to take what was sent; on that topic, where the channel tells topics apart."""
+        """Waits while the peer is slow to take the frames; on that topic, if the channel separates topics."""
         drain_topic = getattr(self.channel, "drain_topic", None)
         if topic is None or drain_topic is None:
             await self.channel.drain()
@@ -219,10 +220,10 @@ class Connection:
     # -- being asked --------------------------------------------------------------------------------------
 
     async def run(self, *, linger: float = 0.0) -> None:
-        """Serve the connection until the peer has gone; then end everything that belongs to it.
+        """Serves the connection until the peer has gone; then ends everything that belongs to it.
 
-        A peer may close its side and still read ours, as a shell does that pipes a file into us: requests that are
-        open then have `linger` seconds to be answered.
+        A peer may close its side and still read the answers, as a shell does that pipes a file into this program: open
+        requests then have `linger` seconds to be answered.
         """
         try:
             while frames := await self.channel.receive():
@@ -240,8 +241,8 @@ class Connection:
             await self.close()
 
     async def take(self, frame: bytes) -> None:
-        """One frame of the peer, and the beginning of what it asks for. For transports without one stream of frames;
-        `run` does this for the others."""
+        """Takes a frame of the peer, and waits until the work that it asks for has begun. For transports without one
+        stream of frames; `run` does this for the others."""
         await self._take(frame)
         if self._beginning:
             await self._begun()
@@ -250,7 +251,7 @@ class Connection:
         self._beginning = 0
 
     async def _begun(self) -> None:
-        """Let the requests that came so far begin: they do so in their order, in the loop's next turn."""
+        """Lets the requests that came so far begin: they do so in their order, in the loop's next turn."""
         self._beginning = 0
         await asyncio.sleep(0)
 
@@ -292,7 +293,8 @@ class Connection:
         self._send_all()
 
     def _refused(self, error: RpcError) -> None:
-        """The peer could not read something. All that we send can be read, except an array by those who take none."""
+        """Handles an error without an id: the peer could not read a message. Everything that this side sends can be
+        read, except an array by a peer that takes none."""
         if self._batches:
             for id_ in self._batches[0]:
                 self._settle(id_, None, error)
@@ -313,14 +315,15 @@ class Connection:
         self._tasks[call] = task
 
     def reopen(self, requests: Iterable[tuple[Id, str, Any]]) -> list[Call]:
-        """Begin with requests that were made elsewhere. They begin in the loop's next turn."""
+        """Begins with requests that were made elsewhere. They begin in the loop's next turn."""
         calls = self.rpc.reopen(requests)
         for call in calls:
             self._begin(call)
         return calls
 
     async def _begin_all(self) -> None:
-        """Nothing more comes. Of a task that is cancelled before it has begun nothing would ever run."""
+        """Lets all waiting tasks begin when no more frames come. A task that is cancelled before it begins would run
+        nothing."""
         if self._beginning:
             await self._begun()
 
@@ -349,7 +352,8 @@ class Connection:
             self._then(call.batch, then)
 
     def _then(self, batch: Batch | None, then: Callable[[], None] | None) -> None:
-        """Do what follows an answer that was sent, or keep it until the array has been sent that the answer is in."""
+        """Calls the function that follows an answer after it was sent, or keeps it until the array with the answer has
+        been sent."""
         follows = [then] if then is not None else []
         if batch is not None:
             follows = self._later.pop(batch, []) + follows

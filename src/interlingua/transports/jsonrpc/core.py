@@ -1,8 +1,8 @@
-"""JSON-RPC 2.0 without I/O: frames in, what they ask for out, and answers as frames. Batches included.
+"""Implements JSON-RPC 2.0 without I/O: frames in, their requests out, and answers as frames. Batches included.
 
-A frame is one message as a transport brings it: a line, a WebSocket message, an HTTP body. `Rpc` keeps what both
-sides of a connection need to know: which of our requests are open, which of the peer's, and which answers belong into
-one array. Nothing here waits, writes or knows a protocol's methods; `rpc.Connection` puts asyncio around it.
+A frame is one message in the form of its transport: a line, a WebSocket message, an HTTP body. `Rpc` keeps the state of
+a connection: the open requests of this side, those of the peer, and the answers that belong into one array. Nothing
+here waits, writes or knows a protocol's methods; `connection.Connection` puts asyncio around it.
 
 The rules that keep two peers from harming each other:
 
@@ -123,7 +123,7 @@ class Notice(msgspec.Struct, gc=False):
 
 
 class Reply(msgspec.Struct, gc=False):
-    """The peer's answer to a request of ours that is open."""
+    """The peer's answer to an open request of this side."""
 
     id: Id
     result: Any = None
@@ -137,7 +137,7 @@ class CancelWanted(msgspec.Struct, gc=False):
 
 
 class Refused(msgspec.Struct, gc=False):
-    """The peer could not read something that we sent; it cannot say what."""
+    """An error of the peer without an id: it could not read a message, and cannot name it."""
 
     error: RpcError
 
@@ -151,7 +151,7 @@ class Batch:
     __slots__ = ("answers", "open", "size")
 
     def __init__(self, size: int) -> None:
-        self.size = size  # entries, whatever they are
+        self.size = size  # the number of entries, of whatever kind
         self.answers: list[bytes] = []
         self.open = 1  # answers to wait for; the one is the array itself, until it has been read to its end
 
@@ -160,7 +160,7 @@ class Batch:
 
 
 class Rpc:
-    """One connection. `receive` gives what came; `sends` collects what must go out because of it."""
+    """The state of one connection. `receive` returns what came; `sends` collects the frames to send because of it."""
 
     def __init__(
         self,
@@ -178,14 +178,14 @@ class Rpc:
         self._next = 0
         self._ours: set[Id] = set()
         self._theirs: dict[Id, Call] = {}  # the newest of each id
-        self._open = 0  # of theirs; more than that dict holds, when a peer uses an id twice
+        self._open = 0  # open requests of the peer; more than the dict holds, if a peer uses an id twice
         self.sends: list[bytes] = []
         self.odd = 0  # frames and entries that could not be read, and answers to nothing
 
     # -- receiving ----------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes) -> list[Incoming]:
-        """Everything that one frame asks for, in order. Never raises for what the peer sent."""
+        """Returns everything that one frame asks for, in order. Never raises for the content of a frame."""
         if type(frame) is TooLong:
             return self._unreadable(frame, INVALID_REQUEST, frame.problem)
         if len(frame) > self.limits.max_frame_bytes:
@@ -219,7 +219,7 @@ class Rpc:
         seen = json_text.glimpse(frame)
         if seen.kind == "answer" or (seen.kind is None and seen.id in self._ours):
             self.odd += 1
-            # Of an answer whose id cannot be read nobody knows what it was for. To fail all is better than to hang.
+            # An answer with an unreadable id could be for any request. To fail all is better than to hang.
             ended = [seen.id] if seen.id is not None else list(self._ours)
             log.warning("an answer of the peer cannot be read: %s", problem)
             error = RpcError(code, f"the answer cannot be read: {problem}")
@@ -314,7 +314,7 @@ class Rpc:
     # -- answering ----------------------------------------------------------------------------------------
 
     def answer(self, call: Call, result: Any) -> None:
-        """Answer a request. The frame is in `sends`, unless its batch waits for others."""
+        """Answers a request. The frame is in `sends`, unless its batch waits for other answers."""
         try:
             frame = _encoded({"jsonrpc": "2.0", "id": call.id, "result": result})
         except Exception as error:
@@ -325,7 +325,7 @@ class Rpc:
         self._close(call, _failure(call.id, error))
 
     def drop(self, call: Call) -> None:
-        """Never answer a request: its peer has taken it back, in a protocol where that means silence."""
+        """Drops a request without an answer: its peer has cancelled it, in a protocol that then wants silence."""
         self._close(call, None)
 
     def _close(self, call: Call, answer: bytes | None) -> None:
@@ -374,7 +374,7 @@ class Rpc:
         self._next = max(self._next, number)
 
     def request(self, method: str, params: Any = None) -> tuple[Id, bytes]:
-        """A request of ours: its id, and the frame."""
+        """Makes a request: returns its id, and the frame."""
         self._next += 1
         id_ = self._next
         frame = _encoded(_message(method, params, id_))
@@ -385,17 +385,18 @@ class Rpc:
         return _encoded(_message(method, params))
 
     def cancel(self, id_: Id) -> bytes | None:
-        """Take back a request of ours. The peer still answers it; until then it stays open."""
+        """Makes the frame that cancels a request of this side. The peer still answers it; until then it stays open."""
         if self._cancel is None or id_ not in self._ours:
             return None
         return self.notify(self._cancel[0], {self._cancel[1]: id_})
 
     def forget(self, id_: Id) -> None:
-        """No longer wait for an answer; one that comes later is nothing."""
+        """Stops waiting for an answer; one that comes later is ignored."""
         self._ours.discard(id_)
 
     def batch(self, calls: Iterable[tuple[str, Any, bool]]) -> tuple[list[Id], bytes]:
-        """One array of (method, params, whether an answer is wanted): the ids of the requests, and the frame.
+        """Makes one array of (method, params, whether an answer is wanted): returns the ids of the requests, and the
+        frame.
 
         Many peers of today end the connection at an array: send one only to those that are known to take it.
         """
@@ -432,7 +433,7 @@ def _encoded(message: Any) -> bytes:
 
 
 def _failure(id_: Id | None, error: RpcError) -> bytes:
-    """An error as it goes out, whatever it holds: there must be an answer."""
+    """Encodes an error whatever it holds: a request must have an answer."""
     try:
         return _encoded({"jsonrpc": "2.0", "id": id_, "error": error.plain()})
     except Exception:  # its data is not JSON
@@ -456,7 +457,7 @@ def _told_error(error: Any) -> RpcError:
 
 
 def problem(message: Any) -> str | None:
-    """What keeps a value from being a message, for transports that refuse such a thing themselves."""
+    """Returns why a value is not a message, for transports that refuse such a value themselves; None if it is one."""
     if type(message) is not dict:
         return f"{_kind(message)} is not a message; send an object"
     return None if _is_response(message) else _problem(message)
@@ -467,7 +468,7 @@ def _is_response(message: Any) -> bool:
 
 
 def _problem(message: dict[str, Any]) -> str | None:
-    """What keeps an object from being a request or a notification."""
+    """Returns why an object is neither a request nor a notification; None if it is one."""
     if message.get("jsonrpc") != "2.0":
         return 'a message has "jsonrpc": "2.0"'
     method = message.get("method", _MISSING)

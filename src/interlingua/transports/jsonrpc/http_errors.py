@@ -1,4 +1,5 @@
-"""JSON-RPC over HTTP where a request is refused before it is begun: a status, with an error that carries its id."""
+"""Answers HTTP requests that are refused before their JSON-RPC request begins: a status, with an error that carries its
+id."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def refusal(status: int, error: RpcError, headers: dict[str, str] | None = None,
 
 
 def id_of(body: bytes) -> Id | None:
-    """The id of the request in a body, as far as that can be read. An answer has the id of somebody else's request."""
+    """Returns the id of the request in a body, as far as it can be read. An answer has none: its id is that of a
+    request of the other side."""
     seen = glimpse(body)
     return None if seen.kind == "answer" else seen.id
 

@@ -1,4 +1,4 @@
-"""What JSON-RPC methods read out of their params, and refuse with -32602: typed members, and cursors of pages."""
+"""Reads typed members and cursors of pages from the params of JSON-RPC methods, and refuses wrong ones with -32602."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read(params: Any, type_: type[T]) -> T:
 
 
 def cursor(offset: int) -> str:
-    """Opaque: clients must not count with it."""
+    """Makes a cursor. It is opaque: clients must not count with it."""
     return base64.urlsafe_b64encode(str(offset).encode()).decode()
 
 

@@ -1,14 +1,15 @@
-"""A child process that speaks over its pipes: started in a group of its own, listened to, and ended together with all
-that it started.
+"""Runs a child process that speaks over its pipes: starts it in a group of its own, reads it, and ends it together with
+all processes that it started.
 
-Wrappers (npx, node shims, shell scripts) start the real program as a child of theirs, so ending the process that we
-started is not enough: its whole group is ended. That happens in every way of ending:
+Wrappers (npx, node shims, shell scripts) start the real program as a child of theirs, so ending the process that was
+started here is not enough: its whole group is ended. That happens in every way of ending:
 
-- we let it go: its stdin is closed, then the group is asked to end (SIGTERM), then made to (SIGKILL);
+- the owner ends it: its stdin is closed, then the group is asked to end (SIGTERM), then made to (SIGKILL);
 - the child exits by itself, and leaves others behind: the rest of its group is ended the same way;
 - this process exits: the task that keeps the child is cancelled with the event loop, and `atexit` is the last resort;
-- this process is killed and can do nothing any more: a shell that waits on a pipe from us sees it close, and ends the
-  group. (PR_SET_PDEATHSIG would need code between fork and exec, and reaches only the first process of the group.)
+- this process is killed and can do nothing any more: a shell that waits on a pipe from this process sees it close, and
+  ends the group. (PR_SET_PDEATHSIG would need code between fork and exec, and reaches only the first process of the
+  group.)
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _GUARD = 'read -r _ || { kill -TERM "-$1"; sleep 2; kill -KILL "-$1"; }'
 Clean = Callable[[str], str]
 """Takes secrets out of what a child has said, before anybody sees it."""
 
-_groups: set[int] = set()  # of children that live
+_groups: set[int] = set()  # the groups of living children
 
 
 def _end_all() -> None:
@@ -53,7 +54,8 @@ atexit.register(_end_all)
 
 
 def environment(own: Mapping[str, str], *, without: str = "INTERLINGUA_") -> dict[str, str]:
-    """What a child gets: everything (agents find their keys there) but what is meant for us alone."""
+    """Returns the environment of a child: everything, as agents find their keys there, but what is meant for this
+    program alone."""
     return {name: value for name, value in own.items() if not name.startswith(without)}
 
 
@@ -69,7 +71,7 @@ def words_of(command: str, kind: str) -> list[str]:
 
 
 class Guard:
-    """Sees to it that the group of a process ends with ours, however ours ends."""
+    """Ends the group of a process when this process ends, however that happens."""
 
     def __init__(self, group: int) -> None:
         self._group = group
@@ -99,9 +101,10 @@ class Guard:
 
 
 class Output:
-    """What a process writes to a pipe of ours.
+    """Reads what a process writes to a pipe.
 
-    Not a pipe of asyncio's own: there, waiting for a process also waits for everyone whom it has left its pipes to.
+    The pipe is not one of asyncio's own: there, waiting for a process also waits for every process that inherited its
+    pipes.
     """
 
     def __init__(self) -> None:
@@ -129,7 +132,7 @@ class Output:
 
 
 class Child:
-    """One process that lives. Made by `start`."""
+    """A running child process. `start` makes it."""
 
     def __init__(
         self,
@@ -156,7 +159,7 @@ class Child:
     async def start(
         cls, command: list[str], cwd: str, env: Mapping[str, str], *, clean: Clean, log: logging.Logger
     ) -> Child:
-        """Start a command. What it writes to stderr goes to the log."""
+        """Starts a command. Its stderr goes to the log."""
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
         errors = Output()
@@ -192,7 +195,7 @@ class Child:
         return self._process.returncode
 
     async def how_it_ended(self) -> str:
-        """For an error message: its exit status, and what it said last on stderr."""
+        """Describes the end for an error message: the exit status, and the last lines on stderr."""
         with contextlib.suppress(TimeoutError):  # these come a moment after its output has ended
             async with asyncio.timeout(_SOON):
                 await self._process.wait()
@@ -207,7 +210,7 @@ class Child:
         return f"{told}; the last it said: {' | '.join(list(self.tail)[-5:])}" if self.tail else told
 
     async def _drain(self) -> None:
-        """Read stderr, always: an agent whose stderr is full stands still."""
+        """Reads stderr all the time: an agent whose stderr is full stands still."""
         rest = b""
         while data := await self._errors.read():
             *lines, rest = (rest + data).split(b"\n")
@@ -225,15 +228,15 @@ class Child:
             self._log.info("agent %d: %s", self.pid, text)
 
     async def _wait(self) -> None:
-        """When it exits by itself, what it has started ends with it, and so does the channel."""
+        """Waits until the child exits. If it exits by itself, ends the processes that it started, and the channel."""
         await self._process.wait()
         if self._ending is None:
-            with contextlib.suppress(TimeoutError):  # what it said last comes first
+            with contextlib.suppress(TimeoutError):  # its last words come first
                 await asyncio.wait_for(asyncio.shield(self._stderr), 0.5)
             await self.end()
 
     async def end(self) -> None:
-        """End the whole group. Returns when nothing of it is left, or nothing more can be done."""
+        """Ends the whole group. Returns when nothing of it is left, or nothing more can be done."""
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._end())
         await asyncio.shield(self._ending)
@@ -257,7 +260,7 @@ class Child:
                 await asyncio.wait_for(self._process.wait(), 1.0)
 
     async def _gone(self, seconds: float) -> bool:
-        """Whether the whole group is gone within a time."""
+        """Waits until the whole process group is gone. Returns whether it is, within a time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while self._signal(0):
@@ -267,7 +270,7 @@ class Child:
         return True
 
     def _signal(self, number: int) -> bool:
-        """Whether there was somebody to receive it."""
+        """Sends a signal to the process group. Returns whether there was a process to receive it."""
         try:
             os.killpg(self.pid, number)
         except PermissionError:

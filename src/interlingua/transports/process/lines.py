@@ -1,4 +1,4 @@
-"""Messages as lines: split on `\\n` alone, of any size up to a limit. Without I/O.
+"""Splits a stream into messages, one per line: at `\\n` alone, of any size up to a limit. Without I/O.
 
 Not `str.splitlines`, which also splits on line separators that JSON allows inside strings.
 """
@@ -15,7 +15,7 @@ class LineReader:
         self._limit = limit
         self._partial = bytearray()  # of a line that has not ended; grows in place, or long lines would be quadratic
         self._skipping = False
-        self._head = b""  # of the line that is skipped
+        self._head = b""  # the first bytes of the skipped line
         self._tail = b""
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -48,7 +48,8 @@ class LineReader:
         return lines
 
     def end(self) -> list[bytes]:
-        """What stands behind the last newline, where nothing more comes: a line without one, or one that was cut."""
+        """Returns the bytes after the last newline when nothing more comes: a line without a newline, or one that was
+        cut."""
         rest = self._skipped(b"") if self._skipping else bytes(self._partial)
         self._partial = bytearray()
         return [rest] if rest.strip() else []

@@ -1,7 +1,7 @@
-"""A stderr that never waits for long: some clients give an agent a pipe for it, and never read that.
+"""Provides a stderr that never waits for long: some clients give an agent a pipe for it, and never read that pipe.
 
-Without this, an agent that prints more than the pipe holds stops for ever, in the middle of a turn. It guards what
-Python code writes; child processes write for themselves, and stop only themselves.
+Without this, an agent that prints more than the pipe holds stops for ever, in the middle of a turn. It guards the
+output of Python code; child processes write by themselves, and stop only themselves.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import select
 import threading
 
-_PATIENCE = 500  # milliseconds for a reader that is only slow; then we drop, until there is room again
+_PATIENCE = 500  # milliseconds for a slow reader; then text is dropped until there is room again
 
 _one_at_a_time = threading.Lock()  # room for one piece is room for one writer
 
@@ -35,7 +35,7 @@ class _Dropping(io.RawIOBase):
     def write(self, data: object) -> int:
         view = memoryview(data).cast("B")  # type: ignore[arg-type]
         with _one_at_a_time:
-            # Where there is room at all, there is room for this much: the write does not wait.
+            # If there is room at all, there is room for this much: the write does not wait.
             for start in range(0, len(view), select.PIPE_BUF):
                 self._put(view[start : start + select.PIPE_BUF])
         return len(view)

@@ -1,8 +1,9 @@
-"""A channel over two file descriptors, one message per line: our own stdin and stdout, or those of a child process.
+"""Implements a channel over two file descriptors, one message per line: the stdin and stdout of this process, or those
+of a child process.
 
-Pipes and sockets are read and written by the event loop; anything else (a file, a terminal) by threads, because the
-loop cannot wait for it, and because a terminal may be shared with others who do not expect it to be non-blocking.
-Each descriptor is closed by whoever reads or writes it, so that no number is ever used after it belongs to another.
+The event loop reads and writes pipes and sockets; threads read and write anything else (a file, a terminal), because
+the loop cannot wait for it, and because other programs may share a terminal and do not expect it to be non-blocking.
+The side that reads or writes a descriptor also closes it, so that no number is used after it belongs to another file.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class PipeChannel:
             self._input.close()
 
     async def close_writing(self) -> None:
-        """Tell the peer that nothing more will come, and go on reading."""
+        """Closes the output, so that the peer sees its end, and goes on reading."""
         try:
             await self._output.finish()
         finally:
@@ -97,7 +98,7 @@ class _Input:
         self._news.set()
         self._stop()
 
-    # How the descriptor is read:
+    # Ways to read the descriptor:
 
     def _start(self) -> None:
         os.set_blocking(self._fd, False)
@@ -107,7 +108,7 @@ class _Input:
         self._loop.add_reader(self._fd, self._readable)
 
     def _readable(self) -> None:
-        if self._frames or self._ended:  # nobody has taken the last ones
+        if self._frames or self._ended:  # the last ones were not taken yet
             self._paused = True
             self._loop.remove_reader(self._fd)
             return
@@ -173,10 +174,10 @@ class _Output:
         self._fd = fd
         self._loop = asyncio.get_running_loop()
         self._frames: list[bytes] = []
-        self._piece = memoryview(b"")  # what is being written; never copied again, however often the peer stalls
+        self._piece = memoryview(b"")  # the bytes being written; never copied again, however often the peer stalls
         self._queued = 0
         self._busy = False  # a write is under way, or will be in this turn of the loop
-        self._gone = False  # nobody reads any more, or we have closed
+        self._gone = False  # the reader has gone, or this side has closed
         self.room = asyncio.Event()
         self.room.set()
         self._idle = asyncio.Event()
@@ -196,7 +197,7 @@ class _Output:
             self._loop.call_soon(self._write)
 
     def _next_piece(self) -> bool:
-        """Take what is queued, as one piece. Whether there is any."""
+        """Takes all that is queued, as one piece. Returns whether there is any."""
         if not self._frames:
             return False
         self._frames.append(b"")  # so that the last line ends too
@@ -222,7 +223,7 @@ class _Output:
         self._all_written()
 
     async def finish(self) -> None:
-        """Wait until all is written, but not for ever."""
+        """Waits until all is written, but not for ever."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSING):
                 await self._idle.wait()
@@ -231,7 +232,7 @@ class _Output:
         self._lost()
         self._stop()
 
-    # How the descriptor is written:
+    # Ways to write the descriptor:
 
     def _start(self) -> None:
         os.set_blocking(self._fd, False)
@@ -267,7 +268,7 @@ class _Output:
     def _stop(self) -> None:
         if self._fd >= 0:
             self._wait(False)
-            if stat.S_ISSOCK(os.fstat(self._fd).st_mode):  # our input may be a second descriptor of the same socket
+            if stat.S_ISSOCK(os.fstat(self._fd).st_mode):  # the input may be a second descriptor of the same socket
                 with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._fd)) as peer:
                     peer.shutdown(socket.SHUT_WR)
             _close(self._fd)
@@ -280,7 +281,7 @@ class _ThreadOutput(_Output):
         self._thread: threading.Thread | None = None
 
     def _write(self) -> None:
-        """Give the thread its next piece, if it has none."""
+        """Gives the thread its next piece, if it has none."""
         if self._gone or self._piece:
             return
         if not self._next_piece():
@@ -323,7 +324,7 @@ def _write_all(fd: int, piece: memoryview) -> bool:
     while piece:
         try:
             piece = piece[os.write(fd, piece) :]
-        except BlockingIOError:  # somebody else made it non-blocking
+        except BlockingIOError:  # another process made it non-blocking
             threading.Event().wait(0.005)
         except OSError:
             return False
@@ -334,10 +335,9 @@ def _write_all(fd: int, piece: memoryview) -> bool:
 
 
 def divert_stdio() -> tuple[int, int]:
-    """Take our own stdin and stdout aside, for a `PipeChannel`: from now on they are nobody else's.
+    """Takes this process's stdin and stdout away for a `PipeChannel`: from now on nothing else uses them.
 
-    Whatever prints writes to stderr instead, and child processes find an empty stdin: neither can break into the
-    protocol.
+    Printed text goes to stderr instead, and child processes find an empty stdin: neither can break into the protocol.
     """
     reads, writes, printed = _aside(0, os.O_RDONLY), _aside(1, os.O_WRONLY), _aside(2, os.O_WRONLY)
     nothing = _nothing(os.O_RDONLY)
@@ -374,7 +374,7 @@ def _nothing(flags: int) -> int:
 
 def _close(fd: int) -> None:
     with contextlib.suppress(OSError):
-        os.set_blocking(fd, True)  # the shell that started us may use the same pipe after us
+        os.set_blocking(fd, True)  # the shell that started this process may use the same pipe later
     with contextlib.suppress(OSError):
         os.close(fd)
 

@@ -1,4 +1,5 @@
-"""Work that agents hand to each other: to whom they may, what the record tells of it, and what runs side by side."""
+"""Checks work that agents delegate to each other: to which agents they may, what the record shows of it, and what runs
+side by side."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ async def only_those_who_are_allowed_get_a_notice(d: Driver) -> None:
 
 
 async def _all_allowed(d: Driver) -> int:
-    """Look at every notice of an agent whose manifest is known; gives how many there are."""
+    """Checks every notice of an agent whose manifest is known; returns their number."""
     known, found = await d.known(), 0
     for one in await handoffs(d):
         allowed = known.get(agent_of(one.sender, known), {}).get("allowed_agents")
@@ -98,7 +99,7 @@ async def whoever_hands_something_over_was_handed_something(d: Driver) -> None:
 
 
 def _below(found: list[Handoff]) -> list[tuple[Handoff, Handoff]]:
-    """Handoffs of somebody to whom an agent has handed something, with that one."""
+    """Pairs each delegation with the one that its sender had received before."""
     return [
         (one, above)
         for one in found
@@ -129,7 +130,8 @@ async def every_level_hands_over_in_the_same_way(d: Driver) -> None:
 
 @suite.check("cap.example-flow.subtask-ids")
 async def the_id_of_a_part_extends_that_of_the_whole(d: Driver) -> None:
-    """The document shows it in an example, and asks for nothing: but whoever uses such ids means the same by them."""
+    """Expects ids of parts to name their whole, if a server uses such ids. The document shows them in an example, and
+    asks for nothing."""
     dotted = [one for one in await _handed(d) if one.task.startswith(f"{one.talk.task}.")]
     applies(dotted, "the ids of parts do not begin with that of the whole task")
     for one in dotted:

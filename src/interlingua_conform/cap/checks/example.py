@@ -1,6 +1,7 @@
-"""The document's example, where a server plays it: pm-1, analyst-1 and qa-1 in one task, told step by step.
+"""Checks the document's example, if a server plays it: pm-1, analyst-1 and qa-1 in one task, step by step.
 
-What an agent left out is no mistake: the document says what happened once. What it did is looked at as it is told.
+A step that an agent left out is no mistake: the document describes what happened once. Each step that an agent took is
+checked against the document.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What goes wrong: agents that fail, things that nobody may do, and work that is tried again or by somebody else."""
+"""Checks failures: agents that fail, forbidden requests, and work that is retried or given to another agent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..wires import ORCHESTRATOR, USER, Json, Refusal, Talk
 
 _TIMEOUT = re.compile(r"\btimed out\b|\btimeout[.!]?\s*$", re.IGNORECASE)
 _MCP = re.compile(r"\bmcp\b.{0,40}(\btimed out\b|\btimeout\b)", re.IGNORECASE)
-_GATEWAY_TIMEOUT = 504  # what the document's example has; of other timeouts it names no number
+_GATEWAY_TIMEOUT = 504  # the number in the document's example; it names none for other timeouts
 
 
 async def _failure(d: Driver) -> Json:
@@ -119,7 +119,7 @@ async def what_failed_can_be_given_to_another_agent(d: Driver) -> None:
 
 @suite.check("cap.observability.escalate", "cap.audit.escalate")
 async def whoever_is_told_of_a_failure_can_pass_it_up(d: Driver) -> None:
-    """By whatever the document has for it: an error of its own, or words to who is above it."""
+    """Accepts each way that the document has for it: an error of the agent's own, or a message to the one above it."""
     raised = []
     for talk in await talks(d):
         above = {one.recipient: one.sender for one in of_talk(talk)} | {talk.agent: ORCHESTRATOR}

@@ -1,4 +1,4 @@
-"""Tasks that are handed over from outside: begun by a notice, with attachments, and worked on by its recipient."""
+"""Checks tasks that come from outside: begun by a notice, with attachments, and worked on by its recipient."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ async def the_result_goes_to_the_orchestrator_that_handed_the_task_over(d: Drive
 
 @suite.check("cap.message.participant-ids")
 async def participants_are_agents_the_user_and_the_orchestrator(d: Driver) -> None:
-    """Who the agents of a server are, nobody knows for sure: but what comes of our task comes from one, and to us."""
+    """Looks at the result only: the agents of a server are not known for sure, but the result of the checker's task
+    comes from an agent, and goes to the user or the orchestrator."""
     talk = await worked(d)
     assert talk.result is not None
     sender, to = talk.result.get("sender_id"), talk.result.get("recipient_id")
@@ -64,7 +65,7 @@ _records("context_summary", "cap.delegation.records-summary")
 
 
 def _notice(talk: Talk) -> Json:
-    """Our notice, as the record has it: the one with our words, or the first about our task."""
+    """Returns the checker's notice from the record: the one with its words, or the first about its task."""
     noted = [told for told in talk.said if kind(told) == "delegation_notice"]
     expect(noted, f"no delegation_notice is in the conversation: {shown(talk.said)}")
     ours = [told for told in noted if words(told) == words(talk.sent[0])]
@@ -94,7 +95,7 @@ async def _takes(d: Driver, *given: Json) -> None:
     ended = talk.result
     expect(ended is not None, f"{talk.agent} said nothing about a task whose notice has {names}")
     if ended is not None and ended.get("type") == "error_response":
-        await worked(d)  # which says why, where no task succeeds
+        await worked(d)  # gives the reason if no task succeeds
         applies(all(one["type"] != "file" for one in given), f"{talk.agent} wanted to read the file: {shown(ended)}")
         expect(False, f"a task whose notice has {names} failed: {shown(ended)}")
     if talk.recorded:
@@ -104,7 +105,7 @@ async def _takes(d: Driver, *given: Json) -> None:
 
 
 async def _shown(d: Driver, wanted: str) -> None:
-    """Those that the server shows have what belongs to them."""
+    """Checks that the attachments of a type, as far as the server shows any, have the members of that type."""
     for told in await everything(d):
         for one in attached(told):
             if isinstance(one, dict) and one.get("type") == wanted:

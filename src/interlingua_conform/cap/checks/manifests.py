@@ -1,4 +1,4 @@
-"""The manifests that a server lists of its agents: one that it lists is one that it has not refused."""
+"""Checks the manifests that a server lists of its agents: a manifest that it lists is one that it has not refused."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ async def allowed_agents_are_texts(d: Driver) -> None:
 
 
 async def _rules(d: Driver) -> list[tuple[Json, str, Any]]:
-    """Every rule that a manifest has, with the agent that it is for."""
+    """Returns every rule of the manifests, with the agent that it is for."""
     found = [
         (told, agent, rule)
         for told in await _listed(d)
         if isinstance(told.get("delegate_rules"), dict)
         for agent, rule in told["delegate_rules"].items()
-        if _ID.fullmatch(agent)  # of other keys the schema says nothing
+        if _ID.fullmatch(agent)  # the schema defines no other keys
     ]
     applies(found, "no manifest that is listed has a rule")
     return found

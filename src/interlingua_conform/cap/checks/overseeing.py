@@ -1,4 +1,4 @@
-"""Agents that vet what others did: who oversees whom is known from manifests, and from who inquires."""
+"""Checks agents that review the work of others. Manifests show who oversees whom, and so do the inquiries."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Overseen(msgspec.Struct, eq=False):
     agent: str
     overseer: str
     delegator: str
-    words: list[Json]  # of the overseer
-    returned: Json | None  # the last thing that the delegator was told about it, by either
+    words: list[Json]  # the words of the overseer
+    returned: Json | None  # the last message to the delegator about it, from either
 
 
 async def _overseen(d: Driver) -> list[Overseen]:

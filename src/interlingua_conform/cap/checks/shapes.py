@@ -1,4 +1,4 @@
-"""What every message has: the envelope that all types share, and the members of each type."""
+"""Checks the shape of messages: the envelope that all types share, and the members of each type."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 
 def timestamp(told: Json) -> Any:
-    """When a message was sent: beside its other members, or in a member for what is said about it."""
+    """Returns the time at which a message was sent: a member of the message, or of its metadata."""
     about = told.get("metadata")
     return told.get("timestamp", about.get("timestamp") if isinstance(about, dict) else None)
 
 
 async def meant_as(d: Driver, wanted: str) -> list[Json]:
-    """All that is meant as a type of message, whatever type it names."""
+    """Returns all messages that are meant to have a type, whatever type they name."""
     found = [told for told in await everything(d) if kind(told) == wanted]
     applies(found, f"the server showed no {wanted}")
     return found
@@ -124,7 +124,7 @@ async def an_error_has_a_whole_number(d: Driver) -> None:
 
 
 def fitting(told: Json) -> None:
-    """Say what is wrong with the attachments of a message, where it has some."""
+    """Raises Broken if the attachments of a message have a mistake."""
     if "attachments" not in told:  # as the document's own examples do
         return
     for one in member(told, "attachments", list, called(told)):

@@ -1,4 +1,4 @@
-"""Messages between agents and the user: questions, answers, and what is said while somebody works."""
+"""Checks messages between agents and the user: questions, answers, and messages while an agent works."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def the_user_says_something_while_an_agent_works(d: Driver) -> None:
 
 @suite.check("cap.messaging.anyone-to-anyone")
 async def whoever_takes_part_says_something(d: Driver) -> None:
-    """Agents are not ours to speak for; the orchestrator and the user are."""
+    """Sends messages as the orchestrator and as the user. The checker cannot speak for agents."""
     for sender, refusal in (await slowly(d)).refused.items():
         expect(refusal is None, f"a message of {sender} to an agent that works was refused: {refusal and refusal.how}")
 

@@ -1,4 +1,5 @@
-"""What agents get from MCP servers, and attach to what they say: within their bindings, and as it is."""
+"""Checks the results that agents get from MCP servers and attach to their messages: within their bindings, and
+unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from ..wires import Json
 
 
 async def _results(d: Driver) -> list[tuple[str, Json, bool]]:
-    """Results of tools that agents attached: by whom, and whether they had been given it by somebody else."""
+    """Returns the tool results that agents attached: the sender, the result, and whether that agent had received it
+    from another."""
     found = []
     for talk in await talks(d):
         given: list[tuple[str, Json]] = []

@@ -27,7 +27,8 @@ async def _reference(d: Driver) -> tuple[str, str]:
 
 
 async def some(d: Driver) -> list[dict[str, Any]]:
-    """What a search finds: of an empty list, nothing can be said but that it is one."""
+    """Returns the agents that a search finds. An empty list shows only that it is a list, so the checks do not apply to
+    it."""
     found = await search(d)
     applies(found, "the server has no agents")
     return found
@@ -112,7 +113,7 @@ async def no_two_agents_have_the_same_name_and_version(d: Driver) -> None:
 
 @suite.check("connect.openapi.default-agent")
 async def a_run_without_an_agent_is_one_of_the_default_agent(d: Driver) -> None:
-    """Such a run is put off, as nobody knows what that agent does, and cancelled."""
+    """Delays the run and cancels it, as the effects of the default agent are unknown."""
     for given in [{}, {"input": await d.input()}, *await _inputs(d)]:
         answer = await d.ask("POST", "/runs", {**given, "after_seconds": 3600, "metadata": d.mark})
         if answer.status != 422:
@@ -128,7 +129,7 @@ async def a_run_without_an_agent_is_one_of_the_default_agent(d: Driver) -> None:
 
 
 async def _inputs(d: Driver) -> list[dict[str, Any]]:
-    """What agents of this server take, one of which should be the default one."""
+    """Returns sample inputs for agents of this server; one of these agents should be the default one."""
     found: list[dict[str, Any]] = []
     for agent in (await every_agent(d))[:_MANY]:
         with contextlib.suppress(Broken, NotApplicable):

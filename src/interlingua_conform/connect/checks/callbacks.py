@@ -1,6 +1,6 @@
-"""Callbacks: the server calls an address of the client's when the status of a run changes.
+"""Checks callbacks: the server calls an address of the client's when the status of a run changes.
 
-They can be seen only where the server can reach the one who looks: both on one machine.
+The checker sees them only if the server can reach it: both on one machine.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Receiver:
         writer.close()
 
     async def until_done(self, within: float) -> None:
-        """Until a run object came whose status is not pending; or so long."""
+        """Waits until a run object comes whose status is not pending, for so many seconds at most."""
         with contextlib.suppress(TimeoutError):
             async with self._news, asyncio.timeout(within):
                 await self._news.wait_for(lambda: any(_status(call) not in (None, "pending") for call in self.calls))

@@ -22,7 +22,8 @@ async def _schema(d: Driver) -> dict[str, Any]:
 
 @once
 async def spelled(d: Driver) -> str:
-    """Where a configuration stands in `config`: under `configurable` in the OpenAPI document, at once in the text."""
+    """Returns the member of `config` that holds a configuration: `configurable` in the OpenAPI document, none in the
+    text."""
     await succeeded(d)
     config = sample(await _schema(d))
     answer = await d.ask("POST", "/runs", await d.request(config={"configurable": config}))
@@ -34,7 +35,7 @@ async def spelled(d: Driver) -> str:
 
 
 async def _said(d: Driver, config: Any = None) -> Any:
-    """What the agent says, with a configuration or without."""
+    """Returns the result of the agent, with a configuration or without; NotImplemented if it has none."""
     body = await d.request()
     if config is not None:
         body["config"] = {"configurable": config} if await spelled(d) else config
@@ -65,7 +66,8 @@ def _required(schema: dict[str, Any]) -> dict[str, Any]:
 
 @once
 async def flavoured(d: Driver) -> tuple[Any, Any]:
-    """What the agent says without a configuration, and what it says after a run with one that showed."""
+    """Returns the result of the agent without a configuration before and after a run with one that changed the
+    result."""
     others = _others(await _schema(d))
     applies(others, "the agent's configuration has no member of which the values are told")
     plain = await _said(d)

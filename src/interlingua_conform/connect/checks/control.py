@@ -54,7 +54,7 @@ async def a_run_is_put_off(d: Driver) -> None:
 
 @suite.check("connect.openapi.on-disconnect")
 async def a_run_is_cancelled_with_its_connection_or_goes_on(d: Driver) -> None:
-    """Looked at long after the streams were dropped: a server may wait whether somebody comes back."""
+    """Looks long after the streams were dropped: a server may wait for the reader to come back."""
     seen = await going(d)
     applies(seen.pending, "the slow agent was done at once")
     cancelled = await d.until_over(seen.runs["cancel"])

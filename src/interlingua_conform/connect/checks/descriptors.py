@@ -1,4 +1,4 @@
-"""What a descriptor says: who the agent is, what it is capable of, and the formats that it speaks in."""
+"""Checks descriptors: the identity of the agent, its capabilities, and the formats that it speaks."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Request(msgspec.Struct):
 
 @once
 async def any_threads(d: Driver) -> bool:
-    """Whether any agent supports threads; else their operations need not be there."""
+    """Returns whether any agent supports threads. If none does, the operations on threads may be missing."""
     for agent in (await every_agent(d))[:_MANY]:
         with contextlib.suppress(Broken):
             if "threads" in capabilities(member(await descriptor(d, agent.id), "specs", dict, "the descriptor")):
@@ -77,7 +77,7 @@ async def _invalid(d: Driver, threads: bool) -> list[Request]:
 
 @once
 async def unknown(d: Driver) -> list[tuple[Request, Answer]]:
-    """What is answered to requests of which there is nothing."""
+    """Sends requests for things that do not exist, and returns the answers."""
     wanted = _about(NOBODY, await any_threads(d))
     return [(each, await d.ask(each.method, each.path, each.body)) for each in wanted]
 
@@ -171,7 +171,7 @@ async def a_run_that_fails_says_so_in_its_output(d: Driver) -> None:
 
 async def _outputs(d: Driver) -> list[tuple[str, Json]]:
     found = [("the output of a run that failed", (await failed(d))[2])]
-    with contextlib.suppress(Broken, NotApplicable):  # that it streams at all is looked at elsewhere
+    with contextlib.suppress(Broken, NotApplicable):  # other checks look at streaming itself
         found += [("the update of a run that failed", told) for told in (await failed_stream(d)).of_type("error")]
     return found
 
@@ -202,7 +202,7 @@ def _read(answer: Answer) -> Any:
 
 
 def _words(value: Any, depth: int = 0) -> bool:
-    """Whether there is a text somewhere in an answer."""
+    """Returns whether an answer holds a text anywhere."""
     if isinstance(value, str):
         return bool(value.strip())
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

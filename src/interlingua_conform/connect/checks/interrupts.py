@@ -21,7 +21,7 @@ _ROUNDS = 5  # questions that are answered of an agent that has many
 
 
 class Asked(msgspec.Struct):
-    """What an interrupt says, in whichever of the ways that the documents leave open."""
+    """The content of an interrupt, in whichever of the forms that the documents leave open."""
 
     type: str | None
     payload: Any
@@ -39,8 +39,9 @@ async def interrupted(d: Driver) -> tuple[str, Json]:
 
 
 def read(output: Json, specs: Json) -> Asked:
-    """The text has interrupt_type and interrupt_payload beside each other. In the OpenAPI document `interrupt` is a
-    payload of which interrupt_type tells the kind; published servers and clients make the type a key of it."""
+    """Reads an interrupt in every form in use. The text has interrupt_type and interrupt_payload beside each other. In
+    the OpenAPI document `interrupt` is a payload that interrupt_type describes; published servers and clients make the
+    type a key of it."""
     entries = specs.get("interrupts")
     known = {
         entry["interrupt_type"]: entry
@@ -72,9 +73,9 @@ async def asked(d: Driver) -> Asked:
 class Resumed(msgspec.Struct):
     before: str  # the status of the run when it asked
     answer: Answer  # to the answer that was taken
-    form: int  # which of the ways of saying it that was
-    rounds: int  # how often it asked
-    output: Json  # what came in the end
+    form: int  # the form in which the answer was wrapped
+    rounds: int  # the number of its questions
+    output: Json  # the final output
 
 
 @once
@@ -204,7 +205,7 @@ async def an_interrupted_run_is_resumed(d: Driver) -> None:
 
 @suite.check("connect.interrupts.resume-body", "connect.interrupts.resume-payload")
 async def what_was_asked_for_is_taken_as_the_answer(d: Driver) -> None:
-    """Of the ways in which an answer can be wrapped, one is taken; what the agent makes of it is a result."""
+    """Expects one of the ways in which an answer can be wrapped to be taken: the agent then ends with a result."""
     output = (await resumed(d)).output
     expect(output.get("type") != "interrupt", f"the run asks again for what it was given: {shown(output)}")
 
@@ -239,7 +240,7 @@ async def only_an_interrupted_run_is_resumed_and_only_once(d: Driver) -> None:
     run, _ = await interrupted(d)
     late = await d.ask("POST", at("runs", run), _bodies(await asked(d))[seen.form])
     expect(late.status == 409, answered("an answer to a run that has ended", late))
-    if seen.rounds > 1:  # of two answers at once, the second may be one to the next question
+    if seen.rounds > 1:  # if two answers come at once, the second may be for the next question
         return
     run = await d.start("asking")
     body = _bodies(read(await d.waited(run), await d.specs("asking")))[seen.form]

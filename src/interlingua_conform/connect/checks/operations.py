@@ -93,7 +93,8 @@ class _Look:
         await self.at(self._cancelled(base))
 
     async def _joined(self, path: str) -> None:
-        """Of a run that has ended: whatever is told then, and that it ends; or that there is nothing to join."""
+        """Joins a run that has ended. The stream ends after whatever it sends, or the server answers that there is
+        nothing to join."""
         if "values" not in await self.d.able():
             return
         seen = await self.d.streamed("GET", path)
@@ -119,7 +120,8 @@ class _Look:
         await d.until_over(run, base)
 
     async def _cancelled(self, base: str) -> None:
-        """What is answered to a cancel of a run that has ended is not said; that it can be deleted then is."""
+        """Cancels and deletes a run that has ended. The documents leave the answer to the cancel open; the delete
+        succeeds."""
         d = self.d
         run = await d.start("agent", base)
         answer = await d.ask("POST", base + at(run) + "/cancel")

@@ -120,7 +120,7 @@ async def a_run_takes_metadata(d: Driver) -> None:
 
 @suite.check("connect.runs.formats-in-descriptor")
 async def an_input_that_fits_the_descriptor_is_taken(d: Driver) -> None:
-    """What was sent is made from the schema of the descriptor, unless another input was named."""
+    """Sends an input made from the schema of the descriptor, unless another input was named."""
     specs = await d.specs()
     fits(await d.input(), member(specs, "input", dict, "specs"), "the input that is used")
     await succeeded(d)

@@ -14,7 +14,7 @@ from ..shapes import UPDATES
 from ..streams import Streamed
 
 _SOON = 2.0  # seconds in which an agent that streams says something
-_SAYS = ("type", "values", "result", "update")  # where an update says the same as another
+_SAYS = ("type", "values", "result", "update")  # the members by which two updates are equal
 _ENOUGH = 5  # updates that are read of an agent that never stops
 _NASTY = "hé\u2028lo\u0085 thère"  # a reader that splits at every line end of Unicode would cut this
 
@@ -50,8 +50,8 @@ class Going(msgspec.Struct):
     """Streams of slow runs that were watched for a moment and then left."""
 
     first: dict[str, Any] | None  # the first update, where one came
-    pending: bool  # whether the run still went on then
-    joined: list[dict[str, Any]]  # what one that joined was told, while the agent said nothing new
+    pending: bool  # true if the run still went on then
+    joined: list[dict[str, Any]]  # the updates for a client that joined, while the agent said nothing new
     runs: dict[str, str]  # by what is to become of them without their connection: cancel, continue
 
 

@@ -1,4 +1,4 @@
-"""What is done to threads from outside: searching, patching, copying, deleting, and keeping the one of a run."""
+"""Checks changes of threads from outside: searching, patching, copying, deleting, and keeping the thread of a run."""
 
 from __future__ import annotations
 

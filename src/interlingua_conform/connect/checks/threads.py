@@ -49,7 +49,7 @@ async def got(d: Driver, thread: str) -> Json:
 @once
 async def used(d: Driver) -> Used:
     made = await created(d)
-    await succeeded(d)  # what cannot run cannot run on a thread
+    await succeeded(d)  # an agent that cannot run cannot run on a thread
     thread = member(made, "thread_id", str, "the answer to POST /threads")
     base = at("threads", thread, "runs")
     runs, outputs, seen = [], [], []

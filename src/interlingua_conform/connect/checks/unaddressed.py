@@ -1,6 +1,6 @@
-"""What the text asks for and gives no address: found in the OpenAPI document that a server serves of itself.
+"""Checks operations for which the text gives no address: they are found in the server's own OpenAPI document.
 
-A server that has no such document, or names no such operation in it, may have them all the same: nobody could tell.
+A server without such a document, or without such an operation in it, may still have them: no check can tell.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def _path(d: Driver, method: str, word: str, *, of_agent: bool) -> tuple[s
 
 @once
 async def strange(d: Driver) -> tuple[Answer, Answer, Answer]:
-    """How somebody is answered who has no credentials, and wrong ones; and what the OpenAPI document is without."""
+    """Returns the answers to requests without credentials and with wrong ones, and the OpenAPI document without any."""
     applies(d.subject.headers, "no credentials were given (--header), so that nobody is refused who lacks them")
     nobody = msgspec.structs.replace(d.subject, headers={})
     wrong = msgspec.structs.replace(d.subject, headers=dict.fromkeys(d.subject.headers, "wrong"))
@@ -75,7 +75,7 @@ async def strange(d: Driver) -> tuple[Answer, Answer, Answer]:
 
 
 def _inside(value: Any, *steps: str) -> Any:
-    """What a document has there; an empty object where it has nothing."""
+    """Returns the value at these steps of a document; an empty object if there is none."""
     for step in steps:
         value = value.get(step) if isinstance(value, dict) else None
     return {} if value is None else value

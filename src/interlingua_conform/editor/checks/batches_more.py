@@ -16,17 +16,18 @@ from .batches import array, ids
 
 
 class Together(msgspec.Struct):
-    """What was seen of a batch of a slow prompt, a ping and a quick prompt."""
+    """The observations of a batch of a slow prompt, a ping and a quick prompt."""
 
     early: Any  # the array, where it came while the slow one ran
-    passed: bool  # whether another line was answered meanwhile
-    overtook: bool  # whether the quick prompt was carried out while the slow one ran
+    passed: bool  # true if another line was answered meanwhile
+    overtook: bool  # true if the quick prompt was carried out while the slow one ran
     sent: list[Any]
     answered: list[Message]
 
 
 async def _together(driver: Driver) -> Together:
-    """In version 2 a prompt is answered at once, so this is for servers that take batches in version 1."""
+    """Sends a slow prompt, a ping and a quick prompt in one batch, to servers that take batches in version 1. In
+    version 2 a prompt is answered at once."""
 
     async def look() -> Together:
         client = await driver.v1_batches()
@@ -75,7 +76,7 @@ async def _no_prompts(frame: Any) -> None:
 async def the_array_comes_when_all_is_done(driver: Driver) -> None:
     try:
         seen = await _together(driver)
-    except NotApplicable:  # what is quick is all that can be seen then
+    except NotApplicable:  # only the quick prompt can be seen then
         client = await driver.batches()
         requests = [client.request(PING), client.request(PING)]
         answers = await array(client, requests)
@@ -135,7 +136,7 @@ async def an_entry_is_cancelled_by_another(driver: Driver) -> None:
 
 
 def _early(client: Client, start: int) -> bool:
-    """Whether the slow prompt was refused for where it stood, and not for being cancelled."""
+    """Returns whether the slow prompt was refused for its place in the batch, and not for being cancelled."""
     found = next(m for m in client.link.messages[start:] if m.get("id") == "slow")
     error = found.get("error")
     return isinstance(error, dict) and error.get("code") != -32800

@@ -67,7 +67,7 @@ async def pages_of_other_sites_are_refused(driver: Driver) -> None:
 
 
 async def _from_elsewhere(driver: Driver) -> bool:
-    """Whether a page of another site can open a WebSocket."""
+    """Returns whether a page of another site can open a WebSocket."""
     try:
         socket_ = await upgraded(driver.subject, origin=_ELSEWHERE)
     except Unavailable:
@@ -88,7 +88,8 @@ async def the_endpoint_speaks_http_2(driver: Driver) -> None:
 
 
 def _speaks_2(subject: Subject) -> bool:
-    """Whether the server answers the beginning of HTTP/2 in kind: by ALPN over TLS, else by prior knowledge."""
+    """Returns whether the server answers the beginning of HTTP/2 in HTTP/2: by ALPN over TLS, else by prior
+    knowledge."""
     parts = urlsplit(subject.address or "")
     port = parts.port or (443 if parts.scheme == "https" else 80)
     with contextlib.ExitStack() as stack:

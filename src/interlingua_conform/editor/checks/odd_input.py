@@ -11,7 +11,7 @@ from ..links import Message
 from ..reading import is_error
 from ..talk import PING, Client
 
-_MEGABYTES = 65  # of a line that is above the limits of most
+_MEGABYTES = 65  # size of a line above the limits of most servers
 _NESTED = 100_000
 
 

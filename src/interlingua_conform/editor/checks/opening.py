@@ -16,7 +16,7 @@ _ENDED = 0  # for an error: the connection ended instead
 
 
 class First(msgspec.Struct):
-    """What was seen on a connection on which initialize did not come first."""
+    """The observations of a connection on which initialize did not come first."""
 
     early: Message  # the answer to session/new before it
     noticed: list[Message]  # the answers to a notification before it
@@ -53,7 +53,7 @@ async def _first(driver: Driver) -> First:
 
 
 async def _said(client: Client, method: str, params: Message) -> Message:
-    """What a request is answered with, also where that is the end of the connection."""
+    """Returns the answer to a request. A connection that ends in place of an answer counts as an error."""
     try:
         return await client.answer(method, params)
     except Gone as error:

@@ -174,9 +174,9 @@ async def _given_up(process: asyncio.subprocess.Process) -> AsyncIterator[None]:
 
 
 async def _until_all(driver: Driver, lines: int, read: Callable[[], Awaitable[bytes | None]]) -> bytes:
-    """So many lines, or as many as come."""
+    """Reads so many lines, or as many as come."""
     came = b""
-    with contextlib.suppress(TimeoutError, ConnectionError):  # what has not come will be missed
+    with contextlib.suppress(TimeoutError, ConnectionError):  # later checks miss the lines that have not come
         async with asyncio.timeout(driver.subject.patience):
             while came.count(b"\n") < lines and (data := await read()):
                 came += data
@@ -187,7 +187,7 @@ def _all_there(data: bytes, count: int, what: str) -> None:
     """The first answer is that to initialize, and then those to all requests."""
     found: list[Any] = []
     for line in data.splitlines():
-        with contextlib.suppress(ValueError):  # what else it writes is told elsewhere
+        with contextlib.suppress(ValueError):  # another check reports its other output
             found.append(json.loads(line))
     ids = [message.get("id") for message in found if isinstance(message, dict) and "method" not in message]
     wanted = [0, *(ping["id"] for ping in _pings(count, _LONG if count == _UNREAD else ""))]

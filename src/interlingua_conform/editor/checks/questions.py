@@ -55,7 +55,7 @@ async def a_permission_request_is_about_a_tool_call(driver: Driver) -> None:
 
 
 async def _allowed(driver: Driver, client: Client) -> str:
-    """What the agent says when it may, where that differs from what it says when it may not."""
+    """Returns the text of the agent when it gets a permission, if that differs from its text when it is refused."""
 
     async def look() -> str:
         def chosen(kind: str) -> Any:
@@ -118,7 +118,7 @@ def accepted(params: Message) -> Message:
 
 
 def form(request: Message) -> None:
-    """Say what is wrong with a form."""
+    """Raises Broken if a form has a mistake."""
     where = "elicitation/create"
     params = member(request, "params", dict, where)
     member(params, "message", str, where)

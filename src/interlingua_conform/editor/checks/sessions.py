@@ -138,7 +138,7 @@ async def delete_forgets_a_session(driver: Driver) -> None:
     if client.able("sessionCapabilities.list"):
         found = [entry["sessionId"] for entry in await client.listed()]
         expect(session.id not in found, "a session that was deleted is still in the list")
-    if client.link.kind == "http":  # where a message about a session that is not there has a status
+    if client.link.kind == "http":  # only HTTP gives a status to a message about an unknown session
         return
     answer = await client.answer("session/delete", {"sessionId": session.id})
     expect("result" in answer, f"to delete a session that is not there is an error: {shown(answer)}")
@@ -227,7 +227,7 @@ async def leave(client: Client) -> None:
     link = client.link
     if isinstance(link, StdioLink):
         link.end_input()
-        with contextlib.suppress(Gone):  # that it does not end is told elsewhere
+        with contextlib.suppress(Gone):  # another check reports that it does not end
             await link.exit_code()
     elif isinstance(link, SocketLink):
         link.abort()

@@ -84,7 +84,7 @@ async def what_is_on_stderr_is_text(driver: Driver) -> None:
     logged = [link.stderr for link in driver.links if isinstance(link, StdioLink) and link.stderr]
     applies(logged, "nothing was written to stderr")
     for said in logged:
-        begin = next((n for n in range(4) if said[n : n + 1] and said[n] & 0xC0 != 0x80), 0)  # where it was cut
+        begin = next((n for n in range(4) if said[n : n + 1] and said[n] & 0xC0 != 0x80), 0)  # the place of the cut
         try:
             said[begin:].decode()
         except UnicodeDecodeError as error:
@@ -148,7 +148,8 @@ async def the_same_is_said_on_every_wire(driver: Driver) -> None:
 
 
 async def _said(client: Client) -> list[Any]:
-    """What errors and what ends there are, without what may differ from time to time."""
+    """Returns the error codes and the stop reason of some requests, without anything that may differ from time to
+    time."""
     unknown = await client.refused(PING, {}, "which is no method")
     bad = await client.refused("session/new", {"mcpServers": []}, "without a cwd")
     found: list[Any] = [unknown["code"], bad["code"]]

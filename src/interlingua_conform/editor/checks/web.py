@@ -15,7 +15,7 @@ from ..reading import answers, picked, update_of
 from ..talk import Client
 from .sessions import NOT_ASKED_AGAIN, went_on
 
-_BODY = 33 * 1024 * 1024  # of a body that is above the limits of most
+_BODY = 33 * 1024 * 1024  # size of a body above the limits of most servers
 
 
 def initialize(id_: Any = 0) -> Message:

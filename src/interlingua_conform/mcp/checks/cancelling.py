@@ -1,8 +1,7 @@
-"""Taking requests back: `notifications/cancelled`, and clients that only go away.
+"""Checks cancelled requests: `notifications/cancelled`, and clients that only disconnect.
 
-That no answer comes shows nothing alone: a run that goes on in silence gives none either. What is looked for is that
-one which told of its progress again and again is quiet, that its stream has ended, or (where there are keys) that the
-run has.
+A missing answer alone shows nothing: a run that goes on in silence gives none either. The checks expect that a run
+which sent progress again and again falls silent, that its stream ends, or (if there are keys) that the run has ended.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ async def _pace(client: Client, run: Run) -> float | None:
         async with asyncio.timeout(min(_TELLS, client.subject.patience / 2)):
             for _ in range(2):
                 start, before = clock(), client.now
-                await client.alive()  # some do something only when they are told something
+                await client.alive()  # some servers act only when a message comes
                 await client.link.until(_progress_of(run), "progress of the run", before)
                 longest = max(longest, clock() - start)
             return longest
@@ -77,8 +76,8 @@ def _progress_of(run: Run) -> Any:
 
 
 async def taken_back(client: Client, run: Run, pace: float | None = None) -> bool:
-    """Cancel a request: it gets no answer, and its run says no more. Gives whether it was seen to end: it told of its
-    progress at this pace before, or its stream has ended."""
+    """Cancels a request: it gets no answer, and its run sends no more. Returns whether the run was seen to end: it sent
+    its progress at this pace before, or its stream has ended."""
     await client.notify("notifications/cancelled", {"requestId": run.id, "reason": "enough of it"})
     ended = client.answers(run.id)
     client.forget(run.id)
@@ -93,7 +92,7 @@ async def taken_back(client: Client, run: Run, pace: float | None = None) -> boo
     answers = [m for m in found if client.link.kind != "http" or "result" in m]
     expect(not answers, f"a request that was taken back is answered: {shown(answers[:1])}")
     before = client.now
-    for _ in range(2):  # who does something beside its answers has done it by the second
+    for _ in range(2):  # a server that acts beside its answers has acted by the second
         await client.alive()
     quiet = max(client.subject.quiet, _AGAIN * (pace or 0.0))
     expect(
@@ -104,7 +103,7 @@ async def taken_back(client: Client, run: Run, pace: float | None = None) -> boo
 
 
 async def has_ended(again: Run) -> None:
-    """The run of a key has come to its end: whoever comes `again` with it is told so."""
+    """Expects the run of a key to have ended: `again`, a second request with the key, then gets its end."""
     try:
         await again.end()
     except Gone:

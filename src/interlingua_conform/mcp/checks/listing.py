@@ -22,7 +22,7 @@ async def items(d: Driver) -> list[Message]:
 
 
 def titled(item: Message) -> str:
-    """How a reader knows which agent is meant."""
+    """Returns the name of an agent for a report; without a name, the entry itself."""
     name = item.get("name")
     return name if isinstance(name, str) and name else shown(item, 60)
 
@@ -38,7 +38,7 @@ async def agents_are_listed(d: Driver) -> None:
 
 @check("mcp.listing.params-empty", calm=True)
 async def params_may_be_empty(d: Driver) -> None:
-    """In the revision without a handshake, only what every request has is in them."""
+    """Sends empty params. In the revision without a handshake, they hold only the members that every request has."""
     client = await d.client()
     answer = await client.answer("agents/list", {})
     error = answer.get("error")
@@ -131,7 +131,7 @@ _OPEN = {"additionalProperties", "patternProperties", "unevaluatedProperties", "
 
 
 def _tells(item: Message, name: str) -> bool:
-    """Whether a schema tells of properties, and does so in the right way."""
+    """Returns whether a schema describes properties. Raises Broken if it does so in a wrong way."""
     schema, where = item.get(name), f"{name} of the agent {titled(item)}"
     if not isinstance(schema, dict):
         return False

@@ -1,8 +1,7 @@
-"""What cannot be read, is not known or is wrong: JSON-RPC says what it is answered with, and nothing of it may end the
-server.
+"""Checks unreadable, unknown and wrong input: JSON-RPC defines the answers, and no input may end the server.
 
-MCP had no errors without an id for most of its life, so what cannot be attributed to a request may also be passed over.
-Where one thing ends the server, the next is tried on another connection, so that all of them are told.
+MCP had no errors without an id for most of its life, so a server may also ignore input that belongs to no request. If
+one input ends the server, the next is tried on another connection, so that the report names all of them.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ class Odd(msgspec.Struct):
     what: str
     method: str
     params: Any = None
-    codes: tuple[int, ...] = ()  # of the error; any, where there are none, as an agent is run then
+    codes: tuple[int, ...] = ()  # codes of the error; empty: any, as an agent is run then
 
 
 class Unreadable(msgspec.Struct):
-    """What is no request."""
+    """Input that is no request."""
 
     what: str
     data: bytes
@@ -80,7 +79,7 @@ class Trials:
 
     @contextlib.asynccontextmanager
     async def trying(self, what: str) -> AsyncIterator[Client]:
-        """Try something; the server must still be there afterwards."""
+        """Tries an input; the server must still be there afterwards."""
         client = await self.client()
         try:
             yield client
@@ -113,7 +112,7 @@ async def nothing_ends_the_server(d: Driver) -> None:
 
 @check("mcp.intro.extends-mcp")
 async def nothing_but_messages_comes(d: Driver) -> None:
-    """Whatever the server says of itself has no place between the messages."""
+    """Expects no output of the server between the messages."""
     for link in d.links:
         only_one(link)
     noise = [line for link in d.links for line in link.noise]
@@ -127,7 +126,7 @@ async def _requests(d: Driver) -> list[Odd]:
         Odd("agents/run without params", "agents/run", {}, (INVALID_PARAMS,)),
         Odd("agents/run whose name is a number", "agents/run", {"name": 5, "input": {}}, (INVALID_PARAMS,)),
     ]
-    if not d.way.modern:  # where every request has an object there, nothing else can be tried
+    if not d.way.modern:  # without a handshake every request has an object there: nothing else can be tried
         codes = (INVALID_PARAMS, INVALID_REQUEST)
         found.append(Odd("agents/run whose params are an array", "agents/run", ["a"], codes))
     with contextlib.suppress(NotApplicable):
@@ -158,7 +157,7 @@ async def _refused(trials: Trials, odd: Odd) -> None:
 async def _passed_over(trials: Trials, what: str, message: Message) -> None:
     async with trials.trying(what) as client:
         if client.modern:
-            return  # over HTTP there is no session that it could be told in
+            return  # over HTTP no session could carry the error
         before = client.now
         await client.link.put(message)
         await client.alive()
@@ -199,7 +198,7 @@ def _is_refusal(answer: Answer) -> None:
 
 
 async def _batch(trials: Trials) -> None:
-    """One revision has batches. Others may have them, or not."""
+    """Sends a batch. One revision has batches; other revisions may have them, or not."""
     async with trials.trying("a batch of two requests") as client:
         if client.modern:
             return

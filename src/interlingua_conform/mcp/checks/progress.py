@@ -11,7 +11,7 @@ from ..links import Message
 from ..shapes import strange
 from ..talk import PROGRESS, Seen, same, token_of
 
-_TOKENS = (7, 0, "")  # whole numbers and texts, and those that are taken for nothing by who is careless
+_TOKENS = (7, 0, "")  # whole numbers and texts, also those that careless code takes for nothing
 
 
 @check("mcp.progress.server-may-notify")
@@ -69,7 +69,7 @@ async def progress_has_its_token(d: Driver) -> None:
 
 
 async def _two_at_once(d: Driver) -> None:
-    """Of two runs at once, each has its own deltas."""
+    """Checks that each of two runs at once has its own deltas."""
     try:
         both = await pair(d)
     except Broken:
@@ -95,7 +95,7 @@ async def _two_at_once(d: Driver) -> None:
 
 
 def _between(both: tuple[Seen, Seen]) -> list[Message]:
-    """What both runs saw, each message once."""
+    """Returns the progress messages of both runs, each message once."""
     found: list[Message] = []
     for seen in both:
         found += [message for message in seen.progress if not any(message is other for other in found)]
@@ -159,7 +159,8 @@ async def a_token_is_a_text_or_a_whole_number_in_meta(d: Driver) -> None:
 
 
 async def _is_a_token(d: Driver, token: Any) -> bool:
-    """Where progress comes under one token, and none under another, twice: that one is not taken for a token."""
+    """Returns whether the server takes a value as a progressToken. It does not if progress comes under another token,
+    and none under this one, twice."""
     shows = shown([token])[1:-1]
     try:
         seen = await under(d, token)

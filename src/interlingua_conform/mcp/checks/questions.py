@@ -1,6 +1,5 @@
-"""Questions of an agent: asked by an elicitation, returned where the revision has no requests of the server, and told
-by an error to who cannot be asked.
-"""
+"""Checks questions of an agent: asked by an elicitation, returned if the revision has no requests of the server, and
+reported as an error to clients that cannot be asked."""
 
 from __future__ import annotations
 
@@ -110,7 +109,7 @@ async def a_question_is_returned_and_taken_up(d: Driver) -> None:
 
 
 async def _returned(d: Driver, client: Client, what: str) -> Message:
-    """Run to the question, and give the params with which the request comes again."""
+    """Runs to the question, and returns the params with which the request comes again."""
     agent = await d.agent("asking")
     params = client.run_params(agent.name, d.input(agent))
     seen = await (await client.begin_with(params)).end()

@@ -34,7 +34,7 @@ async def the_name_picks_the_agent(d: Driver) -> None:
 
 @check("mcp.running.params-input")
 async def the_input_is_what_the_agent_gets(d: Driver) -> None:
-    """An agent that says again what it is told must say what it was told in this run."""
+    """Expects an agent that repeats its input to repeat the input of this run."""
     seen = await ended(d)
     try:
         _, other = await pair(d)

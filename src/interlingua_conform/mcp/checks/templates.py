@@ -23,10 +23,10 @@ class Made(msgspec.Struct):
     """An agent that was made from a template, and destroyed again."""
 
     name: str
-    names: list[Any]  # that were listed while it was there
+    names: list[Any]  # names listed while it was there
     left: list[Any]  # and afterwards
     ran: Message | None  # the answer to its run, where it may be run
-    told: bool  # that the list has changed
+    told: bool  # true if a notification of the changed list came
 
 
 @once
@@ -48,7 +48,8 @@ async def made(d: Driver) -> Made:
 
 
 async def _told(client: Client, before: int) -> bool:
-    """Whether it was told that the list has changed, or is in a moment: over HTTP it comes on another stream."""
+    """Returns whether the server has sent that the list changed, or does so in a moment: over HTTP it comes on another
+    stream."""
     try:
         async with asyncio.timeout(_SOON):
             await client.link.until(lambda message: message.get("method") == CHANGED, CHANGED, before)

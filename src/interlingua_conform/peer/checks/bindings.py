@@ -70,7 +70,7 @@ async def _listening(node: Node) -> AsyncIterator[tuple[int, asyncio.Queue[bytes
 
 
 async def _dials(node: Node, link: str) -> bytes:
-    """What the node says first to a port that it was told to connect to."""
+    """Returns the first bytes that the node sends to a port that it was told to connect to."""
     async with _listening(node) as (port, came):
         host = address_towards(node.subject)
         full = link.format(host=host, port=port, token=f"tok_{secrets.token_hex(8)}")

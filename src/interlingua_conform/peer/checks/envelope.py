@@ -1,4 +1,4 @@
-"""The envelope of messages that a node sends, and its parts: looked at where they arrive, at a peer of ours."""
+"""Checks the envelope of messages that a node sends, and its parts, as they arrive at the checker's peer."""
 
 from __future__ import annotations
 
@@ -152,7 +152,8 @@ async def _part(node: Node, at: int) -> tuple[dict[str, Any], Any]:
 
 @check("peer.2.atomic-unit", "peer.history.v0-4")
 async def several_parts_go_in_order(node: Node) -> None:
-    """Each kind is taken in one message: whoever refuses it does not carry what its card's part_types name."""
+    """Sends each kind of part in one message: a node that refuses it does not carry the kinds in its card's
+    part_types."""
     await node.wire()
     sent = await node.send(parts=[text("{mark}"), FILE, {"type": "data", "content": {"a": 1}}, text("the end")])
     expect(sent.answer.status == 200, f"a message with several parts is answered with {told(sent.answer)}")

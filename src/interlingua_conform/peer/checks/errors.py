@@ -21,7 +21,7 @@ _DEFAULT = 1_048_576
 
 @once
 async def provoked(node: Node) -> None:
-    """Some errors, for the sake of those who look at errors."""
+    """Provokes some errors, for the checks that look at errors."""
     await node.ask("GET", "/tasks/task_that_nobody_made")
     await node.ask("GET", "/no/such/path")
     await node.ask("POST", "/message:send", {"text": "hello", "message_id": new_id()})
@@ -95,13 +95,13 @@ async def what_is_too_large_is_named(node: Node) -> None:
 
 @once
 async def _late(node: Node) -> tuple[str, Answer]:
-    """A message for whose reply somebody waits, and nobody replies."""
+    """Sends a message that waits for a reply, and gives no reply."""
     await node.wire()
     await node.sends()
     id_ = new_id()
     body = {"role": "user", "parts": [text("wait")], "message_id": id_, "sync": True, "timeout": 0.1}
     answer = await node.post(body)
-    # The members that ask for a wait are not in the document: whoever does not know them sends, or says so.
+    # The members that ask for a wait are not in the document: a node that does not know them sends, or says so.
     applies(answer.status not in (200, 400, 503), f"nobody can wait for a reply here: {told(answer)}")
     return id_, answer
 

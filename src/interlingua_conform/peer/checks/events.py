@@ -38,7 +38,7 @@ async def scene(node: Node) -> Feed:
 
 
 async def events_of(node: Node, kind: str | None = None) -> list[Event]:
-    """Everything that was told, or what is of one type."""
+    """Returns all events of the scene, or those of one type."""
     found = [event for event in (await scene(node)).events if kind is None or event.body.get("type") == kind]
     applies(found, f"no event of type {kind} was told" if kind else "no event was told")
     return found

@@ -134,7 +134,7 @@ _SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # an empty frame of settings
 
 
 async def _speaks_http_2(node: Node) -> bool:
-    """By prior knowledge, or by an upgrade."""
+    """Returns whether the node speaks HTTP/2, by prior knowledge or by an upgrade."""
     url = urllib.parse.urlsplit(node.subject.address or "")
     upgrade = (
         f"GET {url.path.rstrip('/')}/status HTTP/1.1\r\nHost: {url.netloc}\r\nConnection: Upgrade, HTTP2-Settings\r\n"

@@ -16,7 +16,7 @@ from .tasks import played, stories
 
 
 async def _told(node: Node, name: str = "completed", *states: str) -> Story:
-    """A story whose states were told as events."""
+    """Returns a story whose states came as events."""
     await node.feed()
     story: Story = await getattr(stories(node), name)()
     story.need(*states)
@@ -211,7 +211,7 @@ async def the_events_of_the_example_have_their_names(node: Node) -> None:
 async def the_events_of_the_example_are_counted_without_a_gap(node: Node) -> None:
     events = await _example(node)
     feed = await node.feed()
-    # Something else may happen meanwhile: what is between the first and the last is counted, whatever it tells of.
+    # Other events may come meanwhile: all events between the first and the last are counted, of whatever kind.
     between = feed.events[feed.events.index(events[0]) : feed.events.index(events[-1]) + 1]
     numbers = [event.body.get("seq") for event in between]
     first = numbers[0]

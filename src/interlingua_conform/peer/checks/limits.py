@@ -1,4 +1,4 @@
-"""Limitations, which can be changed while a node runs. What is changed for a look is put back."""
+"""Checks limitations, which can be changed while a node runs. Each check restores the limits that it changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADDED = {"kind": "other", "code": "looked_at", "message": "is being looked at", 
 
 
 class Changed(msgspec.Struct):
-    """What came of a change of the card."""
+    """The observations of a change of the card."""
 
     before: list[Any]
     during: list[Any]

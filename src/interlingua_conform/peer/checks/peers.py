@@ -1,4 +1,4 @@
-"""The registry of peers: what is told of each, how one is reached, and several at once."""
+"""Checks the registry of peers: its entries, messages to one peer, and several peers at once."""
 
 from __future__ import annotations
 
@@ -151,7 +151,8 @@ async def it_takes_the_same_body(node: Node) -> None:
 
 @once
 async def _second(node: Node) -> tuple[dict[str, Any], bool, bool]:
-    """A second peer beside the first: what is told of it, and where a message to it goes."""
+    """Connects a second peer beside the first. Returns its entry in the list, whether a message to it arrives while
+    both are connected, and whether that message also goes to the first."""
     first = await node.wire()
     async with node.visited({**OURS, "name": f"{NAME} the second"}) as made:
         applies(made.wire is not None, f"the node does not connect to a second peer: {made.why}")

@@ -1,4 +1,4 @@
-"""What a node does with messages that a peer sends it."""
+"""Checks the handling of messages that a peer sends to the node."""
 
 from __future__ import annotations
 

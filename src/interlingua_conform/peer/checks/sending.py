@@ -21,7 +21,7 @@ INVALID = "ERR_INVALID_REQUEST"
 
 
 class Refusals(msgspec.Struct):
-    """What was said to bodies that are wrong, and whether one of them went out all the same."""
+    """The answers to wrong bodies, and the frames of those that were sent to the peer all the same."""
 
     answers: dict[str, Answer]
     leaked: dict[str, Frame]
@@ -226,7 +226,8 @@ async def an_id_that_is_given_is_used(node: Node) -> None:
 
 @once
 async def _twice(node: Node) -> tuple[Answer, list[Frame]]:
-    """A message that is sent twice under one id: the second answer, and all that came to our peer."""
+    """Sends a message twice under one id. Returns the second answer, and all frames with it that came to the checker's
+    peer."""
     wire = await node.wire()
     sent = await node.send(message_id=new_id())
     applies(sent.frame is not None, sent.why)

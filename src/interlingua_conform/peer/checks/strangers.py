@@ -1,4 +1,5 @@
-"""Peers whose cards are unlike the node's own: older, newer, with less or with more in them. All are talked to."""
+"""Checks peers whose cards are unlike the node's own: older, newer, with less or with more in them. The node talks to
+all of them."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ ODD = (
 
 
 def _everything() -> Frame:
-    """One card with all that is odd, for servers that mind none of it."""
+    """Returns a card with every odd part at once, for servers that mind none of them."""
     card = _odd("peer.14.ignore-extension-fields")
     card["capabilities"] |= _odd("peer.5-6.unknown-capabilities")["capabilities"]
     card["capabilities"] |= _odd("peer.5-3-1.unknown-ignored")["capabilities"]
@@ -120,7 +121,7 @@ def _unlike(ident: str) -> None:
                 await _minds_nothing(node)
                 return
             except Broken:
-                pass  # which of the oddities it is has to be found out
+                pass  # the single oddity, sent alone, shows whether it is at fault
         await _talks(node, _odd(ident))
 
 

@@ -205,7 +205,7 @@ async def there_are_no_other_states(node: Node) -> None:
 
 @once
 async def played(node: Node) -> list[Story]:
-    """Every story that can be played with this node."""
+    """Returns every story that can be played with this node."""
     found = []
     for name in ("completed", "failed", "asked", "cancelled", "cancelled_early", "cancelled_asked"):
         with contextlib.suppress(NotApplicable, Broken, Gone):
@@ -242,7 +242,7 @@ async def a_task_says_when_it_changed(node: Node) -> None:
     made = moment(story.view.get("created_at"), "created_at of a task")
     last = story.views[-1].get("updated_at")
     changed = moment(last, "updated_at of a task")
-    # Whoever tells seconds alone cannot tell apart what happens within one.
+    # A node that gives whole seconds only cannot order the events within one.
     moved = changed > made or (changed == made and "." not in str(last))
     expect(moved, f"updated_at of a completed task is {last}, and it was created at {story.view.get('created_at')}")
 

@@ -93,7 +93,7 @@ async def _list(
 
 
 async def _where(engine: AnyEngine, run: str | None, mine: str | None) -> tuple[QuestionFilter, Caller | None]:
-    """What is looked for, and the caller whose questions are."""
+    """Returns the filter for the listed questions, and the caller to whom they belong."""
     from ....model.filters import QuestionFilter
     from ....model.run import OWNER
     from ....security import scopes
@@ -243,7 +243,7 @@ async def _asked(engine: Engine, part: str) -> QuestionRecord:
 
 
 async def nobody_runs(engine: AnyEngine, run: str) -> bool:
-    """Whether a run that has not ended stays as it is until somebody takes it up by hand."""
+    """Returns whether a run that has not ended stays as it is until a person resumes it by hand."""
     return await engine.runs.is_abandoned(run)
 
 

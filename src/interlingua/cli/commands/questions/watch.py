@@ -1,6 +1,6 @@
-"""`interlingua questions watch`: what is asked, answered, withdrawn, expired and reminded of, as it happens.
+"""`interlingua questions watch`: questions as they are asked, answered, withdrawn, expired and reminded of.
 
-Follows the store, whoever writes to it: nothing that changed between two looks is left out.
+Follows the store, so the process that writes to it does not matter: no change between two looks is left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STYLES = {"answered": "green", "withdrawn": "dim", "expired": "red", "reminded"
 
 
 async def watch(engine: AnyEngine, where: QuestionFilter, caller: Caller | None, *, json: bool) -> ExitCode:
-    """Until Ctrl-C."""
+    """Prints the news of questions until Ctrl-C."""
     async with Interrupts() as interrupts:
         watching = asyncio.ensure_future(Watch(engine, where, caller, json).run())
         stop = asyncio.ensure_future(interrupts.pressed.wait())
@@ -51,7 +51,7 @@ class Watch:
         self._where = where
         self._caller = caller
         self._json = json
-        self._known: dict[str, int] = {}  # what is open, and how many reminders of it were sent
+        self._known: dict[str, int] = {}  # open questions, and the number of reminders sent for each
 
     async def run(self) -> None:
         cursor = await self._engine.questions.last_change()
@@ -77,7 +77,7 @@ class Watch:
     async def _changed(self, record: QuestionRecord) -> None:
         id_ = record.question.id
         if id_ not in self._known:
-            # What was open before, and is not ours to see, is not known either: then nothing is said of its end.
+            # Questions that were open before, and that the caller may not see, are unknown here: their end stays out.
             await self._tell("asked", record)
             self._known[id_] = 0
         if record.reminded > self._known[id_]:
@@ -100,7 +100,7 @@ class Watch:
 
 
 def _when(news: News, record: QuestionRecord) -> int:
-    """When it happened."""
+    """Returns the time at which the news happened."""
     times = {"open": None, "asked": None, "reminded": record.reminded_at}
     return times.get(news, record.closed_at) or record.question.asked_at
 

@@ -1,4 +1,4 @@
-"""What `interlingua team check` says of a team: what is wrong and what to do about it, and who may do what.
+"""Makes the report of `interlingua team check`: mistakes with their remedies, and the permissions of each agent.
 
 Everything here is made from what stands in the files. Only `probe` starts something: the tool servers, to see whether
 they have the tools that agents are allowed to call.
@@ -47,7 +47,8 @@ def advised(team: Team, folder: Path, problem: Problem) -> Advised:
 
 
 def _advice(team: Team, problem: Problem) -> str:
-    """By the place of what is wrong, and what the team has there: the message says what, this says what then."""
+    """Returns the remedy for a problem, by its place and by what the team has there. The message itself only names the
+    problem."""
     config = team.file or "team.toml"
     if problem.file == team.file and (told := _advice_for_team(team, problem, config)):
         return told
@@ -118,7 +119,8 @@ def _meant(wanted: str, team: Team) -> str:
 
 
 class Thinks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who does the thinking of an agent: a Python function, a mounted agent or a model. Neither: nobody yet."""
+    """The implementation of an agent: a Python function, a mounted agent or a model. If none is set, it is not chosen
+    yet."""
 
     handler: str | None = None
     target: str | None = None
@@ -133,7 +135,8 @@ class Thinks(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def thinkers(team: Team, folder: Path, model: str | None = None) -> dict[str, Thinks]:
-    """As `app.teams` chooses; `model` is the one that the command line gives for all who name none."""
+    """Returns the implementation of each member, chosen as `app.teams` chooses it. `model` is the one that the command
+    line gives to all members that name none."""
     beside = dict(_beside(folder))
     found: dict[str, Thinks] = {}
     for manifest in team.manifests.values():
@@ -148,7 +151,7 @@ def thinkers(team: Team, folder: Path, model: str | None = None) -> dict[str, Th
 
 
 def unthought(team: Team, folder: Path, model: str | None = None) -> list[Problem]:
-    """Members for which nobody thinks: with them the team cannot be loaded."""
+    """Lists the members without an implementation: with them the team cannot be loaded."""
     found: list[Problem] = []
     for id_, one in thinkers(team, folder, model).items():
         file = team.manifests[id_].file
@@ -167,7 +170,8 @@ def _no_handler(handler: str, folder: Path) -> str:
 
 
 def _beside(folder: Path) -> Iterator[tuple[str, str]]:
-    """Agents in the Python file beside the manifests. It is read and not run: a check should have no effects."""
+    """Yields the agents in the Python file beside the manifests. Reads the file without running it: a check should have
+    no effects."""
     try:
         tree = ast.parse((folder / HANDLERS).read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -235,7 +239,7 @@ def _agent(team: Team, manifest: Manifest, thinks: Thinks) -> dict[str, Any]:
 
 
 def _server(server: Server) -> dict[str, Any]:
-    """How it is reached. What is in its environment and headers may be secret."""
+    """Returns how a tool server is reached. Leaves out its environment and headers, which may be secret."""
     how = {"command": " ".join([server.command, *server.args])} if server.command is not None else {"url": server.url}
     return {**how, "needs": {tool: list(scopes) for tool, scopes in server.needs.items()}}
 
@@ -322,7 +326,8 @@ def _code(code: str) -> str:
 
 
 async def probe(team: Team, servers: Any) -> tuple[dict[str, list[str]], list[Problem]]:
-    """Ask every server for its tools: what there is, and what is allowed and is not there."""
+    """Asks every tool server for its tools. Returns the tools of each, and the problems: servers that fail, and allowed
+    tools that are missing."""
     offered: dict[str, list[str]] = {}
     found: list[Problem] = []
     for id_, server in team.servers.items():

@@ -278,6 +278,6 @@ def run(
     if events and json:
         raise CommandError("--events and --json both print on stdout; take one of them")
     out = sys.stdout
-    # What an agent's code prints must not mix with the result.
+    # Text that an agent's code prints must not mix with the result.
     with contextlib.redirect_stdout(sys.stderr):
         go(work(out, team, task, model=model, store=store, events=events, json=json, resume=resume, no_input=no_input))

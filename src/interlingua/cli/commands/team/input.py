@@ -1,8 +1,8 @@
-"""What is typed while a team works: answers, messages to its agents, and commands.
+"""Reads what a person types while a team works: answers, messages to its agents, and commands.
 
-`read` and `Answering` say what a line means, and do no I/O; `Typed` has the terminal for as long as the task is
-followed, and gives every line to whom it is for. Unlike where one agent runs, lines come at any time, and not only
-when something is asked.
+`read` and `Answering` parse a line, and do no I/O; `Typed` has the terminal for as long as the command follows the
+task, and passes every line to its receiver. Unlike in a run of one agent, lines come at any time, and not only when a
+question is open.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Unclear(msgspec.Struct, frozen=True):
 
 
 def read(line: str) -> Tell | Command | Plain | Unclear:
-    """What a line is for."""
+    """Parses a line into a message to an agent, a command, plain text, or a line that is none of them."""
     if line.startswith("@"):
         to = _TO.fullmatch(line.rstrip())
         return (
@@ -129,7 +129,8 @@ class Answering:
         raise wrong
 
     def _verdict(self, line: str) -> Any:
-        """Only the word approves, and it approves what was shown: nobody has to type its hash."""
+        """Reads a verdict. Only the word `approve` approves, and it approves the result that was shown: a person need
+        not type its hash."""
         if line.startswith("{"):
             return typed_answers.answer_from(self._schema, self._options, line)
         word, _, text = line.partition(" ")
@@ -143,7 +144,7 @@ class Answering:
 
 
 def _hash_to_judge(question: Question) -> str | None:
-    """Where a verdict on a result is asked for: the hash of that result."""
+    """Returns the hash of the result that a question asks a verdict on; None if it asks for none."""
     members = question.answer_schema.get("properties", {})
     of_result = members.get("result_hash", {}).get("enum", [])
     return of_result[0] if "decision" in members and len(of_result) == 1 else None
@@ -215,7 +216,7 @@ class Typed:
         self._screen.again()
 
     async def ask(self, question: Question) -> Any:
-        """Raises EOFError where nobody will say."""
+        """Asks the question until the answer is valid. Raises EOFError if no more lines can come."""
         await self._catch_up()
         forget_typed()
         answering = Answering(question)

@@ -37,8 +37,8 @@ class Tree:
         self._screen = screen
         self._seen = {root: 0}  # the last event that was shown, run by run
         self._jobs: dict[str, asyncio.Task[None]] = {}
-        self.finished: Event | None = None  # how the whole ended
-        self.left: tuple[list[Question], str] | None = None  # what waits for an answer, where nobody can be asked
+        self.finished: Event | None = None  # the event that ended the whole task
+        self.left: tuple[list[Question], str] | None = None  # the questions left open, if they cannot be asked here
 
     def event(self, event: Event) -> None:
         if event.seq <= self._seen.get(event.run, 0):
@@ -73,7 +73,7 @@ class Tree:
                 self.event(event)
 
     async def catch_up(self) -> None:
-        """Show what is on the logs by now, of all runs together, in the order of time."""
+        """Shows the events on the logs so far, of all runs together, in the order of time."""
         found: list[tuple[int, int, Event]] = []
         runs = list(self._seen)
         for run in runs:  # it grows on the way
@@ -116,7 +116,7 @@ class Tree:
 
 
 class Owner:
-    """What the owner of a task can do about it beside answering."""
+    """Carries out the commands and messages that the owner of a task types, beside answers."""
 
     def __init__(self, engine: Engine, root: str, screen: Screen) -> None:
         self._engine = engine
@@ -139,7 +139,7 @@ class Owner:
             self._screen.aside(error.message)
 
     async def tree(self, label: str) -> list[Line]:
-        """Who works on what."""
+        """Returns a line for each task of the team, with its agent and its status."""
         lines: list[Line] = []
         for task in await self._engine.teams.tasks(label):
             status = "is gone"
@@ -154,15 +154,15 @@ class Owner:
 async def follow(
     engine: Engine, root: str, screen: Screen, *, interrupts: Interrupts, ask: bool, asker: Asker | None = None
 ) -> tuple[ExitCode, Tree]:
-    """Show a task from its beginning to its end, or until it waits for what nobody here can answer.
+    """Shows a task from its beginning to its end, or until it waits for an answer that cannot be given here.
 
-    `interrupts`: end the task; `ask`: whoever sits at the terminal; `asker`: somebody else, in their place.
+    `interrupts`: end the task; `ask`: the person at the terminal answers; `asker`: answers in that person's place.
     """
     tree = Tree(engine, root, screen)
     typed = Typed(screen, Owner(engine, root, screen).act, tree.catch_up) if ask else None
     typing = asyncio.create_task(typed.run()) if typed is not None else None
     try:
-        await tree.catch_up()  # of a task that is taken up again, what happened comes in the order of time
+        await tree.catch_up()  # past events of a resumed task come in the order of time
         watch = Watch(engine, root, tree, asker=typed or asker, leave_waiting=True, owned=interrupts)
         code = await watch.follow()
         screen.prompt("")
@@ -208,7 +208,7 @@ async def run(
             try:
                 code, tree = await follow(engine, root, screen, interrupts=interrupts, ask=ask)
                 await _finish(engine, root, agent, screen, tree, code, out, events, json, site)
-            except BrokenPipeError:  # nobody reads what it says any more
+            except BrokenPipeError:  # the reader of the output has gone
                 await _give_up(engine, root)
                 raise
             _remarks(screen, tree, code, place, store, model)
@@ -244,7 +244,7 @@ async def _finish(
 
 
 async def _summary(engine: Engine, root: str, label: str) -> dict[str, Any]:
-    """What `--json` prints: how the task ended, and everything that was said in it."""
+    """Returns the output of `--json`: the end of the task, and everything that was said in it."""
     from ....terminal.event_lines import event_json, plain
 
     told = plain(await engine.runs.get(root))

@@ -171,8 +171,8 @@ class Attachment:
 
     @property
     def _begins_with_its_stream(self) -> bool:
-        """Begins the run with one request instead of two. An Interlingua server returns the same run when the request
-        is repeated, so the handle need not be recorded before anything is read."""
+        """Tells if the run begins with one request instead of two. An Interlingua server returns the same run when the
+        request is repeated, so the handle need not be recorded before anything is read."""
         return self._existing is None and self.remote.ours and self.remote.mode is not None
 
     def asked(self) -> tuple[str, bytes, dict[str, str]]:

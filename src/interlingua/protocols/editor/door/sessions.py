@@ -388,7 +388,7 @@ class Session:
         return unfinished
 
     async def _runs(self) -> list[Run]:
-        """Yields the runs of the session, oldest first."""
+        """Returns the runs of the session, oldest first."""
         found: list[Run] = []
         while True:
             page = await self.engine.runs.search(RunFilter(thread=self.id, limit=500, offset=len(found)))
@@ -408,8 +408,9 @@ class Session:
             if not said and run.request.input:
                 said = [{"type": "text", "text": _input_text(run.request.input, found.card if found else None)}]
             self.updates(dialect.user_message(f"{run.id}-prompt", said))
+        del run  # while a slow reader takes what it said, its output is not held here
         open_: dict[str, Question] = {}
-        async for event in self.engine.runs.events(run.id, follow=False):
+        async for event in self.engine.runs.events(listed.id, follow=False):
             turn.cursor = event.seq
             await self.updates_in_pieces(await fed(self.engine, turn.projection, event))
             if isinstance(event.body, QuestionAsked):

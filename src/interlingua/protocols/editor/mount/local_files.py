@@ -78,7 +78,7 @@ class Directory:
 
 @contextlib.contextmanager
 def _parent(root: str, inner: str, *, make: bool) -> Iterator[tuple[int, str]]:
-    """Returns the descriptor of the directory that holds a path, reached without following any link, and the last
+    """Yields the descriptor of the directory that holds a path, reached without following any link, and the last
     name."""
     *folders, name = PurePath(inner).parts or ("",)
     if name in ("", ".", ".."):

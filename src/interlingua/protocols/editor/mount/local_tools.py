@@ -197,7 +197,7 @@ class LocalWork:
             raise Denied(f"{kind} is not allowed here")
 
     async def _allowed(self, kind: Literal["read", "write", "terminal"], prompt: str, payload: dict[str, Any]) -> None:
-        """Returns where the work is allowed, by policy or by an answer. Raises where it is not."""
+        """Returns only where the work is allowed, by policy or by an answer; else raises."""
         policy: Policy = getattr(self._policies, kind)
         if policy == "allow" or kind in self._always:
             return

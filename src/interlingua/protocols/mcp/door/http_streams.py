@@ -74,6 +74,10 @@ _CHANGED = (
 )
 """A second one tells nothing new to a client that has not read the first, and many clients never read any."""
 
+_LONG = 256 * 1024
+"""The bytes of an ended stream without a reader, beyond which its messages are not held: where they come from the log
+of a run, they are made again for a client that resumes the stream."""
+
 _REQUEST = b'{"jsonrpc":"2.0","id":'  # how our own requests begin; a notification has no id
 
 
@@ -90,6 +94,7 @@ class Exchange:
         self.asked: list[dict[str, Any]] = []  # the requests, where it is a stream
         self.mark = ""  # the last event of the run's log that was sent here
         self.noted = False  # in the store, for the day when this process is dead
+        self.emptied = False  # its messages are made again for a client that resumes it
         self._make = make
         self._outbox: Outbox | None = None  # most answers come alone, and need none
         self._news = False
@@ -157,7 +162,12 @@ class Exchange:
     def is_read(self) -> bool:
         return self._outbox is not None and self._outbox.reader is not None
 
+    @property
+    def is_long(self) -> bool:
+        return self._outbox is not None and self._outbox.holds > _LONG
+
     def discard(self) -> None:
+        self.emptied = True
         if self._outbox is not None:
             self._outbox.discard()
 
@@ -244,7 +254,14 @@ class PostsChannel:
         exchange.end(frame)
         self._let_go()
 
+    def let_go_of_long(self) -> None:
+        """Drops the messages of long streams that have ended and that nobody reads. The streams stay."""
+        for exchange in self._kept.values():
+            if exchange.over and exchange.noted and exchange.is_long and not exchange.is_read:
+                exchange.discard()
+
     def _let_go(self) -> None:
+        self.let_go_of_long()
         if len(self._kept) <= self.settings.keep_streams:
             return
         ended = [exchange for exchange in self._kept.values() if exchange.over and not exchange.is_read]
@@ -288,7 +305,7 @@ class PostsChannel:
         return exchange
 
     def begin_again(self, name: str, ids: list[Id], after: int) -> Exchange:
-        """Begins a stream of another process again, after the last of its messages that arrived."""
+        """Begins a stream again whose messages are not here, after the last of them that arrived."""
         exchange = self._begin(name, ids, lambda name: self._outbox(name, after))
         exchange.streams = exchange.noted = True
         self.keep(exchange)
@@ -300,6 +317,7 @@ class PostsChannel:
 
     def keep(self, exchange: Exchange) -> None:
         """Keeps an exchange that is a stream now, so that a client can resume it."""
+        self._kept.pop(exchange.name, None)
         self._kept[exchange.name] = exchange
         self._let_go()
 
@@ -312,6 +330,11 @@ class PostsChannel:
         if exchange is None:
             raise Refused(400, f"Last-Event-ID {event!r}: that stream is no longer here")
         return exchange.outbox, number
+
+    def holds(self, name: str) -> bool:
+        """Tells if the messages of a stream are here."""
+        exchange = self._kept.get(name)
+        return exchange is not None and not exchange.emptied
 
     def knows(self, name: str) -> bool:
         """Tells if a stream belongs to this process."""

@@ -72,6 +72,7 @@ class Notes:
         self._key = placed.key(session.id)
         self._documents = session.mcp.engine.documents
         self._lost: dict[str, list[Waiting]] = {}  # streams of processes before this one, by name
+        self._ours: dict[str, list[Waiting]] = {}  # of this process
         self._params: Any = None
         session.mcp.began = self._began
         session.mcp.changed = self._note
@@ -119,6 +120,7 @@ class Notes:
         if not waiting:
             return None
         exchange.noted = True
+        self._ours[exchange.name] = waiting
         body = msgspec.json.encode(waiting)
         return self._keep(Put(STREAMS, self._place(exchange), body, state=exchange.name, topic=self._key))
 
@@ -128,6 +130,7 @@ class Notes:
     def _let_go(self, exchange: Exchange) -> None:
         if exchange.noted:
             self._lost.pop(exchange.name, None)
+            self._ours.pop(exchange.name, None)
             self._keep(Drop(STREAMS, self._place(exchange)))
 
     def _keep(self, change: Put | Drop) -> asyncio.Future[Any] | None:
@@ -140,15 +143,13 @@ class Notes:
         return None
 
     def take_up(self, after: str) -> None:
-        """Returns the stream that a client resumes. A stream of another process goes on here, with the runs that it
-        waited for."""
+        """Resumes a stream whose messages are not here: another process had it, or it was too long to be held. It goes
+        on with the runs that it waited for."""
         name, _, told = after.partition("-")
         number, _, mark = told.partition(".")
         channel, mcp = self._session.channel, self._session.mcp
-        if not self._times or channel.knows(name) or not number.isdecimal() or len(number) > 15:
-            return
-        waiting = self._lost.get(name)
-        if waiting is None:
+        waiting = self._ours.get(name) or self._lost.get(name)
+        if waiting is None or channel.holds(name) or not number.isdecimal() or len(number) > 15:
             return
         channel.begin_again(name, [one.id for one in waiting], int(number))
         for call in mcp.rpc.reopen([one.again() for one in waiting]):

@@ -124,7 +124,7 @@ class Running:
         return may.allowed and self.connection.asks(self.call)
 
     async def _join_waiting(self, input_: dict[str, Any], config: Any) -> bool:
-        """Joins the run that an earlier identical request has left waiting."""
+        """Joins the run that an earlier identical request has left waiting. Returns False where there is none."""
         unasked, caller = self.connection.door.unasked, self.connection.caller
         self._mark = mark_of(caller.id, self.card, input_, config, self.meta)
         run = await unasked.find(self.card, self._mark)

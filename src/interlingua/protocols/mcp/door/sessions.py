@@ -178,9 +178,13 @@ class Session:
     def _stream(self, outbox: Outbox, reader: Reader) -> ASGIApp:
         self.enter()
         return OutboxStream(
-            outbox, reader, keep_alive=self.settings.keep_alive, stall=self.settings.stall, left=self.leave,
+            outbox, reader, keep_alive=self.settings.keep_alive, stall=self.settings.stall, left=self._left,
             first=self._first(outbox, reader),
         )  # fmt: skip
+
+    def _left(self) -> None:
+        self.leave()
+        self.channel.let_go_of_long()
 
     def _first(self, outbox: Outbox, reader: Reader) -> bytes:
         # Who has an id can take the stream up again, even before the first message. Clients of older revisions take an

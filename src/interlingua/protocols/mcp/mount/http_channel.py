@@ -345,7 +345,7 @@ class HttpChannel(Queues):
             self._fail(exchange, f"the answer of {self._name} was lost: {why}", {"code": LOST})
 
     async def _get(self, exchange: Exchange) -> int:
-        """Reads an event stream to its end."""
+        """Reads an event stream to its end. Returns the status of the answer."""
         headers = {**self._headers(), "accept": "text/event-stream"}
         if exchange.last_id is not None:
             headers["last-event-id"] = exchange.last_id

@@ -271,7 +271,7 @@ class HttpChannel(Queues):
                 await handler(self, frame)
 
     def _settle(self, frame: Frame, status: int, told: dict[str, Any]) -> bool:
-        """Reports the end of a frame: the remote has taken it, or will not take it."""
+        """Reports the end of a frame. Returns True if the remote has taken it, False if it will not take it."""
         id_ = frame.get("message_id")
         good = status < 300 or told.get("queued") is True
         if isinstance(id_, str):

@@ -91,7 +91,7 @@ class Wire(asyncio.BufferedProtocol):
         return frames
 
     def give_back(self, frames: list[bytes]) -> None:
-        """Returns frames to the queue, for the next reader."""
+        """Puts frames back into the queue, for the next reader."""
         self._frames[:0] = frames
         self._held += sum(map(len, frames))
         self._wake()

@@ -102,7 +102,7 @@ class DoorSending:
         return {"ok": True, "message_id": wanted.frame["message_id"], "server_seq": begun.numbers[0], "task": shown}
 
     def _written_down(self, wanted: Draft, surface: Surface, run: str) -> list[Change]:
-        """Stores the letter, and the event for it."""
+        """Returns the changes that store the letter and its event."""
         journal, frame = self._node.journal, wanted.frame
         event: dict[str, Any] = {name: frame[name] for name in ("message_id", "role", "parts")}
         event |= {"from": frame["from"], "direction": "inbound"}

@@ -102,7 +102,7 @@ class Asking:
         self._ask(key, {**question, "prompt": None}, f"{why} {said}".strip())
 
     def too_late(self, key: str) -> Warned:
-        """Notes that the remote had another answer before."""
+        """Returns a warning that the remote had another answer before."""
         return self._mounted.too_late(self._place(key), step=STEP)
 
     def _place(self, key: str) -> str:

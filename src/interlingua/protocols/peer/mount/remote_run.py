@@ -210,7 +210,7 @@ class Attachment:
         return along if whole else input_parts(self._agent, input_, along)
 
     async def _start(self) -> Handle:
-        """Records the handle. Nothing has been sent yet that would have to be found again."""
+        """Returns the handle. Nothing has been sent yet that would have to be found again."""
         if self._existing is not None:
             return self._existing.handle(self._mount)
         remote = await self._mount.own(self._mounted.engine)

@@ -289,7 +289,8 @@ class Working:
         self, origin: Origin, card: AgentCard, request: RunRequest, task: Task | None, letter: int | None,
         also: Callable[[str], list[Change]] | None,
     ) -> Witnessed:  # fmt: skip
-        """Reports a run that is about to be submitted, in the transactions that write it."""
+        """Returns the reporter of a run that is about to be submitted: it reports in the transactions that write the
+        run."""
         node, run, first = self._node, new_id(), list[Change]()
         telling = Telling(node, origin, card, run, request)
         if task is not None:

@@ -80,7 +80,7 @@ class Hosting:
         return found.body.decode(), found.state == _SERVER
 
     async def hold_as_server(self) -> bool:
-        """Takes the records of the node, where no process has them."""
+        """Takes the records of the node. Returns False where another process has them."""
         return await self._hold(self.node.journal, _SERVER)
 
     async def hold_any(self, kind: str = "") -> bool:

@@ -242,8 +242,8 @@ class Inbound:
         return found
 
     def _adopt(self, peer: Peer, id_: str, frame: dict[str, Any], message_id: str) -> list[Change]:
-        """Takes over a task that is not known here from a message about it: from now on the peer works on it with this
-        node."""
+        """Returns the changes that take over a task that is not known here from a message about it: from now on the
+        peer works on it with this node."""
         now = frames.now_z()
         task = Task(
             id_, "working", now, now, {"parts": frame["parts"]}, peer.scope, "received", peer.id,

@@ -275,7 +275,7 @@ class Sending:
     # -- replies ------------------------------------------------------------------------------------------
 
     def _await(self, peer: Peer, id_: str) -> asyncio.Future[dict[str, Any]]:
-        """Waits for a reply. Several callers may wait for one reply, and each gives up by itself."""
+        """Returns a future for a reply. Several callers may wait for one reply, and each gives up by itself."""
         waiting: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._awaited.setdefault((peer.id, id_), set()).add(waiting)
         return waiting

@@ -54,7 +54,7 @@ class Session:
         self._pumping: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._unread = 0  # bytes since the last drain
-        self._told = False  # frames came that readers wait for
+        self._told = False  # a frame led to an event about the peer
         self.over = False
         self.replaced = False  # the peer has a newer connection
 

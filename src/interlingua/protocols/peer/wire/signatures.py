@@ -224,7 +224,7 @@ class Trust:
 
 
 def verify_card(card: Any) -> dict[str, Any]:
-    """Tells if a card was signed with its own key, and claims no DID but that key's.
+    """Reports if a card was signed with its own key, and claims no DID but that key's.
 
     It proves who made the card, and not that its sender is the same: cards are public. The members that `card.served`
     adds beside the card are not covered, and do not count.
