@@ -9,7 +9,6 @@ module.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -106,7 +105,6 @@ class Check(Generic[Driver]):
         self.fresh = fresh
         self.calm = calm
         self.name = getattr(function, "__name__", "check")
-        self.told = inspect.getdoc(function) or ""
 
 
 class Suite(Generic[Driver]):

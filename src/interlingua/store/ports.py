@@ -14,7 +14,6 @@ from typing import Any, Literal, Protocol
 from ..model.content import Message
 from ..model.documents import Change as ShelfChange
 from ..model.documents import Document, FeedEntry, Letter, OnWritten, WriteResult
-from ..model.errors import InterlinguaError
 from ..model.events import Event, RunCreated
 from ..model.filters import QuestionFilter, RunFilter, ThreadFilter
 from ..model.run import Checkpoint, Instance, QuestionRecord, Thread
@@ -233,12 +232,6 @@ class DocumentStore(Protocol):
     def write(self, changes: Sequence[ShelfChange], heed: OnWritten | None = None) -> asyncio.Future[WriteResult]:
         """Applies all changes, or none if the condition of one does not hold. Calls take effect in their order, and
         those that are queued together share a transaction."""
-        ...
-
-    def write_each(
-        self, lists: Sequence[Sequence[ShelfChange]], heed: OnWritten | None = None
-    ) -> asyncio.Future[list[WriteResult | InterlinguaError]]:
-        """Applies many lists in one transaction, each by itself."""
         ...
 
     def peek(self, space: str, id_: str) -> tuple[Document | None, bool]:

@@ -577,7 +577,8 @@ async def test_of_lists_that_are_waited_for_together_each_is_kept_or_refused_by_
             bad,
             [Tell("f", "k", "", b"2")],
         ]
-        first, stale, refused, last = await s.documents.write_each(lists)
+        writing = [s.documents.write(changes) for changes in lists]
+        first, stale, refused, last = await asyncio.gather(*writing, return_exceptions=True)
         assert isinstance(first, WriteResult)
         assert isinstance(stale, WriteResult)
         assert isinstance(refused, InvalidRequest)
@@ -603,7 +604,10 @@ async def test_whoever_heeds_what_is_kept_is_told_of_each_list_in_order_and_befo
             return len(told)
 
         async def many() -> int:
-            await s.documents.write_each([[Tell("f", "k", "", b"")], [Post("in", "0", b"")]], heed)
+            writing = [
+                s.documents.write(changes, heed) for changes in ([Tell("f", "k", "", b"")], [Post("in", "0", b"")])
+            ]
+            await asyncio.gather(*writing)
             return len(told)
 
         assert await asyncio.gather(one(0), one(1), many()) == [4, 4, 4]

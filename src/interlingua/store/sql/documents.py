@@ -31,8 +31,8 @@ _PEEK = (
 _ENTRY = ", ".join(FeedEntry.__struct_fields__)
 
 
-# Lists of changes, their future, whether it takes a list of results, and a callback that is called before it resolves.
-_Queued = tuple[list[Unit], asyncio.Future[Any], bool, OnWritten | None]
+# A list of changes, its future, and a callback that is called before it resolves.
+_Queued = tuple[Unit, asyncio.Future[WriteResult], OnWritten | None]
 
 
 class SqlDocuments:
@@ -49,17 +49,7 @@ class SqlDocuments:
         if not self._gathering:
             self._gather()
         future: asyncio.Future[WriteResult] = asyncio.get_running_loop().create_future()
-        self._queued.append(([(tuple(changes), self._database.clock.now())], future, False, heed))
-        return future
-
-    def write_each(
-        self, lists: Sequence[Sequence[Change]], heed: OnWritten | None = None
-    ) -> asyncio.Future[list[WriteResult | InterlinguaError]]:
-        if not self._gathering:
-            self._gather()
-        now = self._database.clock.now()
-        future: asyncio.Future[list[WriteResult | InterlinguaError]] = asyncio.get_running_loop().create_future()
-        self._queued.append(([(tuple(changes), now) for changes in lists], future, True, heed))
+        self._queued.append(((tuple(changes), self._database.clock.now()), future, heed))
         return future
 
     def _gather(self) -> None:
@@ -74,7 +64,7 @@ class SqlDocuments:
             while self._queued and len(units) < _MOST and not light:
                 queued = self._queued.popleft()
                 taken.append(queued)
-                units.extend(queued[0])
+                units.append(queued[0])
             return touched(units)
 
         def only_output() -> bool:
@@ -93,7 +83,7 @@ class SqlDocuments:
                 if not taken:  # it never had its turn: everybody has waited for nothing
                     taken.extend(self._queued)
                     self._queued.clear()
-                for _, future, _, _ in taken:
+                for _, future, _ in taken:
                     settle(future, None, error)
             else:
                 _hand_out(taken, call.result())
@@ -336,24 +326,12 @@ class SqlDocuments:
 
 
 def _hand_out(taken: list[_Queued], results: list[WriteResult | InterlinguaError]) -> None:
-    at = 0
-    for units, future, many, heed in taken:
-        if many:
-            some = results[at : at + len(units)]
-            at += len(units)
-            if heed is not None:
-                for (changes, _), result in zip(units, some, strict=True):
-                    if isinstance(result, WriteResult):
-                        heed(changes, result)
-            settle(future, some, None)
-            continue
-        result = results[at]
-        at += 1
+    for ((changes, _), future, heed), result in zip(taken, results, strict=True):
         if isinstance(result, InterlinguaError):
             settle(future, None, result)
             continue
         if heed is not None:
-            heed(units[0][0], result)
+            heed(changes, result)
         if not future.done():
             future.set_result(result)
 
