@@ -1,7 +1,7 @@
-"""The door of the Agent Connect Protocol: every operation of its OpenAPI, and what the earlier document adds.
+"""The door of the Agent Connect Protocol: every operation of its OpenAPI, and the additions of the earlier document.
 
 The routes are plain functions of (request, caller); `_endpoint` puts authentication and the error table around them.
-What they do is in agents.py, threads.py and runs.py.
+The functions are in operations_agents.py, operations_threads.py and operations_runs.py.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ConnectDoor(Runs):
         return endpoint
 
     def _open(self, handler: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
-        """For what a caller may know before it can call anything: needs no authentication."""
+        """Wraps an endpoint without authentication, for facts that a caller needs before it can authenticate."""
 
         async def endpoint(request: Request) -> Response:
             return json_response(handler(request))
@@ -111,7 +111,7 @@ class ConnectDoor(Runs):
 
 
 def refusal(error: InterlinguaError) -> Response:
-    """The protocol's error is a bare JSON string; the code travels in a header for whoever wants it."""
+    """Returns an error response. The protocol's error is a bare JSON string; the code travels in a header."""
     status = {"slow_body": 408, "wrong_content_type": 415}.get(error.code) or translate.http_status(error)
     headers = {"x-error-code": error.code, "x-error-transient": str(error.transient).lower()}
     challenge = getattr(error, "challenge", None)

@@ -1,4 +1,4 @@
-"""What every operation of the door stands on: the engine, the settings, and how a body is read."""
+"""The base of all operations of the door: the engine, the settings, and the reading of bodies."""
 
 from __future__ import annotations
 

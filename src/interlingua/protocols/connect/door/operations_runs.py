@@ -1,4 +1,4 @@
-"""Runs, with or without a thread: made, waited for, streamed, resumed, cancelled, deleted."""
+"""The operations on runs, with or without a thread: create, wait, stream, resume, cancel, delete."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ _MANY = 100_000
 
 
 class Watch:
-    """A connection that a run with on_disconnect=cancel has."""
+    """A connection to a run with on_disconnect=cancel."""
 
-    answered = False  # it was told what there is to tell: how the run stands, or that the time it gave is over
+    answered = False  # it got its answer: how the run stands, or that its time is over
 
 
 class Runs(Agents, Threads):
     _watchers: dict[str, int]  # connections that a run with on_disconnect=cancel still has
-    stopping: bool  # the server is about to cut off whoever is still there
-    listeners: set[asyncio.Timeout]  # of whoever waits for nothing but that a question is asked no more
+    stopping: bool  # the server is about to cut off all that are still connected
+    listeners: set[asyncio.Timeout]  # of callers that wait only for a question to close
     _left: dict[str, tuple[float, int]]  # runs whose last one dropped: until when it may come back, and since when
 
     # -- making runs --------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class Runs(Agents, Threads):
         key = header(request, b"idempotency-key")
         kept = None
         if keep:
-            # The same key finds the same thread, and nobody can guess its id and make it first.
+            # The same key finds the same thread, and no other caller can guess its id and create it first.
             kept = await self.engine.links.add("connect kept", f"{caller.id} {key}", new_id()) if key else new_id()
         asked = stated(body, card, config, caller, watched=watched)
         asked.thread = thread or kept
@@ -111,7 +111,8 @@ class Runs(Agents, Threads):
         return made.run, body
 
     async def _check_may_replace(self, thread: Thread | None, strategy: str, card: AgentCard, caller: Caller) -> None:
-        """Refuse to take a thread from another run for whoever may not cancel runs, or delete them (a rollback)."""
+        """Refuses to take a thread from another run, where the caller may not cancel runs, or not delete them (a
+        rollback)."""
         if strategy not in ("interrupt", "rollback"):
             return
         active = await self.engine.runs.find_row(thread.active) if thread is not None and thread.active else None
@@ -121,7 +122,7 @@ class Runs(Agents, Threads):
                 scopes.require(caller, "delete", agent)
 
     async def _agent_to_run(self, body: wire.RunCreate, caller: Caller) -> tuple[AgentCard, Any]:
-        """The agent, and its configuration: the run's own, else that of a configured instance."""
+        """Returns the agent and its configuration: the run's own, else that of a configured instance."""
         config = body.config.configurable if body.config is not None else None
         if body.agent_id == "":
             raise InvalidRequest("agent_id is empty; leave it out to run the default agent", path="/agent_id")
@@ -142,7 +143,8 @@ class Runs(Agents, Threads):
             return agent.card, config if config is not None else found.config
 
     def runnable(self, wanted: str | None, caller: Caller) -> AgentCard:
-        """An agent that a caller may neither see nor run is not there; one that it may see and not run is denied."""
+        """Checks that a caller may run an agent. An agent that it may neither see nor run counts as not found; an agent
+        that it may see and not run is denied."""
         try:
             return self._card(wanted, caller, "run")
         except AgentNotFound:
@@ -152,7 +154,7 @@ class Runs(Agents, Threads):
         made, _ = await self._submit(request, caller)
         told = self._told(made)
         if "idempotency-key" not in request.headers:
-            # A new run is pending, by the document, however quick its agent is; what it came to is asked for later.
+            # A new run is pending, by the document, however quick its agent is; its result is read later.
             told |= {"status": "pending", "updated_at": told["created_at"]}
         return json_response(told)
 
@@ -173,7 +175,7 @@ class Runs(Agents, Threads):
     # -- runs ---------------------------------------------------------------------------------------------
 
     async def _run(self, request: Request, caller: Caller, action: scopes.Action = "read") -> Run:
-        """A run that is somebody else's, or of an agent that is out of reach, is not there."""
+        """Returns a run. A run of another caller, or of an agent that the caller may not reach, counts as not found."""
         run = await self.engine.runs.get(request.path_params["run_id"])
         thread = request.path_params.get("thread_id")
         found = scopes.sees(caller, run.caller) and (thread is None or run.thread == thread)
@@ -187,7 +189,7 @@ class Runs(Agents, Threads):
         return translate.run(run, translate.agent_id_of(run.agent, run.version))
 
     def callback_body(self, run: Run) -> dict[str, Any]:
-        """What is POSTed to a run's webhook."""
+        """Returns the body that is POSTed to a run's webhook."""
         return self._told(run)
 
     def _card_of(self, run: Run) -> AgentCard | None:
@@ -298,7 +300,8 @@ class Runs(Agents, Threads):
                 leaving.cancel()
 
     async def _asked_no_more(self, run: Run, question: str, timeout: float | None) -> Run:
-        """The run, as soon as it no longer asks what whoever waits knows of: also where it is just going on then."""
+        """Waits until the run no longer asks the question that the waiting caller knows, and returns it; also where the
+        run is just resuming."""
         if all(one.id != question for one in run.questions):
             return run
         reader, until = self.engine.runs.reader(run.id, run.seq), asyncio.timeout(timeout)
@@ -325,7 +328,8 @@ class Runs(Agents, Threads):
         return told
 
     async def _given(self, run: str) -> list[Message]:
-        """What a run gave beside its output. Of one that has ended a moment ago, that is in memory."""
+        """Returns the messages that a run gave beside its output. Reads them from memory where the run has just
+        ended."""
         given, events = ContentCollector(), self.engine.runs.committed_events(run)
         if events is None:
             with contextlib.suppress(RunNotFound):  # deleted meanwhile
@@ -381,7 +385,7 @@ class Runs(Agents, Threads):
 
     @contextlib.contextmanager
     def _watching(self, run: str, cancels: bool) -> Iterator[Watch]:
-        """Count who watches a run that shall not outlive its watchers. Whoever got an answer has not dropped."""
+        """Counts the watchers of a run that ends with its last watcher. A watcher that got its answer did not drop."""
         watch = Watch()
         if not cancels:
             yield watch
@@ -411,7 +415,8 @@ class Runs(Agents, Threads):
             self.engine.spawn(self._cancel_unwatched(run, since))
 
     async def _cancel_unwatched(self, run: str, since: int) -> None:
-        """At an interrupt a stream ends by itself: a run that asks, or has asked since, needs nobody who watches."""
+        """Cancels a run without watchers. At an interrupt a stream ends by itself: a run that asks, or has asked since,
+        needs no watcher."""
         with contextlib.suppress(NotFound, Conflict):
             view = await self.engine.runs.get(run)
             asked = await self.engine.questions.search(QuestionFilter(run=run, state=None, limit=_MANY))
@@ -425,7 +430,7 @@ class Runs(Agents, Threads):
 
 
 class WatchedStream(PiecesStream):
-    """A stream that counts as watching from the first moment, and as answered once it was given to its end."""
+    """A stream that counts as a watcher from the first moment, and as answered once it was sent to its end."""
 
     def __init__(self, updates: AsyncIterator[bytes], watching: contextlib.AbstractContextManager[Watch]) -> None:
         super().__init__(updates)
@@ -441,7 +446,7 @@ class WatchedStream(PiecesStream):
 
 
 def stated(body: wire.RunCreate, card: AgentCard, config: Any, caller: Caller, *, watched: bool) -> RunRequest:
-    """What the body of a request says of a run."""
+    """Returns the run request in the body of a request."""
     input_, messages = reading.agent_input(body.input, card)
     return RunRequest(
         card.name,

@@ -1,4 +1,4 @@
-"""Threads: state that lasts over runs, its history, and changes to it from outside."""
+"""The operations on threads: state that lasts over several runs, its history, and changes to it from outside."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ class Threads(Operations):
         return found
 
     async def _shown(self, thread: Thread) -> Thread:
-        """As callers see it: state whose format no descriptor defines stays here."""
+        """Returns a thread as callers see it. State whose format no descriptor defines is left out."""
         return (
             thread if await self.engine.threads.is_described(thread) else msgspec.structs.replace(thread, values=None)
         )
 
     async def _thread_response(self, thread: Thread, caller: Caller) -> Response:
-        """A caller that may make and change threads, and not read, is not told what is on them."""
+        """Returns the response to a change. A caller that may change threads, but not read them, gets no values or
+        messages."""
         if not scopes.may(caller, "read"):
             return json_response(translate.thread(msgspec.structs.replace(thread, values=None)))
         return json_response(translate.thread(await self._shown(thread), await self.engine.threads.messages(thread.id)))
@@ -61,7 +62,8 @@ class Threads(Operations):
         return json_response([translate.thread(await self._shown(thread)) for thread in found])
 
     async def _by_values(self, where: ThreadFilter) -> list[Thread]:
-        """What stays here cannot be guessed at by searching for it either: such threads are not among those found."""
+        """Searches threads by their values. Threads whose state is not shown are left out, so that a search cannot
+        guess at it."""
         found: list[Thread] = []
         page = msgspec.structs.replace(where, limit=_PAGE, offset=0)
         while len(found) < where.offset + where.limit:

@@ -1,7 +1,7 @@
-"""The door of the Agent Client Protocol: our agents inside every editor. Any channel, versions 1 and 2.
+"""The door of the Agent Client Protocol: our agents inside every editor, over any channel, in versions 1 and 2.
 
-`EditorDoor` is what all connections share; `EditorConnection` is one client, with its version and its sessions. A
-session is a thread: it outlives the connection and the process, and other doors can go on with it.
+`EditorDoor` holds the parts that all connections share; `EditorConnection` is one client, with its version and its
+sessions. A session is a thread: it outlives the connection and the process, and other doors can go on with it.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class EditorDoor:
             connection.tell_options()
 
     def connect(self, channel: Channel, caller: Caller = OWNER, trace: Trace | None = None) -> EditorConnection:
-        """One client, over any channel. `await connection.rpc.run()` serves it."""
+        """Returns a connection to one client, over any channel. `await connection.rpc.run()` serves it."""
         return EditorConnection(self, channel, caller, trace)
 
 
 class EditorConnection:
-    """One client."""
+    """The connection to one client."""
 
     dialect: Dialect  # once it has initialized
 
@@ -82,14 +82,14 @@ class EditorConnection:
         self.rpc = Connection(channel, self, limits=door.settings.limits, trace=trace)
         self.able = wire.ClientCapabilities()
         self.sessions: dict[str, Session] = {}
-        self.changed: Callable[[], Awaitable[None]] | None = None  # told when sessions open or close, or are prompted
+        self.changed: Callable[[], Awaitable[None]] | None = None  # called when sessions open or close, or are prompted
         self._ready = False
         self._methods: dict[str, Callable[[Any], Awaitable[Any]]] = {}
         door.connections.add(self)
 
     @property
     def forms(self) -> bool:
-        """Whether the client can show a form."""
+        """Tells if the client can show a form."""
         return self.able.elicitation is not None and self.able.elicitation.form is not None
 
     @property
@@ -98,10 +98,10 @@ class EditorConnection:
         return options is not None and options.boolean is not None
 
     def agents(self) -> list[AgentCard]:
-        """Those that this caller may run, in the order in which they were given."""
+        """Returns the agents that this caller may run, in their given order."""
         return [a.card for a in self.engine.agents if scopes.may(self.caller, "run", a.card.key).allowed]
 
-    # -- what the connection calls ------------------------------------------------------------------------
+    # -- callbacks of the connection ----------------------------------------------------------------------
 
     async def called(self, call: Call) -> Any:
         if call.method == "initialize":
@@ -133,25 +133,25 @@ class EditorConnection:
         raise error
 
     async def batch(self, calls: Iterable[tuple[str, Any, bool]], *, timeout: float | None = None) -> list[Any]:
-        """Tell or ask the client several things in one array, where it has agreed on a version that knows them."""
+        """Sends several messages to the client as one array, where the agreed version knows arrays."""
         return await send_batch(self.rpc, self.dialect.number, calls, timeout=timeout)
 
     def gone(self) -> None:
-        """The client has left: its sessions stay, its runs go on."""
+        """Ends the connection of a client that has left: its sessions stay, its runs go on."""
         self.door.connections.discard(self)
         for session in self.sessions.values():
             session.forget()
         self.sessions.clear()
 
     def tell_options(self) -> None:
-        """Agents have come or gone, and with them what can be chosen."""
+        """Sends the choice of agents to the client when agents have come or gone."""
         for session in self.sessions.values():
             session.updates(self.dialect.option_updates(session.options(), booleans=self.booleans, agent=False))
 
     # -- the lifecycle ------------------------------------------------------------------------------------
 
     def met(self, request: wire.InitializeRequest) -> dict[str, Any]:
-        """Who the client is and what it can do, as it says at the beginning. Gives what it is told of us."""
+        """Handles `initialize`: takes the client's description and abilities, and returns ours."""
         if self._ready:
             raise RpcError(INVALID_REQUEST, "this connection is initialized already")
         self.dialect = negotiate(request.protocol_version)
@@ -163,7 +163,7 @@ class EditorConnection:
             "session/delete": self._delete,
             "session/close": self._close,
             "session/set_config_option": self._set_config_option,
-            "session/prompt": self._steer,  # never called: it is told its request, too
+            "session/prompt": self._steer,  # never called: the handler gets its request, too
             "_session/steering": self._steer,
         }
         if self.dialect.number == 1:
@@ -279,7 +279,7 @@ class EditorConnection:
         return session
 
     async def reopen(self, wanted: str) -> Session:
-        """A session that another process had open for this client: where it works is known of its thread."""
+        """Opens a session that another process had open for this client. Its working directory is on its thread."""
         thread = await self._thread(wanted)
         kept = thread.metadata.get("editor")
         directories = kept.get("directories") if isinstance(kept, dict) else None
@@ -307,7 +307,7 @@ class EditorConnection:
         return Answer(self._setup(session), lambda: self._opened(session, unfinished))
 
     def _opened(self, session: Session, unfinished: Turn | None) -> None:
-        """A session is open again: tell what it is called, and go on with what has not ended."""
+        """Sends the title of a session that was opened again, and goes on with its unfinished turn."""
         self._introduce(session)
         if session.title:
             session.update({"sessionUpdate": "session_info_update", "title": session.title})
@@ -437,7 +437,7 @@ class EditorConnection:
         return Answer(accepted, begin)
 
     async def _end_of_last(self, session: Session) -> dict[str, Any]:
-        """Wait for the end of the newest turn, which another connection began."""
+        """Waits for the end of the newest turn, which another connection began."""
         turn = next((turn for turn in session.turns[::-1] if turn.run is not None), None)
         if turn is None:
             turn = await session.ended_turn()
@@ -448,8 +448,8 @@ class EditorConnection:
         return self._ended(turn)
 
     async def _begun(self, session: Session, turn: Turn, request: wire.PromptRequest) -> str:
-        """Begin a turn. A client may take its prompt back meanwhile: what is being submitted runs all the same, so it
-        is waited for, and cancelled. Where the client has gone, it runs on."""
+        """Begins a turn. Where the client withdraws its prompt while the run is being submitted, this waits for the
+        run, and cancels it. Where the client has gone, the run goes on."""
         beginning = asyncio.ensure_future(session.begin(turn, request.prompt, request.meta))
         while True:
             try:
@@ -465,7 +465,7 @@ class EditorConnection:
                 return message
 
     def follow(self, session: Session, turn: Turn) -> None:
-        """Show a turn that another process began."""
+        """Shows a turn that another process began."""
         session.updates(self.dialect.state("running"))
         self._spawn(session, turn)
 
@@ -493,7 +493,7 @@ class EditorConnection:
                 session.turns.remove(turn)
 
     async def _tell_end(self, session: Session, turn: Turn) -> None:
-        """Version 2: the end of a turn is an update."""
+        """Sends the end of a turn, which is an update in version 2."""
         await self._pause_or_end(turn)
         stop, error = outcome(turn)
         update = self.dialect.state("idle", stop)[0]
@@ -502,7 +502,8 @@ class EditorConnection:
         session.update(update)
 
     async def _finish(self, session: Session, turn: Turn) -> None:
-        """Version 1: wait for the end of a turn. A client that takes its prompt back cancels it, and gets its end."""
+        """Waits for the end of a turn, in version 1. A client that withdraws its prompt cancels the turn, and gets its
+        end."""
         self._spawn(session, turn)
         turn.awaited = True
         try:
@@ -539,7 +540,7 @@ class EditorConnection:
         return {"stopReason": stop, "_meta": {"interlingua": meta}}
 
     async def _steer(self, params: Any) -> dict[str, Any]:
-        """An extension that several agents have: a message into the turn that runs."""
+        """Puts a message into the running turn. This is an extension that several agents have."""
         request = params_.read(params, wire.PromptRequest)
         session = self._session(request.session_id)
         turn = next((turn for turn in session.turns if turn.run is not None and turn.finished is None), None)
@@ -551,7 +552,7 @@ class EditorConnection:
 
 
 def _short(output: Any) -> bool:
-    """Whether an output may travel in an answer too. Its text was shown already, and messages have limits."""
+    """Tells if an output may also travel in an answer. Its text was shown already, and messages have limits."""
     try:
         return len(msgspec.json.encode(output)) <= 256 * 1024
     except RecursionError:
@@ -562,11 +563,11 @@ def _short(output: Any) -> bool:
 
 
 def _check_server(server: dict[str, Any], place: int) -> None:
-    """A description of a tool server. We never refuse one for what it is, only for how it is written."""
+    """Checks the form of a tool server's description. No kind of tool server is refused."""
     kind = server.get("type", "stdio")
     path = f"mcpServers[{place}]"
     if kind not in ("stdio", "http", "sse"):
-        return  # of a later version; whoever connects to it will know
+        return  # of a later version; the client that connects to it will know
     type_: Any = wire.McpServerStdio if kind == "stdio" else wire.McpServerHttp
     if isinstance(server.get("env"), dict) or isinstance(server.get("headers"), dict):
         raise RpcError(INVALID_PARAMS, f'{path}: env and headers are lists of {{"name": …, "value": …}}, not objects')

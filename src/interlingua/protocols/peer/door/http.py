@@ -1,7 +1,7 @@
-"""The HTTP API of a node: every path, who may use it, and what is around each operation.
+"""The HTTP API of a node: every path, its permissions, and the common frame of all operations.
 
-It has two surfaces. The control API is the owner's (see `control`). The door is for callers of the shared app: the same
-paths reach this node's agents, and what belongs to the owner is not there.
+It has two surfaces. The control API is the owner's (see `control_api`). The door is for callers of the shared app: the
+same paths reach this node's agents, and the owner's operations are absent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger("interlingua.peer")
 
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 
-# RFC 8615 has documents there be fetched afresh, as what they are.
+# RFC 8615 wants such documents to be fetched afresh, under their own media type.
 WELL_KNOWN = [
     (b"cache-control", b"no-cache, no-store"),
     (b"vary", b"Accept"),
@@ -60,18 +60,18 @@ _ONCE = (
 
 
 class Way(msgspec.Struct):
-    """A path, and what is there."""
+    """A path, and its operation."""
 
     method: str
     path: str
     handler: Handler
-    action: scopes.Action | None = "read"  # what a caller of the door must be allowed; None: nothing
+    action: scopes.Action | None = "read"  # the permission that a caller of the door needs; None: none
     owner: bool = False  # of the control API alone
-    open: bool = False  # also for whoever does not say who it is
+    open: bool = False  # also for callers without credentials
 
 
 class Api(Messages, Tasks, PeerOperations, CardOperations):
-    """All operations, and the way to each. What differs between the two surfaces is who asks."""
+    """All operations, each with its path. The two surfaces differ in the caller."""
 
     def __init__(self, node: Node, settings: StreamSettings | None = None) -> None:
         self.node = node
@@ -80,11 +80,11 @@ class Api(Messages, Tasks, PeerOperations, CardOperations):
         self.door_sending = DoorSending(node)
 
     async def surface(self, request: Request | WebSocket) -> Surface:
-        """Who asks. Raises where that is not known."""
+        """Returns the surface for the caller of a request. Raises where the caller is not known."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """The server stops: streams end."""
+        """Ends all streams when the server stops."""
         await self.streams.close()
 
     def ways(self) -> list[Way]:
@@ -226,7 +226,7 @@ class PeerDoor(Api):
         self._settings = settings
 
     def serve_node(self, node: Node) -> None:
-        """Another node, at the same paths."""
+        """Serves another node at the same paths."""
         super().__init__(node, self._settings)
 
     async def surface(self, request: Request | WebSocket) -> Surface:
@@ -239,7 +239,7 @@ class PeerDoor(Api):
 
 
 class _Elsewhere:
-    """Where no way leads: told in the envelope, too."""
+    """Answers paths that do not exist, also in the envelope."""
 
     def __init__(self, routes: list[Route]) -> None:
         self._routes = routes
@@ -265,13 +265,13 @@ class _Elsewhere:
 
 
 def _below(scope: Scope) -> str:
-    """The path without what the door is mounted at."""
+    """Returns the path below the mount point of the door."""
     path, root = scope["path"], scope.get("root_path", "")
     return str(path[len(root) :] if root and path.startswith(root) else path)
 
 
 def dressed(scope: Scope, answer: ASGIApp) -> ASGIApp:
-    """An answer with the headers that belong to its path."""
+    """Wraps an answer with the headers that belong to its path."""
     if isinstance(answer, Response) and _below(scope).startswith("/.well-known/"):
         names = {name for name, _ in WELL_KNOWN}
         answer.raw_headers = [header for header in answer.raw_headers if header[0] not in names] + WELL_KNOWN

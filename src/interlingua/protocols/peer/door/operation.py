@@ -1,6 +1,6 @@
-"""What every operation of the HTTP API stands on: the node, who asks, and how queries and bodies are read.
+"""The base of all operations of the HTTP API: the node, the caller, and the reading of queries and bodies.
 
-An operation is a function of a request and a surface. Which paths lead to it, and what is around it, is in `server`.
+An operation is a function of a request and a surface. Its paths and their permissions are in `http`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Request, Surface], Awaitable[ASGIApp]]
 
-# What a web page of another site can send without the browser asking first. Nothing at all counts as such, too.
+# Content types that a web page of another site can send without a preflight request. A missing one counts, too.
 _SIMPLE = frozenset({"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
 _BIGGEST = 10**15
 
 
 class Operations:
-    """A group of operations; `server` puts the groups together."""
+    """A group of operations; `http` puts the groups together."""
 
     node: Node
     limits: HttpLimits
 
     async def _body(self, request: Request) -> Any:
-        """The body, whatever its content type says: programs with curl send what they like. None of a web page that
-        did not ask for leave. An empty body is an empty object."""
+        """Returns the body, with any content type, because programs with curl send all kinds. Refuses the body of a web
+        page that sent no preflight request. An empty body is an empty object."""
         data = await read_body(request, self.limits)
         origin = header(request, b"origin")
         if origin is not None and origin.partition("://")[2] != header(request, b"host"):
@@ -54,7 +54,7 @@ class Operations:
 
 
 def refusal(error: InterlinguaError, message_id: Any = None) -> Response:
-    """An error in its envelope."""
+    """Returns an error in its envelope."""
     if message_id is None and isinstance(error, Invalid) and error.refused_message:
         message_id = json_text.members(error.refused_message, "message_id").get("message_id")
     status, body = envelope(error, message_id=message_id if isinstance(message_id, str) else None)
@@ -66,7 +66,8 @@ def refusal(error: InterlinguaError, message_id: Any = None) -> Response:
 
 
 def number(request: Request, names: tuple[str, ...], default: int, low: int = 0, high: int = _BIGGEST) -> int:
-    """A whole number of the query, by the first of its names that is there. One that is too high is the highest."""
+    """Returns a whole number of the query, by the first of its names that is there. A number that is too high is
+    lowered to the limit."""
     for name in names:
         given = request.query_params.get(name)
         if given is None or given == "":
@@ -87,7 +88,7 @@ def newest_first(request: Request, default: bool) -> bool:
 
 
 def moment(request: Request, name: str) -> str | None:
-    """A time of the query, written as we write times."""
+    """Returns a time of the query, in the format of our times."""
     given = request.query_params.get(name)
     if not given:
         return None
@@ -101,7 +102,7 @@ def moment(request: Request, name: str) -> str | None:
 
 
 def listing(request: Request, name: str, items: list[Any], **beside: Any) -> Response:
-    """A list as an object; bare where `format=array` asks for that."""
+    """Returns a list as an object; bare where `format=array` asks for that."""
     wanted = request.query_params.get("format", "object")
     if wanted not in ("object", "array"):
         raise InvalidRequest(f"/format is object or array, got {wanted[:80]!r}", path="/format")

@@ -1,6 +1,6 @@
-"""Operations on what this node tells of itself: card, skills, extensions, availability, keys; and the files it offers.
+"""Operations on the node's description: card, skills, extensions, availability, keys; and on the files that it offers.
 
-On the door a caller sees the skills that it may use, and no others; everything that changes the card is the owner's.
+On the door a caller sees only the skills that it may use; only the owner may change the card.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SEARCHED = 10
 
 class CardOperations(Operations):
     def _auth_schemes(self) -> list[str]:
-        """The names of the ways to say who one is."""
+        """Returns the names of the authentication schemes."""
         raise NotImplementedError
 
     def _card(self, surface: Surface) -> dict[str, Any]:
@@ -112,7 +112,8 @@ class CardOperations(Operations):
         )  # fmt: skip
 
     async def query_skills(self, request: Request, surface: Surface) -> ASGIApp:
-        """By words, as the specification has it; by id and constraints, as the reference has it; or all."""
+        """Finds skills: by words, as the specification has it; by id and constraints, as the reference has it; or
+        all."""
         body = await self._object(request)
         known = self._skills(surface)
         if body.get("peer_id") is not None and not surface.door:
@@ -175,7 +176,7 @@ class CardOperations(Operations):
         return json_response({"ok": True, "availability": self._availability()})
 
     async def heartbeat(self, request: Request, surface: Surface) -> ASGIApp:
-        """The owner's program is awake now."""
+        """Notes that the owner's program is awake now."""
         await self._body(request)  # says nothing, but must not be a page's
         now = frames.now_z()
         change: dict[str, Any] = {"last_active_at": now}
@@ -191,7 +192,8 @@ class CardOperations(Operations):
     # -- files --------------------------------------------------------------------------------------------
 
     async def file(self, request: Request, surface: Surface) -> ASGIApp:
-        """Whoever knows the address may have it. A browser saves it, and never shows it as a page of ours."""
+        """Returns a file to every caller that knows its address. A browser saves it, and never shows it as a page of
+        this server."""
         found = await self.node.opened_file(request.path_params["id"])
         if found is None:
             raise NotFound("there is no such file, or not any more")

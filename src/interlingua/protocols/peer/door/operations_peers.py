@@ -1,4 +1,4 @@
-"""Operations on peers, and on the node as its owner sees it: connecting, listing, pinging, what waits, what is near."""
+"""Operations on peers, and on the node for its owner: connect, list, ping, waiting messages, peers nearby."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PeerOperations(Operations):
         return json_response(self._peer(request).view())
 
     async def peer_card(self, request: Request, surface: Surface) -> ASGIApp:
-        """The card that a peer showed last; it is kept when the peer is away."""
+        """Returns the latest card of a peer; it is kept when the peer is away."""
         peer = self._peer(request)
         card = peer.known.card
         return json_response(
@@ -57,7 +57,7 @@ class PeerOperations(Operations):
         )  # fmt: skip
 
     async def verify_peer(self, request: Request, surface: Surface) -> ASGIApp:
-        """Whether the card of a peer is signed by the key on it."""
+        """Reports if the card of a peer is signed by the key on it."""
         named = request.query_params.get("peer_id")
         peer = self.node.peers.get(named) if named else self._only()
         found = peer.known.verification or self.node.trust.verify_card(peer.known.card)
@@ -78,7 +78,7 @@ class PeerOperations(Operations):
     # -- changing -----------------------------------------------------------------------------------------
 
     async def connect(self, request: Request, surface: Surface) -> ASGIApp:
-        """Begin to dial. Whether it succeeds is seen on the peer, and told on the stream."""
+        """Begins to dial. The peer's state and the stream show if it succeeds."""
         body = await self._object(request)
         name = body.get("name")
         if name is not None and (not isinstance(name, str) or not name):
@@ -151,7 +151,7 @@ class PeerOperations(Operations):
 
     async def discover(self, request: Request, surface: Surface) -> ASGIApp:
         if self.node.discovery is None:
-            await self.node.discover()  # the owner wants to know who is there: from now on it listens
+            await self.node.discover()  # the owner asks for peers nearby: from now on it listens
         discovery = self.node.discovery
         found = discovery.peers() if discovery is not None else []
         near = [

@@ -1,4 +1,4 @@
-"""Operations on tasks: create, list, look, change, cancel, continue, wait, follow."""
+"""Operations on tasks: create, list, read, change, cancel, continue, wait, follow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Tasks(Operations):
         before = await self.streams.feed(surface).head() if streams else 0
         task, new = await self.node.tasking.create(body, surface, trace(request))
         if streams and task.kind == "run":
-            # Whoever wants to hear of the task need not ask twice, and is told at the end what came of it.
+            # A client that follows the task need not ask twice, and gets its result at the end.
             return await self.streams.listener(WholeStream, surface, before if new else None, task)
         view = task.view()
         return json_response({"ok": True, "task": view, **view}, 201 if new else 200)
@@ -74,7 +74,7 @@ class Tasks(Operations):
         return json_response({"ok": True, "task": view, **view})
 
     async def cancel_task(self, request: Request, surface: Surface) -> ASGIApp:
-        """The first of two phases. A task that has gone through it already is told as it is."""
+        """Begins the first of the two phases of a cancel. A task that has passed it is returned as it is."""
         await self._body(request)  # says nothing, but must not be a page's
         task = await self._task(request, surface)
         changed = await self.node.tasking.cancel(task, surface.caller)
@@ -96,7 +96,7 @@ class Tasks(Operations):
         return json_response({"ok": True, "task_id": changed.id, "status": changed.status, "task": view})
 
     async def _seen(self, task: Task, test: Callable[[Task], bool]) -> Task:
-        """The task once what was asked of its run shows on it: whoever looks after our answer finds it so."""
+        """Waits until the task shows the change to its run, so that a read after our answer finds it."""
         journal = self.node.journal
         feed = self.streams.feed(Surface(), task)
         head = await feed.head()

@@ -1,6 +1,6 @@
-"""A node: its name, its link, its peers, and what it keeps; put together from the modules beside it.
+"""A node: its name, its link, its peers, and its records; assembled from the modules beside it.
 
-It lives beside an engine. With agents, what arrives is worked on by them; without, it is a relay between its peers and
+It lives beside an engine. With agents, they work on messages and tasks; without, it is a relay between its peers and
 the programs of its owner.
 """
 
@@ -52,7 +52,7 @@ _FEATURES = frozenset({"typing_indicator", "long_poll", "history", "broadcast"})
 
 
 class Patches(msgspec.Struct, omit_defaults=True):
-    """What the owner changed on the card while the node ran."""
+    """The owner's changes to the card while the node runs."""
 
     availability: dict[str, Any] | None = None
     limitations: list[dict[str, Any]] | None = None
@@ -89,9 +89,9 @@ class Node:
         self.listeners: dict[str, Listener] = {}
         self.relay: RelayListener | None = None
         self.bindings: list[str] = []  # where it is reached by something that does not listen
-        self.notices: list[str] = []  # what the owner should read at the start
+        self.notices: list[str] = []  # notices for the owner at the start
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.told_last: asyncio.Future[WriteResult] | None = None  # the newest of what is kept and nobody waits for
+        self.told_last: asyncio.Future[WriteResult] | None = None  # the newest write that is not awaited
         self._news: dict[str, set[asyncio.Future[None]]] = {}
         self._declared = skills.declared(list(self.settings.skills))
         self._card: tuple[Any, dict[str, Any]] | None = None
@@ -136,8 +136,9 @@ class Node:
         self.spawn(self._upkeep())
 
     async def discover(self) -> None:
-        """Listen for others on the network, and tell of this node where the owner wants that. After the HTTP API is up:
-        beacons tell its port. Nothing is sent, and no port is open, until the owner asks for one or the other."""
+        """Listens for others on the network, and announces this node where the owner wants that. It starts after the
+        HTTP API, because beacons name its port. Nothing is sent, and no port is open, unless the owner asks for one or
+        the other."""
         settings = self.settings
         announced = None
         if settings.advertise_mdns:
@@ -173,7 +174,7 @@ class Node:
             await self.peers.save()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Work beside, ended with the node. What goes wrong in it is logged."""
+        """Starts a job that ends with the node. Its failure is logged."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -185,7 +186,7 @@ class Node:
             log.error("something went wrong beside: %s", error, exc_info=error)
 
     async def _kept(self, name: str, fresh: str) -> str:
-        """A value of this node that is the same after a restart."""
+        """Returns a value of this node that stays the same after a restart."""
         space = self.journal.facts_space
         kept = await self.engine.documents.write([Put(space, name, fresh.encode(), version=0)])
         if kept.stale is None:
@@ -194,7 +195,7 @@ class Node:
         return found.body.decode() if found is not None else fresh
 
     async def _upkeep(self) -> None:
-        """Forget what is old."""
+        """Removes old records."""
         documents, journal, settings = self.engine.documents, self.journal, self.settings
         while True:
             before = int((time.time() - settings.keep_messages) * 1_000_000)
@@ -229,7 +230,8 @@ class Node:
 
     @property
     def tls_out(self) -> ssl.SSLContext | None:
-        """Who is trusted beside the authorities of the system."""
+        """Returns the TLS context for connections to peers, with the authorities that are trusted beside those of the
+        system."""
         return trusting(self.settings.tls_ca)
 
     async def _listen(self) -> None:
@@ -265,25 +267,25 @@ class Node:
         await self.serve(Session(self, channel, binding="relay", inbound=True, remote="the relay"))
 
     async def _takes_left(self, name: str, message_id: str) -> bool:
-        """Whether a message that was left at the relay is to be taken. One that was taken before is read again only for
-        its sender to be there for the answer: it is dropped as known."""
+        """Tells if a message that was left at the relay is taken. A message that was taken before is read again only so
+        that its sender is known for the answer: it is dropped as known."""
         for peer in self.peers.named(name):
             if await self.inbound.has(peer, message_id):
                 return self.peers.same(name) is peer
         return True
 
     async def serve(self, session: Session) -> None:
-        """A connection, until it ends."""
+        """Serves a connection until it ends."""
         try:
             await session.run()
         except ConnectionError as error:
             log.info("the connection with %s ended: %s", session.who, error)
-        except Exception:  # whoever dialled it, dials again
+        except Exception:  # the peer dials again
             log.exception("the connection with %s ended by an error", session.who)
 
     @property
     def link(self) -> str | None:
-        """Where peers reach this node; None where they cannot."""
+        """Returns the link at which peers reach this node; None where they cannot."""
         listener = self.listeners.get("ws")
         if listener is None:
             return None
@@ -301,7 +303,7 @@ class Node:
         return str(Link("tcp", host, listener.port, self.token, False))
 
     def relay_link(self, token: str) -> Link | None:
-        """The place of a token at the relay that the owner named."""
+        """Returns the link of a token at the owner's relay."""
         if self.settings.relay is None:
             return None
         base = self.settings.relay.rstrip("/").removesuffix("/acp")
@@ -319,7 +321,7 @@ class Node:
         return found
 
     def card(self, *, door: bool = False, auth: list[str] | None = None) -> dict[str, Any]:
-        """What this node tells of itself. The link is a secret, and not on it."""
+        """Returns the card of this node. The link is a secret, and not on it."""
         settings, patches = self.settings, self.patches
         transports = self.bindings or ["http", *(name for name in ("ws", "tcp") if name in self.listeners)]
         if settings.http2:
@@ -357,7 +359,7 @@ class Node:
         return declared | {one["uri"] for one in built_in} | {extensions.MDNS, extensions.H2C}
 
     async def patch(self, patches: Patches) -> None:
-        """Change the card for good, and tell those who are connected."""
+        """Changes the card permanently, and sends it to the connected peers."""
         self.patches = patches
         await self.engine.documents.write([Put(self.journal.facts_space, "card", msgspec.json.encode(patches))])
         for peer in self.peers.connected:
@@ -372,7 +374,7 @@ class Node:
             self.keep_beside([self.journal.event("peer", body)])
 
     async def undeliverable(self, peer: Peer, frame: dict[str, Any], code: str, why: str) -> None:
-        """Something for a peer can never be sent to it."""
+        """Reports a frame that can never be sent to a peer."""
         id_ = str(frame.get("message_id"))
         log.warning("%s cannot be sent to %s: %s", id_, peer.id, why)
         self.told_of_peer(peer, "error", code=code, error=why, message_id=id_)
@@ -391,7 +393,7 @@ class Node:
         self.keep_beside([self.journal.event("mdns", body)])
 
     def keep_beside(self, changes: list[Change]) -> None:
-        """Queue something to be kept, for which nobody waits."""
+        """Queues changes to be kept, without waiting for them."""
         self.told_last = self.journal.keep(changes)
         self.told_last.add_done_callback(_looked_at)
 
@@ -405,13 +407,13 @@ class Node:
         return self.sending.awaits(peer, message_id)
 
     def woke(self, scope: str) -> None:
-        """There may be something to receive."""
+        """Wakes the readers, because there may be something to receive."""
         for waiting in self._news.pop("", set()):
             if not waiting.done():
                 waiting.set_result(None)
 
     def news(self, box: str) -> asyncio.Future[None]:
-        """Done when there may be something to receive."""
+        """Returns a future that is done when there may be something to receive."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self._news.setdefault("", set())
         waiting.add(future)
@@ -424,21 +426,21 @@ class Node:
         scopes.require(caller, "run", card.key)
 
     async def thread_of(self, whose: str, context: str | None) -> str | None:
-        """The thread of a context. Two who use the same words for it do not share it."""
+        """Returns the thread of a context. Two senders with the same context id do not share it."""
         if context is None:
             return None
         named = f"{self.journal.name.removeprefix('peer:')}|{whose}|{context}"
         return await self.engine.links.add("peer.context", named, new_id())
 
     def file(self, body: bytes, media_type: str, name: str | None) -> tuple[Put, str]:
-        """Bytes to offer at an address that nobody guesses, and that address."""
+        """Returns the change that stores bytes at an address that cannot be guessed, and that address."""
         id_ = secrets.token_urlsafe(24)
         kept = msgspec.json.encode({"media_type": media_type, "name": name}) + b"\n" + body
         base = self.settings.public_url or self.files_base or "http://127.0.0.1"
         return Put(self.journal.files_space, id_, kept), f"{base.rstrip('/')}/files/{id_}"
 
     def offers_at(self, base: str) -> None:
-        """Files are offered below this address, those of mounts too."""
+        """Offers files below this address, those of mounts too."""
         self.files_base = base
         self.engine.files.register(self._offer)
 
@@ -459,13 +461,13 @@ class Node:
 
 
 def _looked_at(kept: asyncio.Future[Any]) -> None:
-    """Nobody waits for it; that it failed is worth a line."""
+    """Logs the failure of a job whose result is not awaited."""
     if not kept.cancelled() and (error := kept.exception()) is not None:
         log.error("something could not be kept: %s", error)
 
 
 def _own_address() -> str:
-    """The address by which this machine is most likely reached. Nothing is sent."""
+    """Returns the address by which this machine is most likely reached. Nothing is sent."""
     import socket
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
