@@ -1,8 +1,8 @@
-"""Who thinks: an agent of a team that a model drives, through pydantic-ai.
+"""The handler of an agent that a model drives, through pydantic-ai.
 
-Each request to the model is a step, and each call that the model makes is recorded by the engine under the id that the
-model gave it: after a crash nothing is asked or called again that is on record. What a model may do is the engine's to
-decide; here it is only told, offered and passed on.
+Each request to the model is a step, and the engine records each call of the model under the id that the model gave it:
+after a crash no recorded request or call is repeated. The engine decides what a model may do; this module only
+describes it, offers it and passes it on.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ TIMEOUT = 300.0  # seconds, for one answer of the model
 def thinker(
     team: Team, manifest: Manifest, model: str, *, requests: int = REQUESTS, timeout: float = TIMEOUT
 ) -> Agent[..., Any]:
-    """An agent that does what a manifest says, driven by a model: `provider:name`, such as openai:gpt-5.
+    """Returns an agent that follows a manifest, driven by a model: `provider:name`, such as openai:gpt-5.
 
-    requests: how often the model may be asked in one run. timeout: seconds for one answer.
+    `requests` limits the requests to the model in one run; `timeout` is the seconds for one answer.
     """
     asked = Model(model, timeout=timeout)
     check_installed(model)
 
-    # As an overseer it finds the proposal in its context too, where nobody but the engine puts one.
+    # As an overseer it finds the proposal in its context too, where only the engine puts one.
     @agent(asks=[AskText], description=manifest.options.description or f"{manifest.id} of the team {team.name}")
     async def think(text: str, ctx: Context[Any, Any], proposal: dict[str, Any] | None = None) -> str:
         async with asked:
@@ -53,7 +53,7 @@ def thinker(
 
 
 class Turn(msgspec.Struct):
-    """What is recorded of one request to the model."""
+    """The record of one request to the model."""
 
     response: Any
     news: list[int]  # messages that it was shown with this request, by their place in the mailbox
@@ -61,7 +61,7 @@ class Turn(msgspec.Struct):
 
 
 class _Mind:
-    """One run of such an agent."""
+    """One run of an agent that a model drives."""
 
     def __init__(self, team: Team, manifest: Manifest, model: Model, ctx: Context[Any, Any]) -> None:
         self.team = team
@@ -117,7 +117,7 @@ class _Mind:
         raise OverBudget(f"{ctx.me} asked its model {requests} times and has no result; that is all it may ask")
 
     async def _ask(self, toolbox: Teamwork, number: int) -> tuple[Reply, bool]:
-        """The model's next reply, and whether messages came for it meanwhile."""
+        """Returns the model's next reply, and if messages came for it meanwhile."""
         mailbox, conversation = self.mailbox, self.conversation
 
         async def request() -> Turn:
@@ -141,7 +141,7 @@ class _Mind:
         return reply, turn.more
 
 
-# -- what the model is told -----------------------------------------------------------------------------------
+# -- the messages to the model --------------------------------------------------------------------------------
 
 
 def _frame(team: Team, manifest: Manifest, ctx: Context[Any, Any]) -> str:
@@ -169,7 +169,7 @@ def _task(ctx: Context[Any, Any], text: str) -> str:
     attached: list[Part] = []
     for message in ctx.messages:
         said, more = translate.split(message)
-        # Of what a door brings, all texts are in the input already; in a team, texts are attached too.
+        # A door's texts are all in the input already; in a team, texts are attached too.
         attached.extend(part for part in more if said == text or not isinstance(part, TextPart))
     told = [text, *([parts_text(attached)] if attached else [])]
     if ctx.inquiries:

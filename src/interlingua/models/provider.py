@@ -1,7 +1,8 @@
-"""One request to a model, and the conversation with it, through pydantic-ai: the only file that knows that library.
+"""One request to a model, and the conversation with it, through pydantic-ai: the only file that uses that library.
 
-It is imported when the first model is needed, in a thread: that takes seconds, and all else works without it. Keys and
-addresses of providers are where pydantic-ai looks for them: in the provider's own environment variables.
+The library is imported in a thread when the first model is needed: that takes seconds, and everything else works
+without it. Keys and addresses of providers are where pydantic-ai expects them: in the provider's own environment
+variables.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _MODULES = {
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """Something that the model may call."""
+    """A tool that the model may call."""
 
     name: str
     description: str
@@ -54,7 +55,7 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A tool that the model calls. `arguments` is None where they are no JSON object: see `raw`."""
+    """A tool call of the model. `arguments` is None where they are no JSON object: see `raw`."""
 
     id: str
     name: str
@@ -63,17 +64,17 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What the model said."""
+    """A reply of the model."""
 
     text: str
     thoughts: list[str]
     calls: list[Call]
     usage: dict[str, int]
-    finish: str | None = None  # why it stopped, where it says so
+    finish: str | None = None  # the reason for its end, where it gives one
 
 
 class Model:
-    """A model by its name, `provider:name`. Open while somebody uses it."""
+    """A model by its name, `provider:name`. It is open while it is used."""
 
     def __init__(self, name: str, *, timeout: float) -> None:
         check_name(name)
@@ -109,9 +110,9 @@ class Model:
             return self._made
 
     async def ask(self, conversation: Conversation, tools: list[Tool], news: list[str]) -> Any:
-        """One answer of the model, as JSON, to what it was told and `news`. Raises an error of ours.
+        """Returns one answer of the model, as JSON, to the conversation and `news`. Raises an error of this project.
 
-        What may pass (too many requests, a provider that is down or slow) is tried again before.
+        Failures that may pass (too many requests, a provider that is down or slow) are retried before.
         """
         from pydantic_ai.exceptions import ContentFilterError, ModelAPIError, UnexpectedModelBehavior
 
@@ -151,7 +152,7 @@ class Model:
         )
         settings = ModelSettings(request_timeout=self.timeout)
         if "max_retries" not in self._made.unsupported_settings:
-            settings["max_retries"] = 0  # what may pass is tried again here, and not once more in each attempt
+            settings["max_retries"] = 0  # transient failures are retried here, and not once more in each attempt
         response = await model_request(
             self._made,
             conversation.messages(news),
@@ -179,7 +180,7 @@ class Model:
 
 
 def _whole(value: Any) -> Any:
-    """What a model said, with a mark in the place of each half of a character: JSON has room for those, logs do not."""
+    """Replaces each half of a character in a model's output by a mark: JSON can hold halves, logs cannot."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
@@ -188,14 +189,14 @@ def _whole(value: Any) -> Any:
 
 
 class ModelFailed(RunError):
-    """The model cannot be used like this; asking again will not help."""
+    """The model cannot be used like this; a retry will not help."""
 
 
 _FAILURES: dict[str, type[InterlinguaError]] = {kind.code: kind for kind in (ModelFailed, TooLarge, Unavailable)}
 
 
 def _may_pass(error: ModelAPIError) -> bool:
-    """Whether the same request may be answered later: too many at once, or something is down or slow."""
+    """Tells if the same request may succeed later: there are too many requests, or the provider is down or slow."""
     from pydantic_ai import exceptions as theirs
 
     if isinstance(error, theirs.ModelQuotaExceededError):
@@ -234,13 +235,13 @@ def check_name(name: str) -> None:
 
 
 def key_variable(name: str) -> str:
-    """The environment variable that holds the key of a model's provider."""
+    """Returns the environment variable that holds the key of a model's provider."""
     provider = name.partition(":")[0].partition("/")[0]
     return _KEYS.get(provider, f"{provider.upper().replace('-', '_')}_API_KEY")
 
 
 def failure(failed: StepFailed) -> InterlinguaError:
-    """The error that a recorded request ended with, as it was raised the first time."""
+    """Returns the error of a recorded request, as it was raised the first time."""
     info = failed.error
     kind = _FAILURES.get(info.code)
     if kind is None:
@@ -251,7 +252,7 @@ def failure(failed: StepFailed) -> InterlinguaError:
 
 
 class Conversation:
-    """What the model was told and what it said, as pydantic-ai keeps it."""
+    """The messages to the model and its replies, as pydantic-ai keeps them."""
 
     def __init__(self, instructions: list[str]) -> None:
         self.instructions = instructions
@@ -259,13 +260,13 @@ class Conversation:
         self._next: list[ModelRequestPart] = []
 
     def messages(self, news: list[str]) -> list[ModelMessage]:
-        """All of it, and `news`, which is not part of it yet."""
+        """Returns the whole conversation and `news`, which is not part of it yet."""
         from pydantic_ai.messages import ModelRequest, UserPromptPart
 
         return [*self._past, ModelRequest(parts=[*self._next, *(UserPromptPart(content=text) for text in news)])]
 
     def remember(self, message: Message) -> None:
-        """Something that was said before all this."""
+        """Adds a message from before the conversation."""
         from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart
 
         if message.role == "agent":
@@ -279,7 +280,7 @@ class Conversation:
         self._next.append(UserPromptPart(content=text))
 
     def give_back(self, call: Call, content: str, *, failed: bool) -> None:
-        """What came of a call. Every call of the last reply gets something back before the model is asked again."""
+        """Adds the result of a call. Every call of the last reply needs a result before the next request."""
         from pydantic_ai.messages import ToolReturnPart
 
         outcome = ToolReturnPart(
@@ -288,7 +289,7 @@ class Conversation:
         self._next.append(outcome)
 
     def hear(self, response: Any) -> Reply:
-        """What the model answered, as `Model.ask` gave it, or as it was recorded then."""
+        """Adds a reply of the model, new from `Model.ask` or from the record, and returns it."""
         from pydantic_ai import messages as theirs
 
         (read,) = theirs.ModelMessagesTypeAdapter.validate_python([response])

@@ -1,4 +1,4 @@
-"""How a model works with others: it hands over tasks, proposes results to its overseer, talks, and gives verdicts."""
+"""The tools of a model in a team: it delegates tasks, proposes results to its overseer, talks, and gives verdicts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Teamwork(Toolbox):
 
     @property
     def unfinished(self) -> list[str]:
-        """Tasks that were handed over, and that nobody waits for any more."""
+        """Returns the delegated tasks that the model no longer waits for."""
         notices = ((one.key, self._waiting.notice(one.key)) for one in self._delegated if not one.done)
         return [notice.task if notice is not None else key for key, notice in notices]
 
@@ -112,7 +112,7 @@ class Teamwork(Toolbox):
         async def propose(arguments: dict[str, Any], key: str) -> Given:
             return await self._propose(agent, arguments, key)
 
-        # Alone: what is attached is shown in the log, and what else happens at the same time would come in any order.
+        # Alone: attachments show in the log, and events of other calls would come in any order.
         self.offer(name, "\n".join(filter(None, about)), schema, propose, alone=True)
         self.offer(
             "answer_inquiry", f"Answers what {agent} asked about your result, and gives back the next verdict.",
@@ -151,7 +151,7 @@ class Teamwork(Toolbox):
         return Given(await self._interruption(heard, delegated.agent, f"is still working on {heard.task}"))
 
     async def _interruption(self, heard: Heard, agent: str, doing: str) -> str:
-        """What the model is told when it waits no longer."""
+        """Returns the text for the model when its wait is interrupted."""
         who = heard.who or agent
         go_on = f"call wait_for with {heard.task or who} to go on waiting."
         if heard.message is None:
@@ -165,7 +165,7 @@ class Teamwork(Toolbox):
         attachments = self.attached(arguments)
         summary: str = arguments["context_summary"]
         output: str = arguments.get("result") or summary
-        await self._stop_proposals()  # what was asked about an earlier result is answered by this one
+        await self._stop_proposals()  # this answers the inquiries about an earlier result
         proposal = self._proposals[key] = Proposal(
             lambda on_inquiry: self._ctx.delegate(
                 agent, summary, attachments=attachments, reason=arguments.get("reason"), output=output,
@@ -188,7 +188,7 @@ class Teamwork(Toolbox):
             return Given(await self._interruption(heard, agent, "has not decided yet"))
         verdict = await proposal.task
         if not isinstance(verdict, dict) or "decision" not in verdict:
-            return Given(as_text(verdict))  # nothing of this run is reviewed: it did what it was asked for
+            return Given(as_text(verdict))  # nothing of this run is reviewed: it has done its task
         if verdict["decision"] == "approve":
             return Given("approved", end=proposal.output)
         said = verdict.get("reason") or verdict.get("inquiry") or "it gives no reason"
@@ -203,7 +203,7 @@ class Teamwork(Toolbox):
         return await self._wait_for_verdict(found[1], found[0], key)
 
     def _proposal(self, task: str) -> tuple[str, Proposal] | None:
-        """The last proposal that is called so."""
+        """Returns the last proposal with this name."""
         for of, proposal in reversed(self._proposals.items()):
             if task in self._waiting.names(of):
                 return of, proposal
@@ -277,7 +277,7 @@ class Teamwork(Toolbox):
 
     async def _decide(self, arguments: dict[str, Any], key: str) -> Given:
         assert self._ctx.review is not None
-        # The hash is of what was shown to this run: a model that copied one could be made to copy another.
+        # The hash is of the result that this run was shown: a model that copied one could be made to copy another.
         verdict = ReviewVerdict(
             arguments["decision"], self._ctx.review.result_hash, arguments.get("inquiry"), arguments.get("reason"),
             self.attached(arguments),

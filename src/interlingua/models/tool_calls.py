@@ -1,5 +1,7 @@
-"""What a model may call, and its calls: the tools that its manifest binds. `thinking_team` adds those for working with
-others. Nothing is allowed or refused here: every call passes the engine's gate, also one that was never offered.
+"""The tools that a manifest binds for a model, and the model's calls.
+
+`team_moves` adds the tools for working with others. Nothing is allowed or refused here: every call passes the engine's
+gate, also a call of a tool that was never offered.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ ATTACHMENTS: Schema = {
 
 
 class Given(msgspec.Struct):
-    """What a call gives back to the model; or `end`, the output with which it ends the run."""
+    """The result of a call for the model; or `end`, the output with which the call ends the run."""
 
     content: str
     failed: bool = False
@@ -97,7 +99,7 @@ class Toolbox:
     # -- calls --------------------------------------------------------------------------------------------
 
     async def run(self, calls: list[Call]) -> list[Given]:
-        """All calls of one turn, at once, and what came of each of them."""
+        """Makes all calls of one turn at once, and returns their results."""
         given: dict[int, Given] = {}
         works: dict[int, Work] = {}
         last: dict[int, Work] = {}
@@ -124,7 +126,8 @@ class Toolbox:
         return [given[index] for index in range(len(calls))]
 
     async def do(self, work: Work) -> Given:
-        """What went wrong is for the model to know; but not that its overseer or the store gave it up."""
+        """Does the work of a call. Its failure becomes a result for the model, but a rejection by the overseer or a
+        failure of the store is raised."""
         try:
             return await work()
         except (Rejected, StoreError):
@@ -133,7 +136,7 @@ class Toolbox:
             return Given(error_text(error), failed=True)
 
     def _key(self, call: Call) -> str:
-        """The id of the call. Some providers use an id again in the next turn."""
+        """Returns the id of the call. Some providers use an id again in the next turn."""
         key, count = call.id, 1
         while key in self._keys:
             count += 1
@@ -156,7 +159,8 @@ class Toolbox:
         return lambda: entry.do(arguments, key), entry.alone
 
     def _not_offered(self, name: str, arguments: dict[str, Any], key: str) -> Work:
-        """What was never offered is called all the same where it exists, so that the gate refuses it, on record."""
+        """Returns the call of a tool that was never offered. Where the tool exists, the call is made, so that the gate
+        refuses it and the refusal is recorded."""
         found = self._origin(name)
         if found is None:
             raise InvalidRequest(f"there is no tool {name[:_SHOWN]!r}; there are {', '.join(self._entries)}")
@@ -165,7 +169,7 @@ class Toolbox:
         return lambda: self._call_tool(*found, arguments, key)
 
     def _origin(self, name: str) -> tuple[str, str] | None:
-        """The server and the tool that are meant by a name that was not offered."""
+        """Returns the server and the tool of a name that was not offered."""
         bindings = [binding for manifest in self._team.manifests.values() for binding in manifest.mcp_bindings]
         servers = {*self._team.servers, *(binding.server_id for binding in bindings)}
         bare = next(((binding.server_id, name) for binding in bindings if name in binding.allowed_tools), None)
@@ -193,7 +197,7 @@ class Toolbox:
         return Given(json_values.encode({"call_id": key, "result": result}).decode())
 
     def attached(self, arguments: dict[str, Any]) -> list[Part]:
-        """The attachments that the model names, as parts."""
+        """Returns the attachments that the model names, as parts."""
         parts: list[Part] = []
         for index, one in enumerate(arguments.get(_ATTACHMENTS) or ()):
             if one["type"] != "tool_call_result":
@@ -210,7 +214,7 @@ class Toolbox:
 
 
 def api_name(*parts: str, short: bool = False) -> str:
-    """A name that model APIs take. Parts are written as ids are, with two underscores between them."""
+    """Returns a name that model APIs take. Parts are written as ids are, with two underscores between them."""
     name = "__".join(map(cap_id, parts))
     if len(name) <= LONGEST_NAME and not short:
         return name
@@ -219,7 +223,7 @@ def api_name(*parts: str, short: bool = False) -> str:
 
 
 def origin(name: str, servers: Iterable[str]) -> tuple[str, str] | None:
-    """The server and the tool that a name is of: the way back from `api_name`, but for names that were too long."""
+    """Returns the server and the tool of a name. Reverses `api_name`, except for names that were too long."""
     for server in sorted(servers, key=len, reverse=True):
         prefix = f"{cap_id(server)}__"
         if name.startswith(prefix) and name != prefix:
@@ -235,7 +239,7 @@ def from_id(id_: str) -> str:
 
 
 def as_text(value: Any) -> str:
-    """An output or a result, for a model to read."""
+    """Returns an output or a result as text for a model."""
     if isinstance(value, dict) and list(value) == ["text"]:
         value = value["text"]
     return value if isinstance(value, str) else json_values.encode(value).decode()
@@ -257,12 +261,12 @@ def with_attachments(told: str, attached: list[Part]) -> str:
 
 
 def inset(text: str) -> str:
-    """Something that somebody said, with all lines but the first indented: none of them passes for one of ours, such
-    as the beginning of a message of somebody else."""
+    """Indents all lines of a foreign text but the first, so that none of them looks like a line of this project, such
+    as the beginning of a message."""
     return f"\n{INSET}".join(text.splitlines())
 
 
 def parts_text(parts: list[Part]) -> str:
-    """Attachments as they travel: a model reads JSON."""
+    """Returns attachments in their wire form, because a model reads JSON."""
     lines = (json_values.encode(wire.write(translate.attachment(part))).decode() for part in parts)
     return "\n".join(["Attachments:", *lines])

@@ -1,9 +1,9 @@
-"""What a model waits for: tasks that it handed over, verdicts on what it proposed, replies of others, and mail.
+"""The waits of a model: for delegated tasks, verdicts on its proposals, replies of others, and mail.
 
-Whoever waits stops waiting when somebody says something to the agent: the one who speaks may be waiting for an answer,
-and what is waited for may depend on that. What ended a wait is recorded, and so are the messages that the model was
-shown: an agent that is entered again goes the same way, whatever has arrived since. While the model thinks, nothing
-waits in the background (but proposals, which remember what was asked about them).
+A wait ends when a message for the agent comes: its sender may be waiting for an answer, and the awaited work may depend
+on that. The end of each wait is recorded, and so are the messages that the model was shown: on replay the agent goes
+the same way, whatever has arrived since. While the model thinks, nothing waits in the background, except proposals,
+which keep their inquiries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOOKS = 100
 
 
 class Heard(msgspec.Struct, omit_defaults=True):
-    """What ended a wait: what was waited for, an inquiry, or a message, be it one from whom was waited for."""
+    """The end of a wait: the awaited event, an inquiry, or a message, also one from the awaited sender."""
 
     ended: bool = False
     inquiry: bool = False
@@ -38,16 +38,16 @@ class Heard(msgspec.Struct, omit_defaults=True):
 
     @property
     def is_news(self) -> bool:
-        """Of what was waited for."""
+        """Tells if the wait ended with news of the awaited work."""
         return self.ended or self.inquiry
 
 
 class Wakefulness:
-    """Whether a run may be set aside: while all of its calls that are under way wait for others, and at no other time.
+    """Decides if a run may be parked: only while all of its active calls wait for others.
 
     The engine takes a run for idle when any part of it waits. Here one part may wait (for a verdict, or in another call
     of the same turn) while the model thinks, or while another part has just been woken and comes to its next step only
-    some turns of the event loop later. So it is told.
+    some turns of the event loop later. So this class reports to the engine when the run is busy.
     """
 
     def __init__(self, ctx: Context[Any, Any]) -> None:
@@ -77,7 +77,7 @@ class Wakefulness:
         self._count(-1, 0)
 
     def sleep(self) -> Callable[[], None]:
-        """This call waits, until what is given back is called, for the first time."""
+        """Marks this call as waiting, until the returned function is called for the first time."""
         slept = True
         self._count(-1, 1)
 
@@ -94,7 +94,7 @@ class Wakefulness:
 
 
 class Mailbox:
-    """The messages for a run, in the order in which they came, and which of them the model was shown."""
+    """The messages for a run, in the order of their arrival, and which of them the model was shown."""
 
     def __init__(self, ctx: Context[Any, Any]) -> None:
         self._ctx = ctx
@@ -110,26 +110,27 @@ class Mailbox:
         return self._came[place].sender
 
     async def look(self) -> None:
-        """Take in what is there, without waiting. Only within a step: it does not find the same again."""
+        """Takes in the messages that are there, without waiting. Only within a step: replay does not find the same
+        again."""
         run = self._ctx._run
         await run.pull_inbox()
         while len(self._came) < len(run.data.replay.received):
             self._came.append(await self._take())
 
     async def _take(self) -> Message:
-        """The next message. Which calls take them is on record by what the model was shown, so this is not."""
+        """Takes the next message. This is not recorded, because the messages that the model was shown are."""
         mailbox = self._ctx._run.mailbox
         return await mailbox.read(await mailbox.next())
 
     async def show(self, place: int) -> Message:
-        """A message that the model is shown now, or was shown the last time."""
+        """Returns a message that the model is shown now, or was shown the last time."""
         while len(self._came) <= place:
             self._came.append(await self._take())
         self._shown.add(place)
         return self._came[place]
 
     def listen(self, told: Callable[[], None]) -> None:
-        """Call `told` when there is something unseen, in the moment that it comes. One reads for all who listen."""
+        """Calls `told` in the moment when an unseen message comes. One reader serves all listeners."""
         if self.unseen():
             told()
             return
@@ -156,36 +157,36 @@ class Mailbox:
 
 
 class Waiting:
-    """Waits of one run."""
+    """The waits of one run."""
 
     def __init__(self, ctx: Context[Any, Any], mailbox: Mailbox, wakefulness: Wakefulness) -> None:
         self._ctx = ctx
         self.mailbox = mailbox
         self._wakefulness = wakefulness
-        self.interrupted = False  # somebody spoke: whatever else the model called for in this turn waits no longer
+        self.interrupted = False  # a message came: the other calls of this turn do not wait any longer
 
     def _notices(self, key: str) -> list[Said]:
-        """Of a delegation: each attempt has one, which tells what its task is called, and who has it."""
+        """Returns the notices of a delegation: each attempt has one, with the name and the agent of its task."""
         said = self._ctx._run.data.replay.said.items()
         return [body for place, (_, body) in said if place.startswith(f"call:{key}:") and place.endswith(":notice")]
 
     def notice(self, key: str) -> Said | None:
-        """Of the last attempt."""
+        """Returns the notice of a delegation's last attempt."""
         return next(reversed(self._notices(key)), None)
 
     def names(self, key: str) -> set[str]:
-        """What a delegation may be called: by its key, its task, or who has it."""
+        """Returns the names that a delegation may have: its key, its task, or its agent."""
         return {key, *(name for notice in self._notices(key) for name in (notice.task, notice.recipient))}
 
     async def task(self, key: str, of: str, start: Start) -> tuple[Heard, Any]:
-        """Wait for a delegation with the key `of`, and give back what came of it. `key` is of the wait.
+        """Waits for the delegation with the key `of`, and returns its end. `key` is the key of the wait.
 
-        It is left to itself when somebody says something; the next wait finds it again by its key.
+        The delegation goes on by itself when a message ends the wait; the next wait finds it again by its key.
         """
         return await self._wait(key, start, of=of)
 
     async def message(self, key: str, sender: str, patience: float) -> Heard:
-        """Wait for a message of somebody, for as long as `patience` lasts."""
+        """Waits for a message of a participant, for as long as `patience` lasts."""
 
         async def sleep() -> None:
             await self._ctx.sleep(patience, key=f"{key}:patience")
@@ -209,7 +210,7 @@ class Waiting:
             await work.stop()
 
     async def proposal(self, key: str, of: str, proposal: Proposal) -> Heard:
-        """Wait for a verdict, or for an inquiry. The proposal goes on when somebody says something meanwhile."""
+        """Waits for a verdict, or for an inquiry. The proposal goes on when a message ends the wait."""
         await self._begin(proposal, of)
         past = await self._past(key, proposal)
         if past is None:
@@ -218,12 +219,13 @@ class Waiting:
         return past
 
     async def _begin(self, work: Work, of: str) -> None:
-        """Let a delegation begin: a run that is set aside before the other exists would be woken by nobody.
+        """Waits for a delegation to begin: a run that was parked before the other run exists would never be woken.
 
-        It need not: its last attempt may have failed, and somebody is asked what to do, or another waits its time.
+        The delegation may never begin: its last attempt may have failed while a question about it is open or a retry is
+        due.
         """
         run = self._ctx._run
-        await asyncio.sleep(0)  # what a proposal shows comes before all that follows
+        await asyncio.sleep(0)  # the events of a proposal come before all that follow
         for _ in range(_LOOKS):
             known = [one for place, one in run.data.replay.children.items() if f"{place}:".startswith(f"call:{of}:")]
             if known and known[-1][1] is None and await run.engine.runs.exists(known[-1][0].run):
@@ -233,7 +235,7 @@ class Waiting:
             await asyncio.wait([work.task], timeout=_A_MOMENT)
 
     async def _listen(self, work: Work) -> None:
-        """Until there is news of the work, or somebody says something."""
+        """Waits for news of the work, or for a message."""
         if work.has_news or self.interrupted:
             return
         woken = asyncio.Event()
@@ -253,7 +255,7 @@ class Waiting:
             self.mailbox.leave(news)
 
     async def _past(self, key: str, proposal: Proposal | None = None) -> Heard | None:
-        """What ended this wait the last time. A proposal comes to that by itself, and before."""
+        """Returns the recorded end of this wait. A proposal comes to its end by itself, before that."""
         place = f"{key}:heard"
         known = self._ctx._run.data.replay.records.get(f"step:{place}")
         if known is None:
@@ -285,7 +287,7 @@ class Waiting:
 
 
 class Work:
-    """Something that is waited for. `on_news` is called in the moment in which it is done."""
+    """Work that a model waits for. `on_news` is called in the moment when it is done."""
 
     def __init__(self, start: Start) -> None:
         self.on_news: Callable[[], None] = _ignore
@@ -317,7 +319,7 @@ class Proposal(Work):
         self.output = output
         self.inquired = asyncio.Event()
         self.inquiry = ""
-        self.attached: list[Part] = []  # what came with that
+        self.attached: list[Part] = []  # the attachments of its inquiry
         self._reply: asyncio.Future[str] | None = None
 
     @property
@@ -339,7 +341,7 @@ class Proposal(Work):
             await asyncio.sleep(0)  # it is called before the task counts as done
 
     def answer(self, reply: str) -> bool:
-        """Whether there was something to answer."""
+        """Answers the overseer's inquiry. Returns False where there is none."""
         if self._reply is None or self._reply.done():
             return False
         self.inquired.clear()

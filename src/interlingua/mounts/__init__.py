@@ -1,1 +1,1 @@
-"""What all mounts share: credentials and settings, connections that are kept while they are used."""
+"""The parts that all mounts share: credentials, settings, and connections that are kept while they are used."""

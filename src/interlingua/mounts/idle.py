@@ -1,4 +1,4 @@
-"""Ends what nobody uses: a process or a connection that is kept for those who come again."""
+"""Ends a process or a connection that was not used for a while."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 
 class Use:
-    """Counts who uses something, and says so when nobody has for a while."""
+    """Counts the users of a resource, and calls back when it was unused for a while."""
 
     def __init__(self, seconds: float, idle: Callable[[], None]) -> None:
         self.seconds = seconds
@@ -18,7 +18,7 @@ class Use:
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
-        """As long as this lasts, it is in use."""
+        """Counts as one use for the time of this context."""
         self._users += 1
         self.stop()
         try:
@@ -28,12 +28,12 @@ class Use:
             self.rest()
 
     def rest(self) -> None:
-        """It is there, and maybe nobody uses it."""
+        """Notes that the resource is there, and may be unused."""
         if not self._users and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self.seconds, self._idle)
 
     def stop(self) -> None:
-        """Say nothing any more, until it is used again."""
+        """Stops the callback, until the next use."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""A way to a peer that is open, whether that is a process of ours or an address: what mounts keep and let go."""
+"""An open connection to a remote peer, a process of ours or an address, which a mount keeps and closes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class Link(Protocol):
 
     @property
     def noise(self) -> tuple[int, str]:
-        """Lines that were no messages: how many, and the first."""
+        """The number of lines that were no messages, and the first of them."""
         ...
 
     async def why(self) -> str:
-        """Why it is over."""
+        """Returns the reason why it ended."""
         ...
 
     async def end(self) -> None: ...
 
 
 class Source(Protocol):
-    """How to open one."""
+    """Opens a link."""
 
     name: str  # for messages, without secrets
     command: list[str]  # none where it is an address

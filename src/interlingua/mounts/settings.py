@@ -1,6 +1,6 @@
-"""What an owner says of one mount, beside its address: credentials, variables, a folder, settings of its protocol.
+"""The settings of one mount, beside its address: credentials, variables, a folder, settings of its protocol.
 
-Everything that an owner says of all mounts is in the environment; what is said here of one comes before that.
+Settings for all mounts are in the environment; the settings here take precedence.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ class Access(msgspec.Struct, kw_only=True, frozen=True):
     key: str | None = None
     """An API key or a bearer token, where the mount is an address."""
     headers: dict[str, str] = {}
-    """Of every request, where the mount is an address."""
+    """The headers of every request, where the mount is an address."""
     env: dict[str, str] = {}
     """Variables for the process, where the mount is a command."""
     directory: str | None = None
-    """Where a command is run."""
+    """The directory in which a command runs."""
     settings: dict[str, Any] = {}
-    """Of the protocol's mount."""
+    """The settings of the protocol's mount."""
 
     def given(self, cls: type[msgspec.Struct]) -> dict[str, Any]:
-        """What of this are settings of a mount, for the class that describes them. Raises for those it does not know.
+        """Returns the settings of a mount, for the class that describes them. Raises where the class does not know one.
 
-        Key and directory are among them where a class has such.
+        Key and directory are among them where the class has them.
         """
         known = cls.__struct_fields__
         for name in self.settings:
@@ -46,4 +46,4 @@ ORDINARY = Access()
 
 
 class NoSettings(msgspec.Struct, frozen=True):
-    """Of mounts that have none of their own."""
+    """The settings of a mount that has none of its own."""

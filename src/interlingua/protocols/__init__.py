@@ -1,1 +1,1 @@
-"""The protocols, one folder each with the same file names, and what every protocol declares."""
+"""The protocols, one folder each with the same file names, and the parts that every protocol declares."""

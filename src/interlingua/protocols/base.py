@@ -1,6 +1,7 @@
-"""The protocols, one folder each with the same file names: wire, translate, server (the door), client (the mount).
+"""The interface of a protocol.
 
-A protocol registers under the entry point `interlingua.protocols` with a `Protocol`; built-in ones do it the same way.
+Every protocol has a folder with the same file names, and registers a `Protocol` under the entry point
+`interlingua.protocols`; the built-in ones do it the same way.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ __all__ = ["Bound", "Door", "Opening", "Protocol"]
 
 
 class Bound(Protocol_):
-    """What of a door is bound to one process, where several serve one store."""
+    """Finds the process that holds a session or connection, where several processes serve one store."""
 
     def elsewhere(self, scope: Scope) -> str | None:
-        """What a request names that is not here; None for all that can be answered here. Looks at the head alone, and
-        reads nothing."""
+        """Returns the name of what a request asks for and this process does not have; None where this process can
+        answer. Looks at the head of the request alone, and reads no body."""
         ...
 
     async def locate(self, named: str, caller: Caller | None) -> Replica | None:
-        """The replica that has it. None: it is here now, or nobody has it, and the answer is this one's to give. Who
-        asks may be unknown."""
+        """Returns the replica that has it. None: it is here now, or no replica has it, and this process answers.
+        `caller` is None where the caller is not known."""
         ...
 
 
 class Opening(msgspec.Struct):
-    """What a door is told when the engine is up."""
+    """The facts that a door gets when the engine is up."""
 
     address: str  # of the shared app
     listeners: bool  # whether it may open ports of its own
@@ -47,21 +48,21 @@ class Opening(msgspec.Struct):
 
 
 class Door(msgspec.Struct):
-    """What a protocol adds to the HTTP app: routes under its prefix, and a line that a newcomer can paste."""
+    """The part of a protocol in the HTTP app: routes under its prefix, and a command line that a new user can paste."""
 
     routes: list[Any]  # starlette routes
     hint: Callable[[str, str], str]  # (base address, agent name) → a command line
     close: Callable[[], Awaitable[None]] | None = None  # when the server stops: ends what would stay open for ever
     start: Callable[[Opening], Awaitable[list[str]]] | None = None  # begins its own work; gives lines for the owner
-    stop: Callable[[], Awaitable[None]] | None = None  # ends it, when nobody can ask any more
-    bound: Any = None  # what is bound to one process: `Bound`
+    stop: Callable[[], Awaitable[None]] | None = None  # ends that work, when no more requests can come
+    bound: Any = None  # finds the process that holds a session: `Bound`
 
 
 class Protocol(msgspec.Struct):
     name: str
     title: str
     prefix: str = ""  # of its HTTP door
-    door: Callable[..., Door] | None = None  # (engine, authenticator, what the owner set of it…)
+    door: Callable[..., Door] | None = None  # (engine, authenticator, the owner's settings for it…)
     stdio: Callable[[Engine, Channel, Trace | None], Awaitable[None]] | None = None  # serves one peer over pipes
     loaders: dict[str, Callable[[Any], Awaitable[list[Any]]]] = {}  # kinds of target that it can mount
 

@@ -1,7 +1,7 @@
-"""The protocols that are installed, ours and others': everything under the entry point `interlingua.protocols`.
+"""Finds the installed protocols: everything under the entry point `interlingua.protocols`.
 
-Reads the files in which packages tell of their entry points. The standard library can do that too, and is asked where
-packages are not in folders; but it brings along what reads mail and archives, which every command would pay for.
+Reads the files in which packages list their entry points. The standard library can do that too, and is used where
+packages do not lie in folders; but it imports parsers for mail and archives, which would slow down every command.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _ENTRY = re.compile(r"(?P<name>[^=#;\[\s][^=]*?)\s*=\s*(?P<object>[\w.]+(?:\s*:\
 
 @cache
 def protocols() -> tuple[Protocol, ...]:
-    """By name. Looked for once: to look means to open a file of every package that is installed."""
+    """Returns the protocols by name. Looks for them once, because that opens a file of every installed package."""
     return tuple(resolve_name(target) for _, target in sorted(entries(GROUP).items()))
 
 
 def entries(group: str) -> dict[str, str]:
-    """What each name of a group stands for, as `module:object`."""
+    """Returns the object of each name of a group, as `module:object`."""
     if any(Path(path).is_file() for path in sys.path):  # an archive
         import importlib.metadata
 
@@ -45,7 +45,8 @@ def entries(group: str) -> dict[str, str]:
 
 
 def _files() -> Iterator[str]:
-    """Of every package the one file; where it is there twice, that of the folder which Python looks in first."""
+    """Yields the entry points file of every package. Of a package that is installed twice, it yields the file of the
+    folder that Python searches first."""
     seen: set[str] = set()
     for folder in sys.path:
         try:

@@ -1,8 +1,8 @@
-"""What each protocol carries of what a run can have, told in the same words for all: the rows of docs/parity.md.
+"""The features of a run that each protocol carries, in the same words for all: the rows of docs/parity.md.
 
-Every protocol's `translate.py` has two tables, `DOOR` and `MOUNT`, with one entry per feature. The page is made from
-them, and the tests of every pair of protocols read them too: where no loss is declared all of it must arrive, and where
-one is declared, exactly what is declared. Nothing at run time looks at them.
+Every protocol's `parity.py` has two tables, `DOOR` and `MOUNT`, with one entry per feature. The page is made from them,
+and the tests of every pair of protocols read them: where no loss is declared, everything must arrive; where a loss is
+declared, exactly what is declared. Nothing reads them at run time.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class Feature(msgspec.Struct, frozen=True):
 
 class Carried(msgspec.Struct, frozen=True):
     how: str
-    """Where on the wire it travels."""
+    """The place on the wire."""
     lost: str = ""
-    """What is lost, and why: one sentence. Empty where nothing is."""
+    """The loss and its reason, in one sentence. Empty where nothing is lost."""
 
 
 FEATURES: tuple[Feature, ...] = (

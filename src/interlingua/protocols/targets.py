@@ -1,6 +1,6 @@
-"""Targets: how an agent is named on a command line. Parsed into a small value here, and loaded by its kind's loader.
+"""Parses targets, the names of agents on a command line, and loads their agents.
 
-Files and teams are loaded here; for each other kind, a protocol brings a loader.
+Files and teams are loaded here; each protocol brings a loader for its own kind of target.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _VARIABLE = re.compile(r"\$\{\w+\}")
 
 
 class TargetError(InvalidRequest):
-    """A target that cannot be used. `hint` says what to do about it."""
+    """A target that cannot be used. `hint` says how to correct it."""
 
     code = "invalid_target"
 
@@ -48,14 +48,15 @@ class TargetError(InvalidRequest):
 
 
 class Target(msgspec.Struct, frozen=True):
-    kind: str  # "file", "team", or what stands before the colon
+    kind: str  # "file", "team", or the text before the colon
     rest: str  # the path, the command, or the whole address
     agent: str | None = None  # which one of several
-    access: Access = ORDINARY  # what the owner says of this one mount
+    access: Access = ORDINARY  # the owner's settings for this one mount
 
     @property
     def is_address(self) -> bool:
-        """Whether it is a server's, which keeps its runs; not code or a command of this machine."""
+        """Tells if the target is the address of a server, which keeps its runs; not code or a command of this
+        machine."""
         return self.kind in ADDRESSES
 
 
@@ -69,7 +70,7 @@ loaders: dict[str, Loader] = {}
 
 
 def parse(text: str) -> Target:
-    """Read a target. Raises TargetError for what is none."""
+    """Reads a target. Raises TargetError where the text is no target."""
     if not text.strip():
         raise TargetError("the target is empty", hint=f"write {GRAMMAR}")
     if Path(text).exists():  # a file wins over every other reading, however odd its name
@@ -103,13 +104,14 @@ def _split_agent(text: str) -> tuple[str, str | None]:
 
 
 async def load(target: Target, root: Path | None = None) -> Loaded:
-    """The agents of a target, and the one that it names. `root`: of their project, where that is known already."""
+    """Returns the agents of a target, and the agent that it names. `root` is the folder of their project, where it is
+    already known."""
     agents = await load_all(target, root)
     return Loaded(agents, choose(agents, target))
 
 
 async def load_to_serve(target: Target, root: Path | None = None) -> list[Agent[..., Any]]:
-    """All agents of a target; where it names one, that one alone."""
+    """Returns all agents of a target, or only the agent that it names."""
     agents = await load_all(target, root)
     return agents if target.agent is None else [choose(agents, target)]
 
@@ -136,7 +138,7 @@ async def load_all(target: Target, root: Path | None = None) -> list[Agent[..., 
 
 
 def source_of_mount(target: Target, agent: str) -> str:
-    """The source of a mounted agent, by its target and the name that it has there."""
+    """Returns the source of a mounted agent: its target, with the name that the agent has there."""
     return mount_source(_shown(target).rstrip("/"), agent)
 
 
@@ -147,14 +149,14 @@ def _loader_of_protocol(kind: str) -> Loader | None:
 
 
 def _kinds() -> list[str]:
-    """Every kind of target that can be loaded, but files."""
+    """Returns the loaders of all kinds of targets except files."""
     from .installed import protocols
 
     return sorted({*FOLDERS, *loaders, *(kind for p in protocols() for kind in p.loaders)})
 
 
 def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:
-    """The agent that a target names, or the only one."""
+    """Returns the agent that a target names, or the only one."""
     names = [agent.card.name for agent in agents]
     where, mark = _shown(target), ":" if target.kind == "file" else "#"
     if target.agent is None:
@@ -182,21 +184,21 @@ def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:
 
 
 def spelled(text: str, target: Target | None) -> str:
-    """A target as it is written, without the secrets in it; names of variables stay. `target` is what the text means;
-    None: nothing that is known, and perhaps a link with a mistake in it."""
+    """Returns a target as it is written, without the secrets in it; names of variables stay. `target` is the parsed
+    text; None means that it is unknown, and perhaps a link with a mistake in it."""
     rest, agent = _split_agent(text)
     shown = _without_secrets("acp" if target is None else target.kind, rest)
     return f"{shown}#{agent}" if agent is not None else shown
 
 
 def _shown(target: Target) -> str:
-    """What stands before the agent of a target, without the secrets in it."""
+    """Returns the part of a target before its agent, without secrets."""
     text = f"{target.kind}:{target.rest}" if target.kind in COMMANDS + FOLDERS else target.rest
     return _without_secrets(target.kind, text)
 
 
 def _without_secrets(kind: str, rest: str) -> str:
-    """Without the token of a link, or a password."""
+    """Removes the token of a link, or a password."""
     if kind.startswith("acp") or kind == "tcp":
         before, slash, token = rest.partition("?")[0].rstrip("/").rpartition("/")
         return f"{redact_text(before)}{slash}{token if _VARIABLE.fullmatch(token) else '…'}"
@@ -213,7 +215,7 @@ def _did_you_mean(wanted: str, known: tuple[str, ...] | list[str]) -> str:
 
 
 async def resolve(target: Target) -> Target:
-    """The target itself; for an address that does not say what is spoken there, one that does."""
+    """Returns the target. Where an address does not name its protocol, returns a target that does."""
     if target.kind not in ("http", "https"):
         return target
     from ..detection.detect import detected

@@ -1,4 +1,4 @@
-"""Teams out of files: a folder of manifests, or one file, in JSON, YAML or TOML.
+"""Reads teams from files: a folder of manifests, or one file, in JSON, YAML or TOML.
 
     sales/
       team.toml       servers, entry, limits, policy, model (team.yaml and team.json as well); may be left out
@@ -6,8 +6,8 @@
       analyst.yaml
 
 One file holds a manifest, a list of them, or a whole team, with the manifests under `agents`. In a folder `agents`
-lists the files to take where not all are manifests. Whatever is wrong is told with file and path, all of it at once.
-This is the one module of the protocol that reads files; it starts nothing.
+lists the files to take where not all are manifests. All faults are reported at once, with file and path.
+This is the one module of the teams that reads files; it starts nothing.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _DEFAULT = "default"  # the key of a policy for all codes that it does not name
 
 
 class Unreadable(Exception):
-    """A file that holds no JSON value, in whichever way it is written. The text says why."""
+    """A file that holds no JSON value, in any of the formats. The text says why."""
 
 
 def load_team(path: str | Path) -> Team:
-    """A team without errors. Raises DefinitionError with everything that is wrong."""
+    """Loads a team without errors. Raises DefinitionError with all faults."""
     team, problems = load(path)
     if wrong := [str(problem) for problem in problems if problem.severity == "error"]:
         raise DefinitionError(f"the team {path} cannot be used:\n" + "\n".join(wrong))
@@ -48,7 +48,7 @@ def load_team(path: str | Path) -> Team:
 
 
 def load(path: str | Path) -> tuple[Team, list[Problem]]:
-    """A team as far as it can be read, and everything that is wrong with it, warnings included."""
+    """Loads a team as far as it can be read. Also returns all faults, with warnings."""
     place = Path(path)
     folder = place if place.is_dir() else place.parent
     reader = _Reader(folder)
@@ -107,13 +107,13 @@ class _Reader:
         return sorted(one for one in found if one.is_file())
 
     def _name(self, path: Path) -> str:
-        """How a file is called in problems: seen from the team's folder."""
+        """Returns the name of a file in problems: relative to the team's folder."""
         return path.relative_to(self._folder).as_posix() if path.is_relative_to(self._folder) else str(path)
 
-    # -- what is in them ----------------------------------------------------------------------------------
+    # -- their contents -----------------------------------------------------------------------------------
 
     def _value(self, path: Path) -> Any:
-        """What a file holds, as plain JSON; None where that cannot be had."""
+        """Returns the value in a file, as plain JSON; None where it cannot be read."""
         try:
             value = read(path)
             json_values.check(value, Invalid, what=path.name)
@@ -133,7 +133,7 @@ class _Reader:
             self._take(value, self._name(path))
 
     def _take(self, value: Any, file: str, path: str = "") -> None:
-        """One manifest, or several."""
+        """Takes one manifest, or several."""
         if isinstance(value, list):
             for index, one in enumerate(value):
                 self._take(one, file, f"{path}/{index}")
@@ -143,10 +143,10 @@ class _Reader:
             return
         self.problems.extend(msgspec.structs.replace(one, path=path + one.path) for one in problems)
         if isinstance(value, dict) and isinstance(value.get("id"), str):
-            self.team.invalid_ids.add(value["id"])  # others may name it all the same
+            self.team.invalid_ids.add(value["id"])  # other agents may still name it
 
     def config(self, value: Any, file: str) -> bool:
-        """What belongs to the team as a whole. Returns whether it says where the manifests are."""
+        """Reads the settings of the team as a whole. Returns True where they list the manifests."""
         self.team.file = file
         if not isinstance(value, dict):
             self.problem(file, "", "is an object with servers, entry, limits, policy, model or agents")
@@ -176,7 +176,7 @@ class _Reader:
         return {} if self._wrong(found, dict[str, Any], f"/{name}") else found
 
     def _listed(self, agents: Any, file: str) -> bool:
-        """Manifests that are named by their files, or stand here themselves."""
+        """Takes the manifests of a list: names of files, or the manifests themselves."""
         if not isinstance(agents, list):
             self.problem(file, "/agents", "is a list of manifests, or of files that hold some")
             return True
@@ -190,7 +190,7 @@ class _Reader:
         return True
 
     def _policy(self, table: dict[str, Any]) -> Policy:
-        """The default policy with the codes that are given. A code is a number, or its name."""
+        """Returns the default policy with the given codes. A code is a number, or its name."""
         steps, default = dict(DEFAULT_POLICY.steps), DEFAULT_POLICY.default
         names = {code.name.lower(): int(code) for code in ErrorNumber}
         for key, value in table.items():
@@ -212,7 +212,8 @@ class _Reader:
         return Policy(steps, default)
 
     def _step(self, value: Any, path: str) -> Step | None:
-        """A step as an object, or as its words: `retry`, `reassign`, `reassign AGENT`, `escalate user`, `fail`."""
+        """Returns a step from an object, or from words: `retry`, `reassign`, `reassign AGENT`, `escalate user`,
+        `fail`."""
         if isinstance(value, str):
             do, _, to = value.partition(" ")
             value = {"do": do, **({"to": to} if to else {})}
@@ -237,7 +238,7 @@ class _Reader:
 
 
 def read(path: Path) -> Any:
-    """The value in a file, by its suffix. Raises Unreadable."""
+    """Returns the value in a file, by its suffix. Raises Unreadable."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise Unreadable(f"is larger than {MAX_BYTES} bytes")
@@ -271,8 +272,8 @@ def _yaml(text: str) -> Any:
     import yaml  # type: ignore[import-untyped, unused-ignore]
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]
-        """Plain values only. A key that comes twice is a mistake, and not the later one's win; a value that is
-        referred to is copied by every reader, so that a small file could become a huge team."""
+        """Loads plain values only. A repeated key is an error, because one value would silently be lost. A reference is
+        refused, because every reader copies its value, so that a small file could become a huge team."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             self.flatten_mapping(node)

@@ -1,7 +1,7 @@
-"""A team as a picture: who may delegate to whom, and who oversees whom; as Mermaid or as SVG.
+"""A team as a graph: agents with their delegation and oversight; as Mermaid or as SVG.
 
 The SVG is laid out here, in layers from the entry agent downwards, which is enough for teams that a person can read.
-Delegation is drawn with whole lines, oversight with broken ones, from the overseer to whom it oversees.
+Delegation is drawn with solid lines, oversight with dashed ones, from the overseer to the agent that it oversees.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Edge(msgspec.Struct, frozen=True):
 
 
 def nodes_of(team: Team) -> list[str]:
-    """Everybody who is in the picture: the orchestrator, the agents, and whoever else is named by one."""
+    """Returns the nodes of the graph: the orchestrator, the agents, and all participants that an agent names."""
     named = (id_ for edge in edges_of(team) for id_ in (edge.source, edge.target))
     return list(dict.fromkeys([*([ORCHESTRATOR] if entry_of(team) else []), *team.manifests, *named]))
 
@@ -81,7 +81,7 @@ _STYLE = """
 
 
 class Box(msgspec.Struct, frozen=True):
-    """Where a node is drawn: the middle of the box, and its width."""
+    """The place of a node: the middle of the box, and its width."""
 
     x: float
     y: float
@@ -118,7 +118,7 @@ def svg(team: Team) -> str:
 
 
 def layout(team: Team) -> dict[str, Box]:
-    """A place for every node. No two boxes touch."""
+    """Returns a place for every node. No two boxes touch."""
     nodes, edges = nodes_of(team), edges_of(team)
     layers = _layers(nodes, edges)
     for _ in range(4):  # each pass brings boxes nearer to those that they are joined with, so that fewer lines cross
@@ -135,8 +135,8 @@ def layout(team: Team) -> dict[str, Box]:
 
 
 def _layers(nodes: list[str], edges: list[Edge]) -> list[list[str]]:
-    """Nodes by their shortest way from a beginning. Delegation leads downwards; an overseer that nobody delegates to
-    stands one layer above whom it oversees, where there is room, else at the top."""
+    """Returns the layers of nodes, by their shortest path from a start. Delegation leads downwards; an overseer that
+    gets no delegation stands one layer above the agent that it oversees, where there is room, else at the top."""
     below: dict[str, list[str]] = {id_: [] for id_ in nodes}
     for edge in edges:
         if edge.kind == "delegates" and edge.source != edge.target:
@@ -144,7 +144,7 @@ def _layers(nodes: list[str], edges: list[Edge]) -> list[list[str]]:
     reached = {target for targets in below.values() for target in targets}
     depth: dict[str, int] = {}
     overseers = {edge.source for edge in edges if edge.kind == "oversees"}
-    # First what nothing leads to, then whatever goes round in a circle.
+    # First the nodes without incoming edges, then those in circles.
     starts = [id_ for id_ in nodes if id_ not in reached and not (id_ in overseers and not below[id_])]
     for start in (*starts, *(id_ for id_ in nodes if id_ in reached)):
         _spread(start, below, depth)
@@ -236,5 +236,5 @@ def _cut(text: str) -> str:
 
 
 def _xml(text: str) -> str:
-    """Text for XML, without the characters that XML cannot hold."""
+    """Returns text for XML, without the characters that XML cannot hold."""
     return escape(re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text), {'"': "&quot;"})

@@ -1,8 +1,8 @@
-"""Teams as agents: out of a folder of manifests, with whoever thinks for each of them.
+"""Loads teams as agents: from a folder of manifests, with a handler for each of them.
 
-For every manifest that is, in this order: a handler that the caller gives; what the manifest itself names (a function,
-a mounted agent, a model); a model that the caller gives for all; an agent with the manifest's id in `handlers.py`
-beside the manifests; the team's model.
+The handler of a manifest is the first of these that exists: a handler that the caller gives; what the manifest itself
+names (a function, a mounted agent, a model); a model that the caller gives for all; an agent with the manifest's id in
+`handlers.py` beside the manifests; the team's model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Handlers = Mapping[str, Agent[..., Any]]
 
 
 def team(path: str | Path, *, model: str | None = None, handlers: Handlers | None = None) -> TeamAgent:
-    """A team out of its folder, or its file, as an agent. Where a manifest names a remote agent, use `load_team`."""
+    """Returns the team of a folder, or of a file, as an agent. Where a manifest names a remote agent, use
+    `load_team`."""
     found, folder = _read(path)
     for manifest in found.manifests.values():
         if manifest.options.target is not None and manifest.id not in (handlers or {}):
@@ -42,7 +43,8 @@ def team(path: str | Path, *, model: str | None = None, handlers: Handlers | Non
 async def load_team(
     path: str | Path, *, model: str | None = None, handlers: Handlers | None = None, root: Path | None = None
 ) -> TeamAgent:
-    """A team out of its folder, or its file, as an agent. `root`: of its project; found from the folder if None."""
+    """Returns the team of a folder, or of a file, as an agent. `root` is the folder of its project; None means to find
+    it."""
     found, folder = _read(path)
     given = dict(handlers or {})
     for manifest in found.manifests.values():
@@ -81,7 +83,7 @@ def _assemble(
 
 
 def _placed(server: Server, folder: Path) -> Server:
-    """Commands run in the team's folder: one engine may have teams out of several."""
+    """Places commands in the team's folder, because one engine may have teams from several folders."""
     return msgspec.structs.replace(server, cwd=str(folder / (server.cwd or "."))) if server.command else server
 
 
@@ -112,7 +114,7 @@ def _thinker(
 
 
 def _function(handler: str, folder: Path, manifest: Manifest) -> Agent[..., Any]:
-    """FILE:FUNCTION, seen from the team's folder."""
+    """Loads FILE:FUNCTION, relative to the team's folder."""
     from ..protocols.targets import choose
     from ..server.load_file import agents_of_file
 

@@ -1,1 +1,1 @@
-"""Tool servers over MCP: how they are reached, their sessions and results."""
+"""Tool servers over MCP: connections, sessions and results."""

@@ -1,8 +1,9 @@
-"""The ways to a tool server: a process of ours, or an address. Both carry messages for the client of the `mcp` library.
+"""Connections to a tool server: a process of ours, or an address. Both carry messages for the client of the `mcp`
+library.
 
-The library has ways of its own. They are not used as they are, because one rude server must disturb only its own
-callers: its stdio (2.3) keeps a line of any length, and its HTTP ends the whole connection with the first post that
-fails, and sends nothing more while a notification is not taken. Nothing here knows of retries or idle time.
+The library has connections of its own. They are not used as they are, because one faulty server must disturb only its
+own callers: its stdio (2.3) keeps a line of any length, and its HTTP ends the whole connection with the first post that
+fails, and sends nothing more while a notification is not taken. Retries and idle time are not handled here.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ LOST = -32103
 REFUSED = -32104
 
 _WAITING = 1000  # messages to a process that may wait
-_PATIENCE = 5.0  # seconds for a server to take what it is sent
+_PATIENCE = 5.0  # seconds for a server to take a message
 _GIVEN_UP = 5.0  # seconds for the answer to a request that was taken back
 _CLOSING = 2.0
 _INITIALIZED = "notifications/initialized"
@@ -47,17 +48,17 @@ _CHANGED = "notifications/tools/list_changed"
 
 
 class Link(Protocol):
-    """A way to a server, as the library's client enters and leaves it."""
+    """A connection to a server, which the library's client enters and leaves."""
 
     where: str  # its address, as it may be shown; none of a process
     lost: asyncio.Event  # set once no answer can come any more
 
     async def why(self) -> str:
-        """Why it is over, for people."""
+        """Returns the reason why it ended, as text."""
         ...
 
     def said(self) -> str:
-        """What the server said last, while it lives."""
+        """Returns the last words of a server that still runs."""
         ...
 
     async def __aenter__(self) -> TransportStreams: ...
@@ -68,7 +69,7 @@ class Link(Protocol):
 
 
 class _Seen(msgspec.Struct):
-    """The little that tells where a message belongs."""
+    """The members that tell the request of a message."""
 
     id: Any = None
     method: str | None = None
@@ -87,7 +88,7 @@ _cancelled = msgspec.json.Decoder(_Cancelled).decode
 
 
 class ProcessLink:
-    """Starts a command in a process group of its own, and speaks with it line by line."""
+    """Starts a command in a process group of its own, and talks to it line by line."""
 
     def __init__(
         self, command: list[str], cwd: str, env: dict[str, str], *, max_bytes: int, clean: Callable[[str], str]
@@ -151,16 +152,16 @@ class ProcessLink:
                     if message is None:
                         continue
                     if isinstance(message, types.JSONRPCRequest):
-                        await child.channel.drain()  # who does not read our answers may not ask more
+                        await child.channel.drain()  # a server that does not read our answers may not ask more
                     await self._in.send(SessionMessage(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass  # nobody listens any more
+            pass  # the library has stopped reading
         finally:
             self._in.close()
             self.lost.set()
 
     def _message(self, frame: bytes) -> types.JSONRPCMessage | None:
-        """A message for the library, or an error in the place of an answer that is none."""
+        """Returns a message for the library, or an error in place of an answer that is unusable."""
         try:
             seen = json_text.decode_as(frame, _seen)
         except ValueError as error:
@@ -169,10 +170,10 @@ class ProcessLink:
                 return None
             return _error(found.id, NO_MESSAGE, f"its answer cannot be read: {error}")
         if seen.method is not None and seen.id is None and seen.method != _CHANGED:
-            return None  # progress and logs: nobody has asked for them, and there may be many
+            return None  # progress and logs: they are not used, and there may be many
         if len(frame) > self._max_bytes:
             return _error(seen.id, TOO_LARGE, f"it answered with {len(frame)} bytes") if seen.method is None else None
-        for read in (bytes, json_text.clean):  # what is not clean is read once more
+        for read in (bytes, json_text.clean):  # a faulty answer is repaired and read once more
             with contextlib.suppress(ValueError):
                 return types.jsonrpc_message_adapter.validate_json(read(frame), by_name=False)
         return _error(seen.id, NO_MESSAGE, "it answered with what is no message") if seen.method is None else None
@@ -200,7 +201,7 @@ def _error(id_: Any, code: int, message: str, data: Any = None) -> types.JSONRPC
 
 
 class AddressLink:
-    """Streamable HTTP. Each request is a post of its own, so that the connection has no end that could be noticed."""
+    """Streamable HTTP. Each request is a post of its own, so the end of the connection cannot be noticed."""
 
     def __init__(self, url: str, headers: dict[str, str], *, max_bytes: int) -> None:
         self.where = redact_url(url)
@@ -233,7 +234,7 @@ class AddressLink:
 
 
 class Posts(httpx2.AsyncClient):
-    """Sends what the library wants to send, and answers in the place of a server that does not."""
+    """Sends the library's messages, and answers in place of a server that does not."""
 
     def __init__(self, headers: dict[str, str], max_bytes: int) -> None:
         super().__init__(
@@ -319,13 +320,13 @@ class Posts(httpx2.AsyncClient):
 
 
 def _answer(request: httpx2.Request, id_: Any, code: int, message: str, data: Any = None) -> httpx2.Response:
-    """An answer that we give in the place of the server."""
+    """Returns an answer in place of the server's."""
     error = {"code": code, "message": message, "data": data}
     return httpx2.Response(200, json={"jsonrpc": "2.0", "id": id_, "error": error}, request=request)
 
 
 class _Exchange:
-    """A request, until it is answered, or given up."""
+    """A request, until it is answered or given up."""
 
     def __init__(self, over: Callable[[], object]) -> None:
         self.over = over
@@ -349,7 +350,7 @@ class _Exchange:
 
 
 class Broken(httpx2.StreamError):
-    """An answer broke off. The library tells it to the caller as it is; other errors would end the connection."""
+    """An answer broke off. The library passes this error on to the caller; other errors would end the connection."""
 
 
 class _Limited(httpx2.AsyncByteStream):
@@ -379,10 +380,10 @@ class _Limited(httpx2.AsyncByteStream):
 
 
 class _Clean(httpx2.AsyncByteStream):
-    """An answer as JSON that the library takes: what is not clean in it is repaired, as it is on every other wire."""
+    """An answer as JSON that the library takes: faulty parts are repaired, as on every other wire."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, line: int | None) -> None:
-        """`line`: bytes of the longest line of events that is looked at; None: the answer is one message."""
+        """`line` limits the bytes of a line of events that is read; None means that the answer is one message."""
         self._stream = stream
         self._line = line
 
@@ -408,7 +409,7 @@ class _Clean(httpx2.AsyncByteStream):
 
 
 def _clean_line(line: bytes) -> bytes:
-    """A line of an event stream. JSON that goes on over several lines stays as it is."""
+    """Repairs a line of an event stream. JSON that goes on over several lines stays as it is."""
     name, colon, told = line.partition(b":")
     return name + colon + _clean(told) if name == b"data" and told.strip() else line
 
@@ -417,7 +418,7 @@ def _clean(frame: bytes) -> bytes:
     try:
         msgspec.json.decode(frame)
     except (ValueError, RecursionError):
-        with contextlib.suppress(ValueError):  # the library says what is wrong with it
+        with contextlib.suppress(ValueError):  # the library reports the fault
             return json_text.clean(frame)
     return frame
 

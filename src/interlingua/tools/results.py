@@ -1,7 +1,7 @@
-"""What a tool server answers, as the model has it: results, parts and descriptions of tools. Pure.
+"""Translates the answers of a tool server into the model: results, parts and descriptions of tools. Pure.
 
-This module and `toollinks` are the only ones that know the types of the `mcp` library; both are imported when the first
-server is needed.
+This module, `connections` and `sessions` are the only ones that use the types of the `mcp` library; they are imported
+when the first server is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..model.content import FilePart, Part, TextPart
 from ..model.errors import Invalid, ToolFailed
 from ..model.team.tools import ToolOutcome, ToolSpec
 
-_MESSAGE = 10_000  # characters that are kept of what a tool says about its failure
+_MESSAGE = 10_000  # characters that are kept of a tool's error text
 
 
 def spec(server: str, tool: types.Tool) -> ToolSpec:
@@ -25,7 +25,8 @@ def spec(server: str, tool: types.Tool) -> ToolSpec:
 
 
 def outcome(server: str, tool: str, answer: types.CallToolResult, max_bytes: int) -> ToolOutcome:
-    """The result of a call. Raises ToolFailed where the tool says that it failed, or the result cannot be used."""
+    """Returns the result of a call. Raises ToolFailed where the tool reports a failure, or the result cannot be
+    used."""
     where = {"server": server, "tool": tool}
     texts = [block.text for block in answer.content if isinstance(block, types.TextContent)]
     if answer.is_error:

@@ -1,12 +1,12 @@
-"""Keeps the tool servers of teams: starts or reaches each when it is needed, and lets it go when nobody needs it.
+"""Keeps the tool servers of teams: starts or reaches each on demand, and closes it when it is idle.
 
 One connection serves all calls to a server, however many there are at once. A server that dies fails the calls that
-were under way, and the next call starts it anew; one that keeps dying is started less and less often. Nothing here
-decides who may call what: that is the engine's, and is decided before.
+were under way, and the next call starts it anew; one that keeps dying is started less and less often. The permission
+to call a tool is not checked here: the engine does that before.
 
-    command = "python"                   of a server: the Python that runs us, so that it finds what we find
+    command = "python"                   of a server: the Python of this process, so that it finds the same packages
     env = { KEY = "${SALES_KEY}" }       in env, args and headers, ${NAME} is taken from our environment, and
-    args = ["--lang=${SALES_LANG:-en}"]  ${NAME:-VALUE} also where it is not set there, or empty
+    args = ["--lang=${SALES_LANG:-en}"]  ${NAME:-VALUE} has a default for a variable that is not set, or empty
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("interlingua.tools")
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[^}]*?)(?P<other>:-[^}]*)?\}")
-_ENVELOPE = 8  # a result may take so many times its size on the wire: escaped, and told both as text and as JSON
+_ENVELOPE = 8  # factor for the size of a result on the wire: escaped, and sent both as text and as JSON
 _LONGEST_PAUSE = 30.0
 _SHORTEST_SECRET = 4
 
@@ -49,7 +49,7 @@ class ToolSettings(msgspec.Struct, kw_only=True, frozen=True):
     timeout: float = 30.0
     """Seconds for a server to start, and for a call, where the server has no timeout of its own."""
     idle_timeout: float = 300.0
-    """Seconds without a call after which a server is let go."""
+    """Seconds without a call after which the connection to a server is closed."""
     pause: float = 0.2
     """Seconds before a server that has failed is started again; doubled with each failure in a row."""
     attempts: int = 3
@@ -59,7 +59,7 @@ class ToolSettings(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class McpServers:
-    """Tool servers by way of the `mcp` library. Belongs to one event loop."""
+    """Tool servers through the `mcp` library. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class McpServers:
         settings: ToolSettings | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """`folder` is where servers are started, and from where their `cwd` is seen: the team's."""
+        """`folder` is the team's folder: servers are started there, and their `cwd` is relative to it."""
         self._folder = Path(folder) if folder is not None else None
         self._settings = settings or ToolSettings()
         self._environ = os.environ if environ is None else environ
@@ -75,7 +75,7 @@ class McpServers:
         self._closed = False
 
     async def list(self, server_id: str, server: Server) -> list[ToolSpec]:
-        """All tools of a server, as they were when it last said that they have changed."""
+        """Returns all tools of a server, as of the last time that it reported a change."""
         limit = server.timeout or self._settings.timeout
         return await self._host(server_id, server).used(None, lambda session: session.tools(limit))
 
@@ -89,8 +89,8 @@ class McpServers:
         scopes: tuple[str, ...] = (),
         timeout: float | None = None,
     ) -> ToolOutcome:
-        """Call a tool once. `timeout` is for the start, where one is needed, and again for the call; none of them
-        takes longer than the server's own."""
+        """Calls a tool once. `timeout` limits the start, where one is needed, and again the call; neither takes longer
+        than the server's own limit."""
         limits = [given for given in (server.timeout, timeout) if given is not None]
         limit = min(limits, default=self._settings.timeout)
         host = self._host(server_id, server)
@@ -111,7 +111,7 @@ class McpServers:
 
 
 class Forgotten(Exception):
-    """The server has forgotten the session, and did nothing: the call can be made again in a new one."""
+    """The server has forgotten the session, and did nothing: the call can be repeated in a new session."""
 
 
 def check_installed() -> None:
@@ -119,7 +119,7 @@ def check_installed() -> None:
 
 
 async def _load() -> None:
-    """Load what needs the library. That takes a second, which is spent in a thread."""
+    """Imports the modules that need the library, in a thread, because that takes a second."""
     if f"{__package__}.toolsessions" in sys.modules:
         return
     check_installed()
@@ -142,7 +142,7 @@ def _address(name: str, url: str) -> str:
 
 
 class _Host:
-    """One server, over all its lives."""
+    """One server, over all its connections."""
 
     def __init__(
         self,
@@ -163,10 +163,10 @@ class _Host:
         self._failures = 0  # in a row
         self._last_failure: InterlinguaError | None = None
         self._not_before = 0.0
-        self._clean = redact_text  # out of what it says; with what it was given, once that is known
+        self._clean = redact_text  # removes secrets from its texts; also those it was given, once they are known
 
     async def used(self, timeout: float | None, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
-        """Do something with the server, which is started if it must be."""
+        """Uses the server, which is started where necessary."""
         with self._use.counted():
             for last in (False, True):
                 life = self._living()
@@ -186,7 +186,7 @@ class _Host:
             raise  # that tells nothing about the connection
         except ToolFailed as error:
             self._failures = 0  # it answers
-            # It goes into logs and to models, and it is what the server made of its keys.
+            # It goes into logs and to models, and may contain the server's keys.
             raise ToolFailed(self._clean(error.message), details=error.details) from None
         except Exception as error:
             self._retire(life)
@@ -218,7 +218,7 @@ class _Host:
         return life
 
     def _way(self) -> Callable[[], Link]:
-        """How to reach it, with everything filled in. Raises Unavailable where something is missing."""
+        """Returns how to open a connection, with all variables filled in. Raises Unavailable where one is missing."""
         found: list[str] = []
         server = self.server
 
@@ -271,17 +271,17 @@ class _Host:
 
         return process
 
-    # -- what its lives tell ------------------------------------------------------------------------------
+    # -- reports of its connections -----------------------------------------------------------------------
 
     def failed(self, error: InterlinguaError) -> None:
-        """It could not be started, or died without having answered anything since the last time."""
+        """Counts a failure: the server could not be started, or died without an answer since the last time."""
         self._failures += 1
         self._last_failure = error
         pause = min(self.settings.pause * 2 ** (self._failures - 1), _LONGEST_PAUSE)
         self._not_before = asyncio.get_running_loop().time() + pause
 
     def _retire(self, life: _Life) -> None:
-        """No new calls for this connection. Those under way may come to their end."""
+        """Takes a connection out of use for new calls. Its present calls may end."""
         life.retired = True
         if self._life is life:
             self._life = None
@@ -303,7 +303,7 @@ class _Host:
 
 
 class _Life:
-    """One connection, from its start to its end. All of it happens in one task, as the library wants it."""
+    """One connection, from its start to its end. All of it happens in one task, because the library requires that."""
 
     def __init__(self, host: _Host, make: Callable[[], Link], pause: float, before: list[asyncio.Task[None]]) -> None:
         loop = asyncio.get_running_loop()
@@ -321,16 +321,16 @@ class _Life:
         self.task = loop.create_task(self._live(), name=f"tool server {host.name}")
 
     async def opened(self, timeout: float | None) -> Session:
-        """Wait until it can be used. Whoever waits no longer leaves it to the others."""
+        """Waits until the connection can be used. A caller that gives up does not stop the start for others."""
         done, _ = await asyncio.wait([self._ready], timeout=timeout)
         if not done:
             raise RunTimedOut(f"{self._host.name} did not start within {timeout:g} s")
-        if isinstance(error := self._ready.exception(), InterlinguaError):  # a new one for each who waits
+        if isinstance(error := self._ready.exception(), InterlinguaError):  # a new one for each caller
             raise type(error)(error.message, transient=error.transient) from error
         return self._ready.result()
 
     def end(self) -> None:
-        """Let go. The task cleans up."""
+        """Ends the connection. Its task cleans up."""
         self.over = True
         if self._ready.done() and self._ready.exception() is None:
             self._ready.result().let_go = True
@@ -354,7 +354,7 @@ class _Life:
 
     async def _started(self) -> None:
         if self._before:
-            await asyncio.wait(self._before)  # what is left of the one before is ended first
+            await asyncio.wait(self._before)  # the connection before it is ended first
         await asyncio.sleep(self._pause)
         await _load()
         from .sessions import connected
@@ -374,7 +374,7 @@ class _Life:
             timer.cancel()
 
     def lost(self, error: Unavailable) -> None:
-        """It had started, and is gone. Counts once, and only where it has never answered."""
+        """Notes that a started server is gone. Counts once, and only where it has never answered."""
         session = self._ready.result()
         if session.link.lost.is_set() and not (session.answered or session.let_go or self._counted):
             self._counted = True
@@ -391,9 +391,9 @@ class _Life:
         self.end()
 
     def _fail(self, error: InterlinguaError, *, counts: bool = True) -> None:
-        """Tell whoever waits for it to start."""
+        """Fails the callers that wait for the start."""
         if not self._ready.done():
             if counts:
                 self._host.failed(error)
             self._ready.set_exception(error)
-            self._ready.exception()  # it may be that nobody waits any more
+            self._ready.exception()  # perhaps no caller waits any more

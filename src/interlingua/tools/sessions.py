@@ -1,7 +1,7 @@
-"""A session with one tool server: agreeing on a revision, listing tools, calling them, and what went wrong.
+"""A session with one tool server: agrees on a revision, lists tools, calls them, and explains failures.
 
-Sits on the client of the `mcp` library, which is imported with this module. When a session begins and ends is decided
-in `toolservers`; what carries its messages stands in `toollinks`.
+It uses the client of the `mcp` library, which is imported with this module. `servers` decides when a session begins and
+ends; `connections` carries its messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .servers import Forgotten
 SCOPES = "interlingua/scopes"  # in the `_meta` of each call
 
 _PAGES, _TOOLS = 1000, 10_000  # a list that is longer has no end
-# What the library (2.3) says in the place of a server:
+# Errors of the library (2.3) in place of a server's:
 _FORGOTTEN = "Session terminated"  # of a 404
 _CLOSED = "Connection closed"
 _STREAM_ENDED = "SSE stream ended"
@@ -41,11 +41,11 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def connected(name: str, make: Callable[[], Link], max_result: int) -> AsyncIterator[Session]:
-    """Reach a server, and agree with it. Raises Unavailable."""
+    """Opens a connection to a server, and agrees on a revision. Raises Unavailable."""
     session = Session(name, max_result)
     async with AsyncExitStack() as stack:
-        # All servers but the very newest know the handshake, and tell when their tools change; so it is tried first.
-        # One that knows only the revision without it says so, and is asked again in that way.
+        # All servers but the very newest know the handshake, and notify when their tools change; so it is tried first.
+        # A server that knows only the revision without it reports that, and is asked again in that way.
         for mode in ("legacy", "auto"):
             session.link, session.keeps_list = make(), mode == "legacy"
             client = Client(
@@ -125,7 +125,8 @@ class Session:
         return results.outcome(self._name, tool, answer, self._max_result)
 
     async def _asked(self, what: str, limit: float, asking: Coroutine[Any, Any, T]) -> T:
-        """Wait for an answer, and say plainly why there is none. Who waits no longer takes the request back."""
+        """Waits for an answer, and raises a plain error where there is none. A caller that stops waiting cancels the
+        request."""
         try:
             async with asyncio.timeout(limit):
                 answer = await asking
@@ -135,7 +136,7 @@ class Session:
             raise await self._wrong(what, error) from error
         except InterlinguaError:
             raise
-        except Exception as error:  # what the library makes of odd answers has many names
+        except Exception as error:  # the library raises many kinds of errors for odd answers
             if self.let_go or self.link.lost.is_set():
                 raise Unavailable(f"{self._name} is gone: {await self._gone()}") from error
             self.answered = True
@@ -165,7 +166,7 @@ class Session:
         return "it was let go" if self.let_go else await self.link.why()
 
     async def unusable(self, error: MCPError) -> InterlinguaError:
-        """Why it could not be started."""
+        """Returns why the session could not be started."""
         if error.code == REFUSED:
             return _refused(self._name, error)
         if error.code == types.CONNECTION_CLOSED and self.link.lost.is_set():
@@ -181,7 +182,7 @@ def _refused(name: str, error: MCPError) -> Unavailable:
 
 
 def _single(error: Exception) -> Exception:
-    """The library's task groups wrap what was raised in them."""
+    """Returns the error inside the exception groups of the library's task groups."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error

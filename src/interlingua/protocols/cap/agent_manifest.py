@@ -1,4 +1,4 @@
-"""Agents as manifests, the way a list of them tells: made from cards, and read back as cards. Pure."""
+"""Writes agents as manifests, and reads manifests back as cards. Pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _CARD = ("input", "output", "config", "input_text", "output_text", "streams", "q
 def manifest(
     card: AgentCard, id_: str, entry: team.Manifest | None = None, *, prompt: bool = False, via: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """An agent as a manifest, with its card in the member that is ours. `entry` is the one with which a team begins,
-    `via` the servers that the agent has come by, this one last.
+    """Returns the manifest of an agent, with its card in a member of our own. `entry` is the agent with which a team
+    begins; `via` lists the servers that the agent has come by, this one last.
 
-    How it thinks (prompt, handler, command of a mount) is its owner's business: `prompt` tells that too.
+    The inside of the agent (prompt, handler, command of a mount) belongs to its owner: it is added only with `prompt`.
     """
     said = entry.system_prompt if entry is not None and prompt else card.description
     told: dict[str, Any] = {
@@ -60,7 +60,7 @@ ANY_TEXT: Schema = {"type": "object", "properties": {"text": {"type": "string"}}
 
 
 def card_of(told: dict[str, Any]) -> AgentCard:
-    """The card of an agent that stands in a list as a manifest. One that is not ours takes and gives text."""
+    """Returns the card of an agent from its manifest. An agent of a foreign server takes and gives text."""
     id_ = told.get("id")
     if not isinstance(id_, str) or not team.is_id(id_):
         raise InvalidRequest(f"{str(id_)[:80]!r} is not the id of an agent", path="/id")

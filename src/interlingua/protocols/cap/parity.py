@@ -27,7 +27,7 @@ DOOR: dict[str, Carried] = {
     ),
     "trace": Carried("headers of the request; `metadata` of the notice in a program's lines"),
 }
-"""How what the engine has travels to a client, and back."""
+"""The features of the engine on their way to a client, and back."""
 
 MOUNT: dict[str, Carried] = {
     "list": Carried("manifests of `/agents`; a program is one agent"),
@@ -54,4 +54,4 @@ MOUNT: dict[str, Carried] = {
     ),
     "trace": Carried("headers of the request; `metadata` of the notice to a program"),
 }
-"""How what the engine has travels to a mounted agent, and back."""
+"""The features of the engine on their way to a mounted agent, and back."""

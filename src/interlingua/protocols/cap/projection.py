@@ -1,10 +1,10 @@
 """The log of a run as a conversation: messages, changes of status and pieces of output, in the order of the log. Pure.
 
-A team's run holds what its participants said. Of an agent without a team it is derived: that it was asked to do
-something, what it asked and was answered, and what came of it.
+A team's run holds the messages of its participants. The conversation of an agent without a team is derived: its task,
+its questions with their answers, and its result.
 
-An update's id is the seq of its event. Where an event is told by several, the last of them has that id, and the others
-have their number behind a dot, so that a reader can go on between them.
+The id of an update is the seq of its event. Where several updates come from one event, the last of them has that id,
+and the others add their number behind a dot, so that a reader can resume between them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def id_of(place: Place) -> str:
 
 
 def place_of(id_: str) -> Place | None:
-    """Read back an id; None for what is none of ours."""
+    """Reads back an id; returns None where the id is not one of this projection."""
     seq, dot, number = id_.partition(".")
     if not (seq.isdecimal() and len(seq) <= 15) or (dot and not (number.isdecimal() and len(number) <= 6)):
         return None
@@ -78,21 +78,21 @@ START: Place = (0, _LAST)
 
 
 class View(msgspec.Struct):
-    """Who reads which task, and what it is called there."""
+    """The reader of a task, and the names that it has there."""
 
-    task: str  # what the reader calls the whole task
-    agent: str  # who has it, by its id
-    label: str = ""  # what the engine calls it, where it is a team's
+    task: str  # the reader's name for the whole task
+    agent: str  # the id of the agent that has the task
+    label: str = ""  # the engine's name for it, where it is a team's
     below: str = ""  # of a part of it: .1.2
     team: bool = False
-    caller: str = ""  # who reads
+    caller: str = ""  # the reader
     output_text: str | None = None
     input_text: str | None = None
-    parts_of: str = ""  # what names of its parts begin with, where that is not what the reader calls the whole task
+    parts_of: str = ""  # prefix of the names of its parts, where that is not the reader's name for the whole task
 
     @property
     def part(self) -> str:
-        """What is read, as the reader calls it."""
+        """Returns the part that is read, under the reader's name."""
         return (self.parts_of or self.task) + self.below if self.below else self.task
 
     def name(self, label: str) -> str:
@@ -101,7 +101,7 @@ class View(msgspec.Struct):
         return translate.renamed(label, self.label, self.parts_of or self.task)
 
     def has(self, label: str) -> bool:
-        """Whether what was said about a task is part of what is read."""
+        """Tells if a message about a task belongs to the part that is read."""
         wanted = self.label + self.below
         return not self.below or label == wanted or label.startswith(f"{wanted}.")
 
@@ -114,14 +114,15 @@ class Conversation:
         self._run = run
         self._status: Status | None = None
         self._artifacts: list[Any] = []
-        self._asked: dict[str, tuple[str, str]] = {}  # what is open, as far as it was told: who asks, in which task
+        self._asked: dict[str, tuple[str, str]] = {}  # open questions that were shown: (agent that asks, task)
         self._back = ORCHESTRATOR  # to whom the result goes
-        self._final: wire.AnyMessage | None = None  # the result of a team: told when the task ends, after all else
-        self._failed = False  # the error of a team was told
+        self._final: wire.AnyMessage | None = None  # the result of a team: sent after everything else
+        self._failed = False  # the error of a team was sent
 
     def feed(self, event: Event, question: Question | None = None, output: Any = ABSENT) -> list[Update]:
-        """`question` is the one that a message of the event asks, where that could be found; `output` what is left of
-        the output where a run was restarted. The output itself is not kept here: there may be many readers."""
+        """Returns the updates of an event. `question` is the one that a message of the event asks, where it could be
+        found; `output` is what remains of the output where a run was restarted. The output itself is not kept here,
+        because there may be many readers."""
         found: list[tuple[Kind, dict[str, Any]]] = []
         body = event.body
         if isinstance(body, Said):
@@ -130,7 +131,7 @@ class Conversation:
             found += self._withdrawn(body, event.time)
             found += [] if self.view.below else self._moved(body)
         elif self.view.below:
-            return []  # of a part of a task, only what was said is known here
+            return []  # of a part of a task, only its messages are known here
         elif isinstance(body, OutputDelta):
             found.append(("delta", {"task_id": self.view.task, "delta": body.delta}))
         elif isinstance(body, RunRestarted):
@@ -189,7 +190,7 @@ class Conversation:
             return []
         message = translate.said(body, time, self.view.name(body.task))
         if message.metadata is not None and message.metadata.get("task") == body.task:
-            del message.metadata["task"]  # the message says so itself, by the reader's name
+            del message.metadata["task"]  # the message has it in `task_id`, under the reader's name
             message.metadata = message.metadata or None
         if body.recipient == ORCHESTRATOR and body.task == self.view.label and self._is_verdict(body, message):
             return []
@@ -219,7 +220,7 @@ class Conversation:
             self._asked.pop(about, None)
 
     def _withdrawn(self, body: QuestionWithdrawn, time: int) -> list[tuple[Kind, dict[str, Any]]]:
-        """Nobody need answer any more: whoever was asked is told so by whoever asked."""
+        """Returns the messages with which an agent withdraws its question from the participant that it asked."""
         if body.question not in self._asked:
             return []
         sender, task = self._asked.pop(body.question)
@@ -262,8 +263,8 @@ class Conversation:
         return translate.wire_message(form, self.view.task, sender, recipient, message, time=time)
 
     def _end(self, body: RunFinished, time: int) -> list[wire.AnyMessage]:
-        """What came of it. In a team the one who had the task says so; but not where it was stopped, or where its
-        overseer was the last to speak."""
+        """Returns the messages for the end of the run. In a team the agent that had the task sends the result itself,
+        but not where the run was stopped, or where its overseer was the last to speak."""
         view, final = self.view, self._final
         if body.status is Status.SUCCEEDED and final is not None:
             return [msgspec.structs.replace(final, timestamp=wire.timestamp(time))]
@@ -280,7 +281,7 @@ class Conversation:
 
 
 def _notice(request: RunRequest, input_text: str | None) -> Message:
-    """What an agent was asked to do. The first of what was said is kept whole; else the input is all there is."""
+    """Returns the request to an agent. The first message is kept whole; without messages there is only the input."""
     metadata = unclaimed(request.metadata)
     if request.messages:
         text, attached = translate.split(request.messages[0])

@@ -1,7 +1,7 @@
-"""What participants say and what comes of runs, between the model and the wire. Pure: nothing is fetched or opened.
+"""Translates messages and results of runs between the model and the wire. Pure: nothing is fetched or opened.
 
-What the wire has no place for travels as members that the standard does not know, which readers keep: name and media
-type of a file, whether a tool failed or is not verified. Bytes travel as a `data:` address in `path`, the one member
+Facts without a place on the wire travel as members that the standard does not know, which readers keep: name and media
+type of a file, and if a tool failed or is not verified. Bytes travel as a `data:` address in `path`, the one member
 that the standard has for paths and addresses. Attachments of an error are lost: an `error_response` has none.
 """
 
@@ -27,7 +27,7 @@ from ...model.status import Status
 from . import wire
 
 EXTRA = "cap"
-"""The member of metadata, and of a part's `meta`, that holds what came on the wire and has no place of its own."""
+"""The member of metadata, and of a part's `meta`, for members of the wire that have no place of their own."""
 UNVERIFIED = "unverified"
 
 # -- attachments ----------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ _DATA_URL = re.compile(rf"data:(?P<type>({_TYPE.pattern})?)(?P<text>({_TEXT})?);
 
 
 def part(attachment: wire.Attachment) -> Part:
-    """An attachment as the model has it."""
+    """Returns an attachment as a part of the model."""
     extra = dict(attachment.extra)
     match attachment:
         case wire.TextSnippet(text=text):
@@ -78,7 +78,7 @@ def _file_part(given: wire.File, extra: dict[str, Any]) -> FilePart:
 
 
 def _inline(given: wire.File, extra: dict[str, Any]) -> FilePart | None:
-    """The bytes, or the text, of a `data:` address."""
+    """Returns the bytes, or the text, of a `data:` address."""
     match = _DATA_URL.fullmatch(given.address)
     if match is None:
         return None
@@ -94,7 +94,7 @@ def _inline(given: wire.File, extra: dict[str, Any]) -> FilePart | None:
 
 
 def attachment(given: Part) -> wire.Attachment:
-    """A part as it travels."""
+    """Returns a part as an attachment of the wire."""
     extra: dict[str, Any] = dict((given.meta or {}).get(EXTRA) or {})
     match given:
         case TextPart(text=text):
@@ -130,7 +130,7 @@ def _address(given: FilePart) -> str:
 
 
 def _take(extra: dict[str, Any], members: dict[str, type]) -> dict[str, Any]:
-    """Members that the model has a place for, out of what the standard does not know."""
+    """Takes the members that the model has a place for out of those that the standard does not know."""
     return {name: extra.pop(name) for name, kind in members.items() if type(extra.get(name)) is kind}
 
 
@@ -154,7 +154,8 @@ def text_of(message: wire.AnyMessage) -> str:
 
 
 def model_message(message: wire.AnyMessage, role: Role = "user") -> Message:
-    """What was said, with everything that came along. The first part is always the text."""
+    """Returns a wire message as a message of the model, with all its attachments and metadata. The first part is always
+    the text."""
     attached = [] if isinstance(message, wire.ErrorResponse) else message.attachments or []
     metadata = dict(message.metadata or {})
     if isinstance(message, wire.ErrorResponse):
@@ -167,7 +168,7 @@ def model_message(message: wire.AnyMessage, role: Role = "user") -> Message:
 
 
 def split(message: Message) -> tuple[str, list[Part]]:
-    """What is said, and what is attached to it."""
+    """Returns the text of a message, and its attachments."""
     if message.parts and isinstance(message.parts[0], TextPart):
         return message.parts[0].text, message.parts[1:]
     return "", message.parts
@@ -176,7 +177,7 @@ def split(message: Message) -> tuple[str, list[Part]]:
 def wire_message(
     form: Form, task: str, sender: str, recipient: str, message: Message, *, time: int, number: int | None = None
 ) -> wire.AnyMessage:
-    """What one participant tells another. `number` is the code of an error."""
+    """Returns a message between two participants as its wire type. `number` is the code of an error."""
     text, attached = split(message)
     metadata = dict(message.metadata)
     extra = metadata.pop(EXTRA, None)
@@ -200,7 +201,8 @@ def wire_message(
 
 
 def said(body: Said, time: int, task: str | None = None) -> wire.AnyMessage:
-    """What stands in the log of a team's run. `time` is that of the event, `task` what the reader calls the task."""
+    """Returns a message from the log of a team's run. `time` is that of the event, `task` the reader's name for the
+    task."""
     number = number_of(ErrorInfo(body.code or "", "", details=body.message.metadata.get("details"))).value
     return wire_message(
         body.form, task or body.task, body.sender, body.recipient, body.message, time=body.time or time,
@@ -209,7 +211,7 @@ def said(body: Said, time: int, task: str | None = None) -> wire.AnyMessage:
 
 
 def error_response(error: ErrorInfo, *, task: str, sender: str, recipient: str, time: int) -> wire.ErrorResponse:
-    """An error, with its own code and whatever else is known of it in the metadata."""
+    """Returns an error, with its own code and all other known facts in the metadata."""
     return wire.ErrorResponse(
         task_id=task, sender_id=sender, recipient_id=recipient, error_code=int(number_of(error)),
         error_message=error.message, timestamp=wire.timestamp(time), metadata=_own(error),
@@ -217,18 +219,19 @@ def error_response(error: ErrorInfo, *, task: str, sender: str, recipient: str, 
 
 
 def _own(error: ErrorInfo) -> dict[str, Any]:
-    """What the protocol has no member for. Whether it may pass is always said: the number alone may say otherwise."""
+    """Returns the members of an error that the protocol does not have. `transient` is always there, because the number
+    alone may suggest otherwise."""
     told: dict[str, Any] = {"code": error.code, "transient": error.transient}
     return told if error.details is None else {**told, "details": error.details}
 
 
 def error_in(message: wire.ErrorResponse) -> ErrorInfo:
-    """The error that a response tells of: by its number, and by its own code where the sender says one."""
+    """Returns the error of a response: by its number, and by its own code where the sender gives one."""
     return error_told(message.error_code, message.error_message, message.metadata or {})
 
 
 def error_told(number: int, message: str, told: dict[str, Any]) -> ErrorInfo:
-    """The same. `told` is where the sender says more."""
+    """Returns the error of a response. `told` is the object with the sender's own members."""
     found = error_from_number(number, message)
     code, transient = told.get("code"), told.get("transient")
     return ErrorInfo(
@@ -237,7 +240,7 @@ def error_told(number: int, message: str, told: dict[str, Any]) -> ErrorInfo:
     )  # fmt: skip
 
 
-# -- what a notice asks for -----------------------------------------------------------------------------------
+# -- the request in a notice ----------------------------------------------------------------------------------
 
 CONTROLS = ("input", "config", "version", "stream", "thread", *trace_context.NAMES)
 """Members of a notice's metadata that say how to run the agent, and in which trace, and are no metadata of the run."""
@@ -248,7 +251,8 @@ METADATA = "interlingua/metadata"
 
 
 def metadata_of(notice: wire.DelegationNotice) -> dict[str, Any]:
-    """The metadata of a run: all of the notice's that says nothing else, and what is told beside it."""
+    """Returns the metadata of a run: the notice's, without the members that have another meaning, and the added
+    ones."""
     told = notice.metadata or {}
     named = told.get(METADATA, {})
     if not isinstance(named, dict):
@@ -257,8 +261,8 @@ def metadata_of(notice: wire.DelegationNotice) -> dict[str, Any]:
 
 
 def input_of(notice: wire.DelegationNotice, card: AgentCard) -> dict[str, Any]:
-    """The input of an agent: the summary as its text, and all else from `metadata.input` and from objects that are
-    attached; an agent that takes no text takes the one object that is."""
+    """Returns the input of an agent: the summary as its text, and all else from `metadata.input` and from attached
+    objects. An agent that takes no text takes the only attached object."""
     given = (notice.metadata or {}).get("input", {})
     if not isinstance(given, dict):
         raise InvalidRequest("/metadata/input is an object: the input of the agent", path="/metadata/input")
@@ -275,7 +279,7 @@ def input_of(notice: wire.DelegationNotice, card: AgentCard) -> dict[str, Any]:
 
 
 def asked(question: Question) -> dict[str, Any]:
-    """What the metadata of a message says of the question that it asks."""
+    """Returns the metadata of a message that asks a question."""
     told: dict[str, Any] = {
         "question": question.id,
         "question_type": question.type,
@@ -290,9 +294,9 @@ def asked(question: Question) -> dict[str, Any]:
 
 
 def answer_in(message: wire.AnyMessage, question: Question, *, review: bool) -> Any:
-    """The answer that a message gives: `metadata.answer` as it is, or what its words mean where a word is enough.
+    """Returns the answer in a message: `metadata.answer` unchanged, or the meaning of its words where a word is enough.
 
-    On a review only `metadata.verdict` decides: words are something that the overseer wants to know, and no approval.
+    On a review only `metadata.verdict` decides: words are an inquiry of the overseer, and no approval.
     """
     told = message.metadata or {}
     if review:
@@ -307,13 +311,13 @@ def answer_in(message: wire.AnyMessage, question: Question, *, review: bool) -> 
 
 
 def _attached(message: wire.AnyMessage) -> dict[str, Any]:
-    """What a verdict comes with, as its member."""
+    """Returns the attachments of a verdict, as its member."""
     attached = split(model_message(message))[1]
     return {"attachments": msgspec.to_builtins(attached)} if attached else {}
 
 
 def answer_text(value: Any) -> str:
-    """An answer as somebody would say it."""
+    """Returns an answer in words."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict) and len(value) == 1 and isinstance(only := next(iter(value.values())), str):
@@ -325,7 +329,7 @@ def answer_text(value: Any) -> str:
 
 
 def output_parts(output: Any, text_field: str | None) -> list[Part]:
-    """An output as a message: its text, and the whole as an object where there is more."""
+    """Returns the parts of an output: its text, and the whole as an object where there is more than the text."""
     text = output.get(text_field or "text") if isinstance(output, dict) else output
     if isinstance(text, str):
         alone = not isinstance(output, dict) or len(output) == 1
@@ -337,7 +341,7 @@ def output_parts(output: Any, text_field: str | None) -> list[Part]:
 
 
 def task_view(run: Run, task: str, agent: str, label: str | None) -> dict[str, Any]:
-    """A task, or a part of one, as it stands."""
+    """Returns a task, or a part of one, as it stands."""
     told: dict[str, Any] = {
         "task_id": task,
         "run_id": run.id,
@@ -347,7 +351,7 @@ def task_view(run: Run, task: str, agent: str, label: str | None) -> dict[str, A
         "updated_at": wire.timestamp(run.updated_at),
     }
     if label is not None and label != task:
-        told["label"] = label  # what everybody else calls it
+        told["label"] = label  # the name that all others use
     if run.metadata:
         told["metadata"] = run.metadata
     if run.blocked is not None:
@@ -356,7 +360,7 @@ def task_view(run: Run, task: str, agent: str, label: str | None) -> dict[str, A
 
 
 def outcome(status: Status, output: Any, error: ErrorInfo | None) -> dict[str, Any]:
-    """How it ended, where it has."""
+    """Returns how a run ended, as members of its task; nothing while it goes on."""
     if status is Status.SUCCEEDED:
         return {"output": output}
     if error is None:
@@ -369,7 +373,8 @@ def outcome(status: Status, output: Any, error: ErrorInfo | None) -> dict[str, A
 
 
 def renamed(label: str, whole: str, name: str) -> str:
-    """The part `label` of the task `whole`, where the reader calls that `name`: T7.1 of T7 is T1.1 to whom T7 is T1."""
+    """Returns the part `label` of the task `whole`, for a reader that calls the task `name`: T7.1 of T7 is T1.1 for a
+    reader that calls T7 T1."""
     return name + label.removeprefix(whole) if label == whole or label.startswith(f"{whole}.") else label
 
 
@@ -377,7 +382,8 @@ _BELOW = re.compile(r"(?P<name>.+?)(?P<below>(?:\.[1-9][0-9]{0,17})+)", re.DOTAL
 
 
 def readings(task: str) -> list[tuple[str, str]]:
-    """How an id can be read: as the name of a whole task, and what stands below it; the longest name first."""
+    """Returns the possible readings of an id: the name of a whole task and the path below it, the longest name
+    first."""
     found = [(task, "")]
     match = _BELOW.fullmatch(task)
     if match is not None:

@@ -1,7 +1,7 @@
-"""What participants of a team send each other: four kinds of messages, their attachments, error codes and task ids.
+"""The wire types between participants of a team: four kinds of messages, attachments, error codes and task ids.
 
-Messages are read strictly, with the path of what is wrong, and written back as they came: members that are not known
-are kept. Files that are attached are never opened here, and nothing is ever unpickled: a python_object is JSON.
+Messages are read strictly, and a fault is reported with its path. They are written back as they came: unknown members
+are kept. Attached files are never opened here, and nothing is ever unpickled: a python_object is JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_ID = 500  # characters of the id of a participant: it is written to logs, al
 
 _TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
 
-# For others to check manifests with; what reads them here tells more of what is wrong (see `model.team`).
+# For others to check manifests with; the reader here reports more faults (see `model.team`).
 MANIFEST_SCHEMA: Schema = {
     "$id": "https://example.com/schemas/agent.schema.json",
     "type": "object",
@@ -89,7 +89,7 @@ class File(msgspec.Struct, kw_only=True):
 
     @property
     def address(self) -> str:
-        """The URL, where there is one, else the path."""
+        """Returns the URL, where there is one, else the path."""
         return self.url or self.path or ""
 
     @property
@@ -119,7 +119,7 @@ ATTACHMENTS: dict[str, type[Attachment]] = {
 
 
 class _Envelope(msgspec.Struct, kw_only=True):
-    """What every message has. `timestamp` is set by whoever takes the message in, where its sender left it out."""
+    """The members of every message. The receiver sets `timestamp` where the sender left it out."""
 
     task_id: str
     sender_id: str
@@ -130,7 +130,7 @@ class _Envelope(msgspec.Struct, kw_only=True):
 
     @property
     def time(self) -> int | None:
-        """The timestamp in microseconds since 1970."""
+        """Returns the timestamp in microseconds since 1970."""
         return None if self.timestamp is None else time_of(self.timestamp)
 
 
@@ -167,7 +167,7 @@ _SAYS = {Message: "content", DelegationNotice: "context_summary", ErrorResponse:
 
 
 def parse(body: bytes | str) -> AnyMessage:
-    """A message out of JSON text."""
+    """Reads a message from JSON text."""
     try:
         value = json_text.decode(body, numbers="refuse")
     except json_text.Unreadable as error:
@@ -176,7 +176,7 @@ def parse(body: bytes | str) -> AnyMessage:
 
 
 def read(value: Any) -> AnyMessage:
-    """A message out of JSON. Raises InvalidRequest with the path of the first thing that is wrong."""
+    """Reads a message from JSON. Raises InvalidRequest with the path of the first fault."""
     if not isinstance(value, dict):
         raise _wrong("", f"a message is an object, got {_kind(value)}")
     json_values.check(value, InvalidRequest, what="message")
@@ -203,14 +203,14 @@ def read(value: Any) -> AnyMessage:
 
 
 def is_error(value: Any) -> bool:
-    """Whether somebody tells of an error, however badly: whatever is wrong with it, it is answered with no other."""
+    """Tells if a message is an error, well-formed or not: an error is never answered with an error."""
     return isinstance(value, dict) and value.get("type") == "error_response"
 
 
 def write(message: AnyMessage | Attachment) -> dict[str, Any]:
-    """A message or an attachment as a JSON object. What is not set is left out, but a result may be null.
+    """Returns a message or an attachment as a JSON object. Unset members are left out, but a result may be null.
 
-    What is not known never takes the place of what is: it may come from whoever sent the message, and by any door.
+    Unknown members never replace known ones: they may come from the sender of the message, and by any door.
     """
     known = ("type", *message.__struct_fields__)
     told: dict[str, Any] = {"type": message.type}
@@ -325,20 +325,19 @@ _PICKLERS = re.compile(r"pickle|dill|joblib|marshal", re.IGNORECASE)
 _SAYS_HOW = ("encoding", "format", "serialization", "serializer", "media_type", "content_type")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_\-\s]{2,}={0,2}\s*\Z")
 _HEX = re.compile(r"(?:0x)?(?:[0-9a-fA-F]{2})+\Z")
-# Many words can be read as a pickle of the first protocol ("absolute." is one). Those that matter say that they are
-# one, import something, or number what they hold.
+# Many words can be read as a pickle of the first protocol ("absolute." is one). The dangerous ones declare their
+# protocol, import something, or number their objects.
 _TELLING = frozenset({"PROTO", "GLOBAL", "STACK_GLOBAL", "INST", "PUT", "MEMOIZE"})
 
 
-# What only a pickle of a later protocol has, and what all that matters of an earlier one has.
+# Marks that only a pickle of a later protocol has, and marks that every relevant one of an earlier protocol has.
 _LATER, _EARLIER = (b"\x80", b"\x93", b"\x94"), b"\n"
 _MOST_LOOKS = 200_000
-_BEGUN = 10  # what it takes to begin, in opcodes
+_BEGUN = 10  # the opcodes at its beginning
 
 
 class _Looks:
-    """How much of what may be a pickle is looked through in one message. To read opcodes is slow, and nobody else is
-    served meanwhile."""
+    """The budget for pickle checks in one message. Reading opcodes is slow, and blocks all other callers meanwhile."""
 
     def __init__(self) -> None:
         self.left = _MOST_LOOKS
@@ -350,7 +349,7 @@ class _Looks:
 
 
 def _refuse_pickles(value: dict[str, Any], path: str, looks: _Looks) -> None:
-    """Whoever loads a pickle runs what its sender wrote, so that none is let through to where somebody might."""
+    """Refuses pickles. Loading a pickle runs code of its sender, so none may reach a place that might load it."""
     for name in _SAYS_HOW:
         if isinstance(value.get(name), str) and _PICKLERS.search(value[name]):
             raise _wrong(f"{path}/{name}", "names a format that can run code: send the object as JSON")
@@ -367,7 +366,7 @@ def _refuse_pickles(value: dict[str, Any], path: str, looks: _Looks) -> None:
 
 
 def _as_bytes(text: str) -> Iterable[bytes]:
-    """The bytes that a text may stand for: its own, base64 (of both alphabets) and hex."""
+    """Returns the byte strings that a text may stand for: its own, base64 (of both alphabets) and hex."""
     text = text.strip()
     if text.startswith("data:"):
         text = text.partition(",")[2]
@@ -408,7 +407,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def timestamp(time: int) -> str:
-    """Microseconds since 1970 as a timestamp."""
+    """Returns microseconds since 1970 as a timestamp."""
     seconds, micros = divmod(time, 1_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"
 

@@ -1,7 +1,7 @@
-"""Agent manifests: what an agent is (its descriptor) and how to get it (its deployment), as one file.
+"""Agent manifests: the descriptor of an agent (its abilities) and its deployment (how to get it), as one file.
 
 Today's form is an agent record with an extension, which has had two names. The earlier form, `metadata`, `specs` and
-`deployment` side by side, and a bare descriptor can be checked as well. Pure: files and addresses are the caller's.
+`deployment` side by side, and a bare descriptor can be checked as well. Pure: the caller reads files and addresses.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Locator(msgspec.Struct):
 
 class Extension(msgspec.Struct):
     name: Text
-    data: dict[str, Any]  # of ours more is known, see `Data`
+    data: dict[str, Any]  # `Data` describes that of our own extension
     version: str | None = None
 
 
@@ -192,8 +192,8 @@ def export(
     card: AgentCard, *, url: str, created_at: str, agent_id: str | None = None, image: str | None = None,
     authors: list[str] | None = None, extension: str = EXTENSION,
 ) -> dict[str, Any]:  # fmt: skip
-    """The manifest of an agent that is served at `url`. What the card cannot know stands in its metadata, under
-    `manifest`: authors, skills, locators, annotations, env_vars, agent_deps and further deployment_options."""
+    """Returns the manifest of an agent that is served at `url`. Facts that the card cannot know stand in its metadata,
+    under `manifest`: authors, skills, locators, annotations, env_vars, agent_deps and further deployment_options."""
     said: dict[str, Any] = card.metadata.get("manifest", {})
     protocol = {"type": "ACP", "url": url}
     if agent_id is not None:
@@ -235,7 +235,7 @@ def form_of(document: Any) -> Form:
 
 
 def problems(document: Any) -> list[Problem]:
-    """Everything that is wrong with a manifest or descriptor."""
+    """Returns all faults of a manifest or descriptor."""
     form = form_of(document)
     if form == "manifest":
         return list(dict.fromkeys(_check_record(document)))
@@ -268,7 +268,7 @@ def _check_record(document: Any) -> Iterator[Problem]:
 
 
 def _check_specs(specs: Any, path: str, found: list[Problem]) -> Iterator[Problem]:
-    """What cannot be seen from the shape: the rules of a descriptor, and that its schemas are schemas."""
+    """Checks the rules of a descriptor that its shape does not show, and that its schemas are schemas."""
     if not isinstance(specs, dict):
         return
     places: list[tuple[str, Any]] = [
@@ -299,7 +299,7 @@ def _check_schema(schema: Schema, path: str) -> Iterator[Problem]:
 
 
 def _check_names(deployment: Any, path: str) -> Iterator[Problem]:
-    """Whatever is referred to by name must have a name of its own."""
+    """Checks that names are unique, because other parts of a manifest refer to them."""
     for part in ("deployment_options", "env_vars", "agent_deps", "dependencies"):
         entries = deployment.get(part) if isinstance(deployment, dict) else None
         seen: set[str] = set()

@@ -25,7 +25,7 @@ DOOR: dict[str, Carried] = {
     "metadata": Carried("`metadata` of the run"),
     "trace": Carried("headers of the request"),
 }
-"""How what the engine has travels to a client, and back."""
+"""The features of the engine on their way to a client, and back."""
 
 MOUNT: dict[str, Carried] = {
     "list": Carried("`/agents/search` and each descriptor"),
@@ -51,4 +51,4 @@ MOUNT: dict[str, Carried] = {
     "metadata": Carried("`metadata` of the run"),
     "trace": Carried("headers of the request"),
 }
-"""How what the engine has travels to a mounted agent, and back."""
+"""The features of the engine on their way to a mounted agent, and back."""

@@ -1,6 +1,6 @@
 """A run's log as a stream of the protocol: `values` conflated to the newest, `custom` per fragment.
 
-The id of an update is the log's own seq, so that a stream can be taken up anywhere.
+The id of an update is the log's own seq, so that a stream can be resumed at any update.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Update = tuple[Place, dict[str, Any]]
 
 
 def place_of(last_event_id: str) -> Place | None:
-    """Read back an id; None for what is none of ours."""
+    """Reads back an id; returns None where the id is not one of this projection."""
     seq, dot, part = last_event_id.partition(".")
     if not seq.isdecimal() or len(seq) > 15 or (dot and part != "0"):
         return None
@@ -68,11 +68,11 @@ class Projection:
 
     def __init__(self, run: str, modes: list[str], card: AgentCard | None, reader: str = "") -> None:
         self._run = run
-        self._reader = reader  # the caller who is told
+        self._reader = reader  # the caller that reads
         self._values = "values" in modes
         self._custom = "custom" in modes
         self._card = card
-        self.pending_id: int | None = None  # a value that is newer than what was told
+        self.pending_id: int | None = None  # a value that is newer than the last one sent
         self.forget()
 
     def forget(self) -> None:
@@ -83,8 +83,8 @@ class Projection:
         self.forgotten = True
 
     def feed(self, event: Event, output: Any = ABSENT) -> list[Update]:
-        """`output` is what is left of the output where the run was restarted. What was told is not kept: there may be
-        many readers."""
+        """Returns the updates of an event. `output` is what remains of the output where the run was restarted. Updates
+        are not kept, because there may be many readers."""
         body = event.body
         self.forgotten = False
         if isinstance(body, OutputDelta):
@@ -124,7 +124,7 @@ class Projection:
         return [((seq, 0), {"type": "custom", "run_id": self._run, "status": "pending", "update": update})]
 
     def newest(self) -> list[Update]:
-        """The value as it is now, where that has not been told yet."""
+        """Returns the present value, where it has not been sent yet."""
         if self.pending_id is None:
             return []
         seq, self.pending_id = self.pending_id, None
@@ -146,7 +146,7 @@ class Projection:
         ]
 
     def gone(self, seq: int) -> list[Update]:
-        """The end of a run that is not there any more to say how it ended."""
+        """Returns the last update for a run that was deleted before it could report its end."""
         return [((seq, 1), self._end(RunFinished(Status.CANCELLED, error=RunCancelled(translate.GONE).info())))]
 
     def _end(self, body: RunFinished) -> dict[str, Any]:
@@ -170,12 +170,12 @@ async def follow(
     engine: Engine, run: str, after: Place | None, modes: list[str], settings: ConnectSettings, keep_alive: bytes,
     caller: str,
 ) -> AsyncIterator[bytes]:  # fmt: skip
-    """The stream of a run, for a caller. `after` is the last update that the reader has; None means from now on.
+    """Yields the stream of a run, for a caller. `after` is the last update that the reader has; None means from now on.
 
     The stream ends with the run, or where it waits for an answer.
     """
     try:
-        # Of a run that has ended, its output is not held by everybody who reads how it ended.
+        # The output of a run that has ended is not held by every reader of its end.
         view = msgspec.structs.replace(await engine.runs.get(run), output=None)
     except RunNotFound:
         yield _encoded(Projection(run, modes, None, caller).gone(1), (0, 0))
@@ -204,7 +204,7 @@ async def follow(
                 continue
             last_seq, finished = batch[-1].seq, isinstance(batch[-1].body, RunFinished)
             told = [update for update in await _updates(engine, view, projection, batch, pace) if update[0] > seen]
-            del batch  # a reader that is slow holds nothing but what it is given
+            del batch  # a slow reader holds only the piece that it is given
             with _forgotten_if_slow(projection):
                 for piece in in_pieces(told, _encode):
                     yield piece.pop()
@@ -212,7 +212,7 @@ async def follow(
                 continue
             await _remembered(engine, run, projection, last_seq)
             if projection.waiting and last_seq >= view.seq and await _asks(engine, run):
-                # Where a stream is taken up at a question, the question is what there is to say.
+                # A stream that is resumed at a question begins with the question.
                 yield _interrupted(projection, last_seq, seen if last_seq > seen[0] else (last_seq - 1, 1))
                 return
         if not finished:
@@ -269,7 +269,7 @@ async def _updates(
         pace.told()
         out += projection.newest()
     if finished and view.thread is not None and out and out[-1][1].get("status") == "success":
-        with contextlib.suppress(NotFound):  # what the run left there, for those who keep a copy
+        with contextlib.suppress(NotFound):  # the run's changes to the thread, for readers that keep a copy
             out[-1][1]["thread_values"] = (await engine.threads.get(view.thread)).values
     return out
 
@@ -299,7 +299,7 @@ async def _put_together(engine: Engine, run: str, projection: Projection, seq: i
 
 @contextlib.contextmanager
 def _forgotten_if_slow(projection: Projection) -> Iterator[None]:
-    """Frees the output so far while a slow reader takes a piece: it may be large, and such readers many."""
+    """Frees the output so far while a slow reader takes a piece: the output may be large, and such readers many."""
     timer = asyncio.get_running_loop().call_later(_SLOW, projection.forget)
     try:
         yield
@@ -308,7 +308,7 @@ def _forgotten_if_slow(projection: Projection) -> Iterator[None]:
 
 
 async def _remembered(engine: Engine, run: str, projection: Projection, seq: int) -> None:
-    """Reads what was forgotten while the reader was slow."""
+    """Reads again the output that was freed while the reader was slow."""
     if projection.forgotten:
         pending = projection.pending_id
         await _put_together(engine, run, projection, seq)
@@ -325,7 +325,7 @@ def _encoded(updates: list[Update], seen: Place) -> bytes:
 
 
 def _given_away(updates: list[Update], seen: Place) -> bytes:
-    """Encodes updates and empties their list, so that whoever waits for a slow reader holds the piece alone."""
+    """Encodes updates and empties their list, so that only the encoded piece is held while a slow reader takes it."""
     piece = _encoded(updates, seen)
     updates.clear()
     return piece

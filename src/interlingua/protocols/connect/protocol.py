@@ -29,7 +29,7 @@ def _door(engine: Engine, auth: Authenticator, settings: ConnectSettings | None 
 
 
 def _example(card: AgentCard) -> Any:
-    """An input that the agent takes, as far as one can tell from its schema."""
+    """Returns an input that the agent takes, as far as its schema shows one."""
     if card.input_text is not None:
         return "hello"
     samples = {"string": "hello", "integer": 1, "number": 1.5, "boolean": True, "array": []}

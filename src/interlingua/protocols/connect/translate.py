@@ -1,8 +1,8 @@
-"""Agent Connect Protocol ↔ model. Pure.
+"""Translates between the Agent Connect Protocol and the model. Pure.
 
-What the wire has no place for: a run that is running or cancelling is `pending`; a cancelled run is an `error` with the
-code for cancelled (the enum has no cancelled, and `interrupted` means that an answer is awaited); only the oldest open
-question shows as the interrupt; activity shows only in `custom` streams.
+The wire has no place for some facts. A run that is running or cancelling is `pending`. A cancelled run is an `error`
+with the code for cancelled: the enum has no cancelled, and `interrupted` means that an answer is awaited. Only the
+oldest open question shows as the interrupt. Activity shows only in `custom` streams.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ AT_THE_DOOR: tuple[type[InterlinguaError], ...] = (
     SlowBody,
     WrongContentType,
 )  # met before the engine
-OURS = "interlingua"  # the member of a listed agent, or of a run, that holds what the standard has no place for
+OURS = "interlingua"  # the member of a listed agent, or of a run, for facts that the standard has no place for
 OWN_ERRORS = 10_000  # an agent's own errors are numbered from here, in the order of its card
 
 CUSTOM_UPDATE: dict[str, Any] = {
@@ -99,12 +99,13 @@ def agent_id(card: AgentCard) -> str:
 
 @lru_cache(maxsize=4096)
 def agent_id_of(name: str, version: str) -> str:
-    """The same for the same name and version, on every server and after every restart."""
+    """Returns the id of an agent: the same for the same name and version, on every server and after every restart."""
     return str(uuid.uuid5(_AGENTS, f"{name}@{version}"))
 
 
 def agent(card: AgentCard, via: Sequence[str] = ()) -> dict[str, Any]:
-    """`via`: the servers that the agent has come by, this one last. Its metadata stay as the standard has them."""
+    """Returns an agent of the wire. `via` lists the servers that the agent has come by, this one last. Its metadata
+    stay as the standard has them."""
     identity = agent_id(card)
     ours = {OURS: {"via": list(via)}} if via else {}
     return {"agent_id": identity, "id": identity, "metadata": metadata(card), **ours}
@@ -118,7 +119,8 @@ def metadata(card: AgentCard) -> dict[str, Any]:
 
 
 def capabilities(card: AgentCard) -> dict[str, Any]:
-    """What the agent supports; an agent may deny some in its metadata: `metadata={"connect": {"threads": False}}`."""
+    """Returns the abilities of the agent; an agent may deny some in its metadata: `metadata={"connect": {"threads":
+    False}}`."""
     said = _declared(card) or Declared()
     return {
         "threads": said.threads,
@@ -134,7 +136,7 @@ class DeclaredStreaming(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Declared(msgspec.Struct, forbid_unknown_fields=True):
-    """What an agent's author says of it for this protocol, under `connect` in its metadata."""
+    """The facts that an agent's author declares for this protocol, under `connect` in its metadata."""
 
     threads: bool = True
     callbacks: bool = True
@@ -143,7 +145,8 @@ class Declared(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _declared(card: AgentCard) -> Declared | None:
-    """None for what makes no sense: a mount may bring anything, and is served all the same."""
+    """Returns the author's declaration; None where it is malformed: a mount may bring anything, and is served
+    nevertheless."""
     try:
         return msgspec.convert(card.metadata.get("connect", {}), Declared)
     except msgspec.ValidationError:
@@ -151,11 +154,11 @@ def _declared(card: AgentCard) -> Declared | None:
 
 
 def refused(card: AgentCard) -> list[str]:
-    """Why an agent cannot be registered where this protocol has a door: its descriptor as its author declares it
-    would break the rules.
+    """Returns why an agent cannot be registered where this protocol has a door: its descriptor, as its author declares
+    it, would break the rules.
 
-    What a mount brings is not ours to refuse, and must not keep a server from starting: `descriptor` shows of it what
-    keeps the rules, and leaves out the rest.
+    An agent of a mount is never refused, so that it cannot keep a server from starting: `descriptor` shows the parts of
+    it that keep the rules, and leaves out the rest.
     """
     if MOUNTED_FROM in card.metadata:
         return []
@@ -194,7 +197,7 @@ def descriptor(card: AgentCard) -> dict[str, Any]:
 
 
 def inconsistencies(described: dict[str, Any]) -> list[str]:
-    """The rules that a descriptor must keep; what it breaks, in words."""
+    """Returns the rules that a descriptor breaks, in words."""
     specs = described.get("specs", {})
     able = specs.get("capabilities", {})
     found = []
@@ -214,7 +217,8 @@ def inconsistencies(described: dict[str, Any]) -> list[str]:
 
 
 def instance(model: Instance) -> dict[str, Any]:
-    """Our addition: the document asks for configured instances, the OpenAPI has none."""
+    """Returns a configured instance of an agent. This is our addition: the document asks for them, the OpenAPI has
+    none."""
     told: dict[str, Any] = {
         "config_id": model.id,
         "agent_id": agent_id(AgentCard(model.agent, model.version)),
@@ -239,7 +243,7 @@ def errcode(error: ErrorInfo, card: AgentCard | None = None) -> int:
 
 
 def error_definitions() -> list[dict[str, Any]]:
-    """The protocol's own errors, as this server has them."""
+    """Returns the protocol's own errors, as this server has them."""
     return [
         {
             "errcode": ERRCODES.get(cls.code, 500),
@@ -276,7 +280,7 @@ def http_status(error: InterlinguaError) -> int:
 
 
 def creation(body: RunCreate) -> dict[str, Any]:
-    """The request as it is given back on the run: what was not said is left out, but for the defaults."""
+    """Returns the request as its run shows it: members that were not set are left out, except for the defaults."""
     plain: dict[str, Any] = msgspec.to_builtins(body)
     return {key: value for key, value in plain.items() if value is not None}
 
@@ -306,10 +310,12 @@ def run(model: Run, card_id: str) -> dict[str, Any]:
 
 
 def interrupt(question: Question, reader: str) -> dict[str, Any]:
-    """The type comes first: published clients take the first key. The other members are the earlier spelling.
+    """Returns a question as an interrupt. The type comes first, because published clients take the first key; the other
+    members are the earlier spelling.
 
-    What is asked of somebody else is not shown: it may be a result that waits for their approval. To whom it is asked,
-    the interrupt itself says what is wanted: a mounted agent may ask what no descriptor has listed.
+    A question to another participant is not shown: it may be a result that waits for approval. For the reader that it
+    is asked, the interrupt names the schema of the answer, because a mounted agent may ask a question that no
+    descriptor lists.
     """
     shown = question.answerer in (None, reader)
     payload = question.payload if shown else {}
@@ -345,7 +351,8 @@ def error(run_id: str, info: ErrorInfo | None, status: Status, card: AgentCard |
 
 
 def output(model: Run, card: AgentCard | None, reader: str, given: list[ModelMessage]) -> dict[str, Any] | None:
-    """What the run has to say now to a caller; None while it says nothing. `given` it gave beside its output."""
+    """Returns the present result of the run for a caller; None while it has none. `given` are the messages beside its
+    output."""
     if model.status is Status.SUCCEEDED:
         return {"type": "result", "values": model.output, "result": model.output, **returned(given)}
     if model.status is Status.WAITING and model.questions:
@@ -356,7 +363,7 @@ def output(model: Run, card: AgentCard | None, reader: str, given: list[ModelMes
 
 
 def returned(given: list[ModelMessage]) -> dict[str, Any]:
-    """The member of a result for messages of the run; none where it gave nothing but its output."""
+    """Returns the member of a result for messages of the run; nothing where it gave only its output."""
     return {"messages": [message(one) for one in given]} if given else {}
 
 

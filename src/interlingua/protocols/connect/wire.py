@@ -1,8 +1,8 @@
 """The protocol's types, one to one with its OpenAPI document, version 0.2.3.
 
-Requests are decoded strictly: what does not fit is answered 422 with the path. The protocol's free-form values (input,
-config, state, payloads) are `Any` here and checked against the agent's own schemas by the engine. Spellings of the
-earlier document that clients still use (`callback`) are accepted beside the present ones.
+Requests are decoded strictly: a fault is answered 422 with its path. The protocol's free-form values (input, config,
+state, payloads) are `Any` here; the engine checks them against the agent's own schemas. Spellings of the earlier
+document that clients still use (`callback`) are accepted beside the present ones.
 """
 
 from __future__ import annotations

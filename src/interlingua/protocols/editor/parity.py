@@ -40,7 +40,7 @@ DOOR: dict[str, Carried] = {
     "metadata": Carried("`_meta` of the prompt: `interlingua/metadata`, and members that are nobody's"),
     "trace": Carried("`_meta` of the prompt, in the members that are reserved for it"),
 }
-"""How what the engine has travels to a client, and back."""
+"""The features of the engine on their way to a client, and back."""
 
 MOUNT: dict[str, Carried] = {
     "list": Carried("`agentInfo`; the choices of the option `agent` where a server of ours has several"),
@@ -65,4 +65,4 @@ MOUNT: dict[str, Carried] = {
     "metadata": Carried("`_meta` of the prompt, `interlingua/metadata`"),
     "trace": Carried("`_meta` of the prompt, in the members that are reserved for it"),
 }
-"""How what the engine has travels to a mounted agent, and back."""
+"""The features of the engine on their way to a mounted agent, and back."""

@@ -36,14 +36,14 @@ from ...model.status import Status
 from . import translate
 from .versions import Dialect, Update, question_call, question_tool_call
 
-# Characters of one chunk. A reader that lags gets fragments joined, however long; clients limit what a message may be
+# Characters of one chunk. A reader that lags gets fragments joined, however long; clients limit the size of a message
 # (agent-client-protocol 0.12.1 ends a WebSocket beyond 1 MiB).
 _PIECE = 64 * 1024
 
 
 class _Chunks(Sequence[Update]):
-    """A long text of the agent's message in pieces. Each piece is cut when it is asked for, because a slow reader may
-    keep the rest waiting for long."""
+    """A long text of the agent's message in pieces. Each piece is cut when it is needed, because a slow reader may
+    delay the rest for long."""
 
     def __init__(self, dialect: Dialect, message: str, text: str) -> None:
         self._dialect, self._message, self._text = dialect, message, text
@@ -74,15 +74,15 @@ class Projection:
         self._dialect = dialect
         self._text = card.output_text if card is not None else None
         self._structured = card is not None and card.output_text is None
-        # Of the output that was shown: the seq of each piece, and how long the text is and its digest. The text itself
-        # may be long, and everybody who follows the run would hold it.
+        # Of the shown output: the seq of each piece, the length of the text and its digest. The text itself may be
+        # long, and every follower of the run would hold it.
         self._pieces: list[int] = []
         self._shown = TextDigest()
         self._message = f"{run}-output"
-        self._calls: set[str] = set()  # tool calls that were told
+        self._calls: set[str] = set()  # tool calls that were sent
 
     def feed(self, event: Event, output: Any = ABSENT) -> Sequence[Update]:
-        """`output` is what is left of the output where the run was restarted."""
+        """Returns the updates of an event. `output` is what remains of the output where the run was restarted."""
         body = event.body
         if type(body) is OutputDelta:
             text = body.delta.get(self._text) if type(body.delta) is dict else None
@@ -165,20 +165,21 @@ class Projection:
 
 
 async def fed(engine: Engine, projection: Projection, event: Event) -> Sequence[Update]:
-    """Feeds an event, with what else its updates need: of a restarted run, what is left of the output."""
+    """Feeds an event, and for a restarted run also the rest of its output."""
     restarted = isinstance(event.body, RunRestarted)
     return projection.feed(event, await engine.runs.kept_output(event) if restarted else ABSENT)
 
 
 def _named(part: Any, name: str) -> Any:
-    """An artifact's text with a name of its own, so that a client can show it as the file that it is."""
+    """Returns an artifact's text under a name of its own, so that a client can show it as the file that it is."""
     if isinstance(part, TextPart):
         return FilePart(url=f"artifact:{name}", text=part.text, media_type="text/plain", name=name, meta=part.meta)
     return part
 
 
 def usage(counts: dict[str, Any] | None) -> Update | None:
-    """How full the context is, where the agent said so (`ctx.usage(used=…, size=…)`), and what it cost."""
+    """Returns the fill level of the context, where the agent reported it (`ctx.usage(used=…, size=…)`), and its
+    cost."""
     if not counts or type(counts.get("used")) is not int or type(counts.get("size")) is not int:
         return None
     told: Update = {"sessionUpdate": "usage_update", "used": counts["used"], "size": counts["size"]}

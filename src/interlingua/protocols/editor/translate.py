@@ -1,11 +1,11 @@
-"""Agent Client Protocol ↔ model. Pure.
+"""Translates between the Agent Client Protocol and the model. Pure.
 
-What the wire has no place for, and what happens to it:
+The wire has no place for some facts. They become:
 
 - any JSON value: JSON in a text block, whose `_meta` has the value;
 - structured output: shown as JSON text at the end of the turn, and whole in the answer's `_meta`;
-- an answer that is more than a flat form: JSON in a text field, and what is wanted in the `_meta` of the form;
-- what an answer says beside its choice: in the `_meta` of the response, by a name of ours;
+- an answer that is more than a flat form: JSON in a text field, with the wanted schema in the `_meta` of the form;
+- the parts of an answer beside its choice: a member of ours in the `_meta` of the response;
 - a question that is no choice, for a client without forms: asked as text, and the next prompt is the answer;
 - an artifact: an embedded resource in the agent's message; a warning: a thought;
 - a cancelled plan entry or tool call in version 1: completed, and failed;
@@ -70,7 +70,7 @@ def run_error(info: ErrorInfo, run: str | None) -> RpcError:
 
 
 def parts(blocks: list[dict[str, Any]], *, open_types: bool) -> list[Part]:
-    """A prompt's content blocks as parts. `open_types` keeps types that we do not know as data (version 2)."""
+    """Returns a prompt's content blocks as parts. `open_types` keeps unknown types as data (version 2)."""
     return [_part(block, f"/prompt/{place}", open_types) for place, block in enumerate(blocks)]
 
 
@@ -116,7 +116,7 @@ def _part(block: dict[str, Any], path: str, open_types: bool) -> Part:
 
 
 def _about(told: Any) -> dict[str, Any]:
-    """What is told of a file beside its block."""
+    """Returns the members about a file that stand beside its block."""
     found = told if isinstance(told, dict) else {}
     return {name: found[name] for name in _ABOUT if isinstance(found.get(name), str)}
 
@@ -129,7 +129,7 @@ def _bytes(data: str, path: str) -> bytes:
 
 
 def block(part: Part) -> dict[str, Any]:
-    """A part as a content block. Annotations come back as they came."""
+    """Returns a part as a content block. Annotations come back as they came."""
     told = _block(part)
     meta = dict(part.meta or {})
     annotations = meta.pop("annotations", None)
@@ -188,13 +188,13 @@ def _link(part: FilePart, uri: str) -> dict[str, Any]:
 
 
 def _beside(block: dict[str, Any], part: FilePart, names: tuple[str, ...]) -> dict[str, Any]:
-    """A block, and what of a file it has no place for."""
+    """Returns a block, with the facts of a file that it has no place for."""
     told = {name: getattr(part, name) for name in names if getattr(part, name) is not None}
     return {**block, "_meta": {wire.META_FILE: told}} if told else block
 
 
 def metadata(meta: dict[str, Any] | None) -> dict[str, Any]:
-    """The metadata of a run: all of a prompt's `_meta` that is neither the protocol's nor ours."""
+    """Returns the metadata of a run: the prompt's `_meta` without the members of the protocol and ours."""
     found = {
         name: value
         for name, value in (meta or {}).items()
@@ -209,7 +209,7 @@ def said(message: Message) -> list[dict[str, Any]]:
 
 
 def title(text: str) -> str:
-    """A title for a session: the first line of its first prompt."""
+    """Returns a title for a session: the first line of its first prompt."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= 80 else line[:79].rstrip() + "…"
 
@@ -221,7 +221,7 @@ _CATEGORIES = {"model": "model", "mode": "mode", "reasoning": "thought_level", "
 
 
 class ConfigOption(msgspec.Struct):
-    """One thing that can be set for a session: which agent, or a member of its configuration."""
+    """An option of a session: the agent, or a member of its configuration."""
 
     id: str
     name: str
@@ -232,7 +232,7 @@ class ConfigOption(msgspec.Struct):
 
 
 def config_options(card: AgentCard, chosen: dict[str, Any]) -> list[ConfigOption]:
-    """The members of an agent's configuration that are a choice or a flag."""
+    """Returns the members of an agent's configuration that are a choice or a flag."""
     schema = card.config or {}
     found = []
     for name, inner in schema.get("properties", {}).items():

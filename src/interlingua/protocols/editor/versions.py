@@ -1,7 +1,7 @@
-"""How versions 1 and 2 say the same thing. One class each, with the same methods; nothing else knows a version.
+"""The differences between versions 1 and 2: one class each, with the same methods. No other module knows a version.
 
-Version 1 is what every editor speaks today. Version 2 answers a prompt when it is accepted and tells the rest by
-updates; its updates replace what they name, so that null clears and what is left out stays.
+Version 1 is the one that every editor speaks today. Version 2 answers a prompt when it is accepted and tells the rest
+by updates; its updates replace what they name, so that null clears and an absent member stays.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Version1:
     # -- sessions -----------------------------------------------------------------------------------------
 
     def setup(self, options: list[ConfigOption], *, booleans: bool) -> dict[str, Any]:
-        """What session/new, load and resume tell of modes and options."""
+        """Returns the modes and options in the answers to session/new, load and resume."""
         told: dict[str, Any] = {}
         if options:
             told["configOptions"] = self.options(options, booleans=booleans)
@@ -102,7 +102,7 @@ class Version1:
         return {"sessionUpdate": f"{kind}_chunk", "messageId": message, "content": block}
 
     def replaced(self, message: str, fresh: str, text: str) -> list[Update]:
-        """The agent's message no longer stands. Version 1 cannot take back: a new message begins."""
+        """Begins a new message where the agent's message is replaced, because version 1 cannot take text back."""
         told = [self.chunk("agent_thought", f"{fresh}-why", _text("The agent started over; what follows counts."))]
         return [*told, self.chunk("agent_message", fresh, _text(text))] if text else told
 
@@ -142,7 +142,7 @@ class Version1:
         return []
 
     def accepted(self, message: str) -> dict[str, Any] | None:
-        """The answer to a prompt at once, or None where it is answered at the end."""
+        """Returns the immediate answer to a prompt, or None where it is answered at the end."""
         return None
 
     def permission(self, session: str, question: Question, choices: Choices) -> dict[str, Any]:
@@ -260,7 +260,8 @@ VERSIONS: dict[int, Dialect] = {1: Version1(), 2: Version2()}
 
 
 def negotiate(wanted: int) -> Dialect:
-    """What is asked for where we speak it, else the newest of ours; peers that cannot, leave."""
+    """Returns the wanted version where this server speaks it, else the nearest one. A peer that cannot speak it
+    leaves."""
     return VERSIONS.get(wanted) or VERSIONS[max(VERSIONS) if wanted > max(VERSIONS) else min(VERSIONS)]
 
 
@@ -268,13 +269,13 @@ def negotiate(wanted: int) -> Dialect:
 
 
 def question_call(question: str) -> str:
-    """A question shows as a tool call; this is its id."""
+    """Returns the id of the tool call that shows a question."""
     return f"question-{question}"
 
 
 def _meta_of(question: Question, *, more: bool) -> dict[str, Any]:
-    """What is for programs: until when a question can be answered, and by what, where that is more than shows. People
-    read it in its words."""
+    """Returns the members for programs: the deadline of a question, and the schema of its answer where that is more
+    than the choices shown. People read both in its words."""
     meta: dict[str, Any] = {}
     if question.deadline is not None:
         meta[wire.META_DEADLINE] = format_time(question.deadline)
@@ -284,7 +285,7 @@ def _meta_of(question: Question, *, more: bool) -> dict[str, Any]:
 
 
 def question_tool_call(question: Question) -> ToolCall:
-    """A question as the tool call that it shows as: with the diffs that it is about, where it has some."""
+    """Returns the tool call that shows a question, with its diffs where it has some."""
     payload = question.payload
     kind, diffs = None, None
     if isinstance(payload, dict):
@@ -339,7 +340,7 @@ def _option(key: str, option: ConfigOption) -> dict[str, Any]:
 
 
 def _tool_fields(call: ToolCall, diffs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The members that news of a tool call carries; what it does not speak of is left out."""
+    """Returns the members that an update of a tool call carries; others are left out."""
     told: dict[str, Any] = {}
     if call.title is not None:
         told["title"] = call.title
@@ -372,7 +373,7 @@ def _part(given: Any) -> Part:
 
 
 def git_patch(diff: Diff) -> str:
-    """A diff as git writes it; empty where nothing changes."""
+    """Returns a diff in the format of git; empty where nothing changes."""
     name = diff.path.lstrip("/")
     before = "/dev/null" if diff.old is None else f"a/{name}"
     lines: list[str] = []

@@ -1,7 +1,7 @@
-"""The protocol's types, versions 1 and 2: what a peer may send, decoded strictly.
+"""The protocol's types, versions 1 and 2: messages of a peer, decoded strictly.
 
-A request that does not fit is answered -32602 with the path of what is wrong. Members that a later version may add are
-ignored. What we send is put together in `dialect`, one class per version, so that the two can be compared line by line.
+A request that does not fit is answered -32602 with the path of the fault. Members that a later version may add are
+ignored. Our own messages are made in `versions`, one class per version, so that the two can be compared line by line.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ META_DATA = "interlingua/data"
 META_FILE = "interlingua/file"
 """In the `_meta` of a block: name, title and description of a file, where the block has no place for them."""
 META_AGENT = "interlingua/agent"
-"""In the `_meta` of session/new: the choice of the option `agent`, as if it had been set right after. In that of the
-answer, and of those to session/load and session/resume: who it is, also where there is nothing to choose."""
+"""In the `_meta` of session/new: the choice of the option `agent`, as if it had been set right after. In the `_meta` of
+its answer, and of the answers to session/load and session/resume: the agent that answers, also where there is nothing
+to choose."""
 META_AGENTS = "interlingua/agents"
 """In the `_meta` of the answer to `initialize`: the agents that there are, each with name, version, description,
 `via`, the servers that it has come by, this one last, and `asks`, whether it may ask questions. Of several, each is the
@@ -35,8 +36,8 @@ META_ANSWER_SCHEMA = "interlingua/answerSchema"
 of its kind is JSON in a text field, and an answer that is no object with members is in the only field, `answer`. In
 that of a permission request: the schema of an answer that says more than which option it is."""
 META_ANSWER = "interlingua/answer"
-"""In the `_meta` of what a permission request is answered with: the whole answer. It counts where it fits the schema
-and begins with what the selected option says."""
+"""In the `_meta` of the answer to a permission request: the whole answer. It counts where it fits the schema and begins
+with the selected option."""
 
 StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
 
@@ -88,7 +89,8 @@ class ClientCapabilities(_Wire):
 
 
 class InitializeRequest(_Wire):
-    """Both versions at once: version 1 says clientInfo and clientCapabilities, version 2 info and capabilities."""
+    """A request to initialize, in both versions: version 1 has clientInfo and clientCapabilities, version 2 info and
+    capabilities."""
 
     protocol_version: Annotated[int, msgspec.Meta(ge=0, le=65535)]
     client_capabilities: ClientCapabilities | None = None
@@ -149,7 +151,7 @@ class ListSessionsRequest(_Wire):
 
 
 class SessionRequest(_Wire):
-    """delete, close, cancel: a session is all that they name."""
+    """The params of delete, close and cancel, which name only a session."""
 
     session_id: str
 
@@ -222,7 +224,7 @@ ContentBlock = TextBlock | ImageBlock | AudioBlock | ResourceLinkBlock | Resourc
 CONTENT_TYPES = frozenset({"text", "image", "audio", "resource_link", "resource"})
 
 
-# -- what a client answers ------------------------------------------------------------------------------------
+# -- answers of a client --------------------------------------------------------------------------------------
 
 
 class PermissionOutcome(_Wire):

@@ -30,7 +30,7 @@ DOOR: dict[str, Carried] = {
     "metadata": Carried("`_meta` of the request: `interlingua/metadata`, and members that are nobody's"),
     "trace": Carried("`_meta` of the request, in the members that are reserved for it"),
 }
-"""How what the engine has travels to a client, and back."""
+"""The features of the engine on their way to a client, and back."""
 
 MOUNT: dict[str, Carried] = {
     "list": Carried("`agents/list`; `0.0.0` is the version of agents whose server tells none"),
@@ -56,4 +56,4 @@ MOUNT: dict[str, Carried] = {
     "metadata": Carried("`_meta` of the request, `interlingua/metadata`"),
     "trace": Carried("`_meta`, in the members that are reserved for it"),
 }
-"""How what the engine has travels to a mounted agent, and back."""
+"""The features of the engine on their way to a mounted agent, and back."""

@@ -1,15 +1,15 @@
-"""Agents over MCP ↔ model. Pure.
+"""Translates between agents over MCP and the model. Pure.
 
-What the wire has no place for, and what happens to it:
+The wire has no place for some facts. They become:
 
-- files and data beside the input or the output of `agents/run`, which are objects: in `_meta`, by names of ours; a tool
-  has content blocks for what comes out;
-- activity (thoughts, plans, tool calls): told as the text of a tool's progress; to `agents/run`, whose own progress is
-  output alone, only warnings are, as the text of MCP's progress;
+- files and data beside the input or the output of `agents/run`, which are objects: members of ours in `_meta`; a tool
+  has content blocks for its output;
+- activity (thoughts, plans, tool calls): the text of a tool's progress; `agents/run`, whose own progress is output
+  alone, shows only warnings, as the text of MCP's progress;
 - the text of a large result of a tool, which has it as structure already: only its beginning;
-- a restart: no further deltas, and the result is what counts;
-- an answer that is more than a flat form: JSON in a text field, and what is wanted in `_meta`, by a name of ours;
-- what an answer says beside its choice: in fields of their own, or whole in `_meta` of the result, by a name of ours;
+- a restart: no further deltas, and the result is the one that counts;
+- an answer that is more than a flat form: JSON in a text field, with the wanted schema in a member of ours in `_meta`;
+- the parts of an answer beside its choice: fields of their own, or a member of ours in `_meta` with the whole answer;
 - a question, for a client without elicitation: an error that carries the question and the run, which goes on waiting.
 """
 
@@ -60,8 +60,8 @@ ERRORS: dict[str, int] = {
 
 
 def agent(card: AgentCard, name: str, via: Sequence[str] = ()) -> dict[str, Any]:
-    """Extra members stand beside the name, as published manifests have them. What is absent is left out: null would be
-    refused (npm @i-am-bee/acp-sdk)."""
+    """Returns an agent for the wire. Extra members stand beside the name, as published manifests have them. Absent
+    members are left out: null would be refused (npm @i-am-bee/acp-sdk)."""
     told: dict[str, Any] = {"name": name}
     if card.description:
         told["description"] = card.description
@@ -82,7 +82,7 @@ def template(card: AgentCard, name: str) -> dict[str, Any]:
 
 
 def instance_name(made: Instance, taken: Collection[str] = ()) -> str:
-    """Its own name, or one that no other has."""
+    """Returns the own name of a configured agent, or a unique one."""
     return made.name if made.name and made.name not in taken else f"{made.agent}:{made.id}"
 
 
@@ -96,13 +96,14 @@ def tool(card: AgentCard, name: str, title: str, version: str) -> dict[str, Any]
 
 
 def tool_name(name: str) -> str:
-    """Clients take letters, digits, `_`, `-` and (newer ones) `.`, up to 64 of them."""
+    """Returns the tool name of an agent. Clients take letters, digits, `_`, `-` and (newer ones) `.`, up to 64 of
+    them."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
 
 
 def tool_names(names: list[str]) -> dict[str, str]:
-    """For each name the one that its tool has. Of several that would be the same, all but the one that is spelled so
-    end in a mark of their own: which agent a tool is must not hang on the order of a list."""
+    """Returns the tool name of each agent name. Of several that would be the same, all but the one with that exact
+    spelling get a suffix of their own, so that a tool's agent does not depend on the order of a list."""
     alike = Counter(tool_name(name) for name in names)
     found: dict[str, str] = {}
     for name in names:
@@ -115,8 +116,8 @@ def tool_names(names: list[str]) -> dict[str, str]:
 
 
 def _without_headers(schema: Any) -> Any:
-    """A schema that asks for no headers: a client would send what this door does not check, and drops the tool where
-    the mark is wrong."""
+    """Returns a schema that asks for no headers: a client would send headers that this door does not check, and drops
+    the tool where the mark is wrong."""
     if isinstance(schema, list):
         return [_without_headers(one) for one in schema]
     if not isinstance(schema, dict):
@@ -140,13 +141,13 @@ def _object(schema: Schema) -> Schema:
     return schema if schema.get("type") == "object" else {**schema, "type": "object"}
 
 
-# -- what goes along with a request ---------------------------------------------------------------------------
+# -- the attachments of a request -----------------------------------------------------------------------------
 
 _RESERVED = ("progressToken", *trace_context.NAMES)
 
 
 def metadata(meta: dict[str, Any]) -> dict[str, Any]:
-    """The metadata of a run: all of `_meta` that is neither the protocol's nor ours."""
+    """Returns the metadata of a run: `_meta` without the members of the protocol and ours."""
     found = {
         name: value
         for name, value in meta.items()
@@ -159,7 +160,7 @@ def metadata(meta: dict[str, Any]) -> dict[str, Any]:
 
 
 def messages(meta: dict[str, Any], input_: dict[str, Any], card: AgentCard) -> list[Message]:
-    """What was said in full, where files or values go along with the input."""
+    """Returns the full message, where files or values come beside the input."""
     given = meta.get(wire.META_PARTS)
     if given is None:
         return []
@@ -202,7 +203,7 @@ def _too_large_twice(text: str, output: Any) -> bool:
 
 
 def block(part: Part, version: str) -> dict[str, Any]:
-    """A part as a block of a tool's result, of the kinds that a revision has."""
+    """Returns a part as a block of a tool's result, of the kinds that a revision has."""
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
     if not isinstance(part, FilePart):
@@ -222,7 +223,7 @@ def block(part: Part, version: str) -> dict[str, Any]:
 
 
 def tool_failure(info: ErrorInfo) -> dict[str, Any]:
-    """A tool that failed is a result: the model that called it shall read why."""
+    """Returns the failure of a tool as a result, so that the model that called it reads the reason."""
     again = " (it may work later)" if info.transient else ""
     return {
         "content": [{"type": "text", "text": f"{info.message}{again}"}],
@@ -246,7 +247,7 @@ def failure(problem: InterlinguaError) -> RpcError:
 
 
 def activity(body: Any) -> str | None:
-    """A line for a progress notification of a tool."""
+    """Returns a line for a progress notification of a tool."""
     match body:
         case Thought(text=text) | Warned(message=text):
             return text
@@ -266,7 +267,7 @@ def activity(body: Any) -> str | None:
 
 
 def elicitation(question: Question, version: str) -> dict[str, Any]:
-    """The params of an elicitation."""
+    """Returns the params of an elicitation."""
     offered = choices(question)
     wanted = form(question.answer_schema)
     shown = _choice_form(offered, version) if offered is not None else wanted.schema
@@ -296,7 +297,7 @@ def _choice_form(offered: Choices, version: str) -> Schema:
 
 
 def _beside(offered: Choices) -> Form | None:
-    """The fields of what an answer says beside its choice, all of which may be left empty."""
+    """Returns the fields for the parts of an answer beside its choice, all of which may be left empty."""
     members = {name: member for name, member in offered.other_members.items() if name != "choice"}
     open_ = {"type": "object", "properties": members, "required": [], "additionalProperties": True}
     found = form({**offered.schema, **open_})
@@ -304,9 +305,9 @@ def _beside(offered: Choices) -> Form | None:
 
 
 def answer(question: Question, result: wire.ElicitResult) -> Any:
-    """What an elicitation's result says to the question; UNSET where it says nothing, and never a yes by mistake.
+    """Returns the answer in an elicitation's result; UNSET where there is none, and never an approval by mistake.
 
-    To decline is to say no, where the question has a no. To cancel is to say nothing yet.
+    Declining means no, where the question has a no. Cancelling gives no answer yet.
     """
     offered = choices(question)
     if result.action == "accept":
@@ -322,7 +323,7 @@ def answer(question: Question, result: wire.ElicitResult) -> Any:
 
 
 def _chosen(offered: Choices, content: dict[str, Any], meta: Any) -> Any:
-    """The whole answer where it was given, else the choice with what was filled in beside it."""
+    """Returns the whole answer where it was given, else the choice with the fields that were filled in beside it."""
     chosen = content.get("choice")
     if not isinstance(chosen, str) or chosen not in offered.answers:
         raise InvalidAnswer(f"choice is {chosen!r}; it is one of {', '.join(offered.answers)}")
@@ -335,7 +336,8 @@ def _chosen(offered: Choices, content: dict[str, Any], meta: Any) -> Any:
 
 
 def question_open(question: Question, run: str, *, lacks: bool = False) -> RpcError:
-    """`lacks`: the client did not say in its request that it can be asked, where the revision has an error for that."""
+    """Returns the error for an open question. `lacks` means that the client did not declare in its request that it can
+    be asked, where the revision has an error for that."""
     told: dict[str, Any] = {
         "code": "question_open",
         "transient": False,

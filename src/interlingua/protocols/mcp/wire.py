@@ -15,7 +15,7 @@ from ..._version import __version__
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Revisions with a handshake, oldest first."""
 MODERN = "2026-07-28"
-"""The revision without one: every request says in `_meta` what the handshake said once."""
+"""The revision without a handshake: every request repeats its facts in `_meta`."""
 
 _IO = "io.modelcontextprotocol/"
 META_VERSION = _IO + "protocolVersion"
@@ -23,7 +23,7 @@ META_CAPABILITIES = _IO + "clientCapabilities"
 META_CLIENT = _IO + "clientInfo"
 META_SERVER = _IO + "serverInfo"
 META_SUBSCRIPTION = _IO + "subscriptionId"
-"""In all that is told because of a `subscriptions/listen`: the id of that request."""
+"""In all notifications of a `subscriptions/listen`: the id of that request."""
 
 META_RUN = "interlingua/run"
 """In a request's `_meta`: join this run instead of starting one. In a result's: the run that it came from."""
@@ -33,24 +33,24 @@ META_KEY = "interlingua/key"
 META_QUESTION = "interlingua/question"
 """In an elicitation's `_meta`: the question that it shows, the same each time that it is shown."""
 META_DEADLINE = "interlingua/deadline"
-"""Of a question: until when it can be answered."""
+"""The deadline of a question."""
 META_ANSWER_SCHEMA = "interlingua/answerSchema"
-"""In an elicitation's `_meta`: the schema of the answer, where a flat form does not tell all of it. What has no field
-of its kind is JSON in a text field, and an answer that is no object with members is in the only field, `answer`. Where
-the form shows `choice`, that stands for what the answer begins with, and the other fields are members beside it."""
+"""In an elicitation's `_meta`: the schema of the answer, where a flat form does not show all of it. A value without a
+field of its kind is JSON in a text field, and an answer that is no object with members is in the only field, `answer`.
+Where the form shows `choice`, that stands for the beginning of the answer, and the other fields are members beside
+it."""
 META_KINDS = "interlingua/kinds"
 """Beside the schema of an answer that begins with a choice: `allow_once`, `reject_once` and so on, by the choice."""
 META_ANSWER = "interlingua/answer"
-"""In the `_meta` of what an elicitation is answered with: the whole answer. It counts where it fits the schema and
-begins with what was chosen."""
+"""In the `_meta` of the answer to an elicitation: the whole answer. It counts where it fits the schema and begins with
+the choice."""
 META_TOKEN = "interlingua/progressToken"  # noqa: S105 - a name, and no secret
 """In an elicitation's `_meta`: the progress token of the request whose run asks."""
 
 META_PARTS = "interlingua/parts"
-"""In a request's `_meta`: files and values that go along with the input, which is an object and has no place for them.
-In that of the result of `agents/run`: what the run gave beside its output. Each is `{"type": "data", "data": …}`,
-`{"type": "text", "text": …}`, or `{"type": "file", "name": …, "media_type": …}` with `data` (base64), `text` or `url`.
-"""
+"""In a request's `_meta`: files and values beside the input, which is an object and has no place for them. In the
+`_meta` of the result of `agents/run`: the parts beside its output. Each is `{"type": "data", "data": …}`, `{"type":
+"text", "text": …}`, or `{"type": "file", "name": …, "media_type": …}` with `data` (base64), `text` or `url`."""
 META_METADATA = "interlingua/metadata"
 """In a request's `_meta`: metadata of the run, for names that `_meta` itself must not have."""
 META_ERROR = "interlingua/error"
@@ -59,7 +59,8 @@ META_ERROR = "interlingua/error"
 META_VIA = "interlingua/via"
 """In the `_meta` of an agent that is listed: the servers that it has come by, this one last."""
 META_AGENT_VERSION = "interlingua/version"
-"""In the same: its version, also where its author gave none. `version` beside the name is what the author says."""
+"""In the same place: the agent's version, also where its author gave none. `version` beside the name is the
+author's."""
 
 EXTENSION = "interlingua/agents"
 """Under capabilities.extensions: where peers look that know extensions and not the agents capability."""
@@ -140,6 +141,6 @@ INFO = {"name": "interlingua", "version": __version__}
 
 
 def complete(result: dict[str, Any]) -> dict[str, Any]:
-    """A result, as the revision without a handshake tells it."""
+    """Returns a result in the form of the revision without a handshake."""
     meta = {**result.get("_meta", {}), META_SERVER: INFO}
     return {"resultType": "complete", **result, "_meta": meta}

@@ -27,7 +27,7 @@ _BARE = ("--identity", "--relay")
 
 
 def spelled_out(arguments: list[str]) -> list[str]:
-    """The arguments with every value in its place: `--identity` and `--relay` may have none."""
+    """Returns the arguments with every value in its place: `--identity` and `--relay` may have none."""
     found: list[str] = []
     for at, argument in enumerate(arguments):
         if argument == "--":
@@ -43,7 +43,7 @@ def _is_value(option: str, word: str) -> bool:
         return False
     if option == "--relay":
         return "://" in word or not word
-    return not (word.endswith(".py") or ".py:" in word or ".py#" in word or "://" in word)  # what has agents in it
+    return not (word.endswith(".py") or ".py:" in word or ".py#" in word or "://" in word)  # a target with agents
 
 
 class PeerCommand(TyperCommand):
@@ -245,7 +245,7 @@ async def _peer(targets: list[str], flags: Flags, store: Path | None, form: LogF
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with hosting(place.store, agents, settings, bus=place.bus, project=project, root=place.project.root) as host:
-        if form is LogFormat.JSON:  # whoever reads lines of JSON wants nothing else; the link is a secret
+        if form is LogFormat.JSON:  # a reader of JSON lines wants nothing else; the link is a secret
             fields = {"address": host.control, "name": host.node.name}
             logging.getLogger("interlingua").info("a node is up at %s", host.control, extra={"fields": fields})
         else:
@@ -256,7 +256,7 @@ async def _peer(targets: list[str], flags: Flags, store: Path | None, form: LogF
 
 
 def show(host: Hosting) -> None:
-    """Who it is, how to connect, and lines to try."""
+    """Prints the name of the node, how to connect, and lines to try."""
     from ...cli.serve_loop import say
     from ...security.addresses import is_loopback
 

@@ -1,4 +1,4 @@
-"""Asking a node that runs, over its control API: for commands, one request at a time."""
+"""Sends requests of commands to a running node, over its control API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running a node by itself: what its flags and its config file mean, and engine, node and ports put together."""
+"""Runs a node by itself: reads its flags and its config file, and assembles engine, node and ports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Flags(msgspec.Struct, kw_only=True):
-    """As they were written, each under its name. An empty text stands for a flag that was given without its value."""
+    """The flags as they were written, each under its name. An empty text stands for a flag without its value."""
 
     name: str = "ACP-Agent"
     host: str = "127.0.0.1"
@@ -80,7 +80,7 @@ class Flags(msgspec.Struct, kw_only=True):
 
 
 def settings_of(flags: Flags) -> NodeSettings:
-    """What the flags mean. Raises InvalidRequest, which says what is wrong with which."""
+    """Returns the settings from the flags. Raises InvalidRequest, which names the flag and its fault."""
     for _, error in mistakes(flags):
         raise error
     relay, modes = _relay(flags)
@@ -98,7 +98,7 @@ def settings_of(flags: Flags) -> NodeSettings:
 
 
 def mistakes(flags: Flags) -> Iterator[tuple[str, InvalidRequest]]:
-    """All that makes no sense, each with the name of the flag that it is about: before anything starts."""
+    """Yields all invalid flags, each with the name of the flag, before anything starts."""
     told = {
         "name": _check_name, "tls_cert": _check_file, "tls_key": _check_key, "tls_ca": _check_file,
         "relay": lambda flags, _: _relay(msgspec.structs.replace(flags, transport_modes=None)),
@@ -154,7 +154,7 @@ def _identity(text: str | None) -> Path | None:
 
 
 def _relay(flags: Flags) -> tuple[str | None, list[str]]:
-    """The relay, and the ways that are open. The reference's --relay has no value, and means the relay alone."""
+    """Returns the relay, and the open transports. The reference's --relay has no value, and means the relay alone."""
     given = flags.relay or flags.relay_url or None
     alone = flags.relay == ""
     if given is None:
@@ -190,7 +190,7 @@ def _limitations(flags: Flags) -> list[dict[str, Any]]:
 
 def _availability(flags: Flags) -> dict[str, Any] | None:
     told = {member: getattr(flags, name) for name, member in _AVAILABILITY.items()}
-    if told["mode"] is None:  # what is told of it says which one it is
+    if told["mode"] is None:  # its fields show the mode
         told["mode"] = "cron" if flags.availability_cron else "heartbeat" if flags.heartbeat_interval else None
     return cards.availability({name: value for name, value in told.items() if value is not None}) or None
 
@@ -206,7 +206,7 @@ def _json(text: str, option: str) -> Any:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Defaults for flags, by their names, from a JSON or YAML file: as a command line would have them."""
+    """Returns defaults for flags, by their names, from a JSON or YAML file: in the form of a command line."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -243,7 +243,8 @@ def _parsed(path: Path, text: str) -> Any:
 
 
 def _as_written(name: str, value: Any) -> Any:
-    """A value of the file, as the flag has it on a command line. An empty text is none, as in the specification."""
+    """Returns a value of the file in the form of a flag on a command line. An empty text counts as absent, as in the
+    specification."""
     if value == "":
         return None
     if name in ("identity", "relay") and isinstance(value, bool):
@@ -260,7 +261,7 @@ def _as_written(name: str, value: Any) -> Any:
 
 
 def from_config(path: Path) -> Flags:
-    """The flags of a config file alone."""
+    """Returns the flags of a config file alone."""
     try:
         return msgspec.convert(read_config(path), Flags, strict=False)
     except msgspec.ValidationError as error:
@@ -280,7 +281,7 @@ async def hosting(
     project: str = "",
     root: Path | None = None,
 ) -> AsyncIterator[Hosting]:
-    """A node with its ports, until the context ends."""
+    """Runs a node with its ports, until the context ends."""
     if settings.default_agent is not None:
         agents = list(agents)
         names = [name for agent in agents for name in (agent.card.name, agent.card.key)]

@@ -33,7 +33,7 @@ def _node(url: str, token: str | None) -> Any:
 
 
 def _print(told: Any, as_json: bool, lines: list[str]) -> None:
-    """What a peer said is a stranger's text: nothing in it may move the cursor."""
+    """Prints an answer. A peer's text is untrusted: nothing in it may move the cursor."""
     import json
 
     from ...terminal.console import clean
@@ -126,7 +126,7 @@ def receive(
 
 
 def _said(message: dict[str, Any]) -> str:
-    """The text of a message; what is no text, by its kind."""
+    """Returns the text of a message; of parts without text, the kind."""
     parts = message.get("parts") or []
     told = [part["content"] if part.get("type") == "text" else f"[{part.get('type')}]" for part in parts]
     return " ".join(told) if told else str(message.get("content"))

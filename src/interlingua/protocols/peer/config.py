@@ -1,4 +1,4 @@
-"""What a node is told when it starts."""
+"""The settings of a node."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ MAX_BYTES = 1024 * 1024
 class NodeSettings(msgspec.Struct, kw_only=True, frozen=True):
     name: str = "ACP-Agent"
     host: str = "127.0.0.1"
-    """Where peers connect. The link's token lets in whoever has it, so anything but loopback is the owner's choice."""
+    """The host for peers to connect to. Every holder of the link's token may connect, so anything but loopback is the
+    owner's choice."""
     port: int | None = None
     """None: 7801, or a free one where that is taken."""
     http_host: str = "127.0.0.1"
     http_port: int | None = None
     http_token: str | None = None
     tcp_port: int | None = None
-    """Of binding E; None: it is off. 0: a free one."""
+    """The port of binding E; None: it is off. 0: a free one."""
     public_host: str | None = None
-    """What stands in the link as the host, where others reach this machine by another name."""
+    """The host in the link, where others reach this machine by another name."""
     listens: bool = True
-    """Whether peers can connect to this node. Without it, it only connects to others."""
+    """Lets peers connect to this node. Without it, the node only connects to others."""
     calls: bool = True
-    """Whether it connects by itself to the peers that it knows."""
+    """Makes the node connect by itself to the peers that it knows."""
     skills: tuple[Any, ...] = ()
     secret: str | None = None
     hmac_window: float = 300.0
     identity: Path | None = None
     strict: bool = False
-    """Drop what is badly signed, instead of a warning."""
+    """Drops frames with bad signatures, instead of a warning."""
     relay: str | None = None
     transport_modes: tuple[str, ...] = ("p2p", "relay")
     extensions: tuple[dict[str, Any], ...] = ()
@@ -51,14 +52,14 @@ class NodeSettings(msgspec.Struct, kw_only=True, frozen=True):
     default_agent: str | None = None
     join: tuple[str, ...] = ()
     public_url: str | None = None
-    """Where files of this node are offered, where that is not where it listens."""
+    """The address at which files of this node are offered, where that is not where it listens."""
 
     # limits
     max_peers: int = 1000
     max_queued: int = 10_000
     """Messages that wait for one peer."""
     max_unread: int = 10_000
-    """Messages of one peer that nobody has read: it is not read from until somebody has."""
+    """The limit of unread messages of one peer: above it, nothing more is read from the peer."""
     max_streams: int = 2_000
     keep_events: int = 100_000
     keep_messages: float = 30 * 86_400.0
@@ -66,7 +67,7 @@ class NodeSettings(msgspec.Struct, kw_only=True, frozen=True):
     in_flight: int = 2_000
     """Messages that a peer may have without having said that it got them."""
     card_wait: float = 2.0
-    """Seconds that a peer has to tell who it is, before messages go to it all the same."""
+    """Seconds for a peer to send its card, before messages go to it without one."""
     cancel_grace: float = 5.0
     """Seconds that a peer has to stop work that was cancelled, before the task is canceled here without it."""
     reconnect_first: float = 0.5

@@ -1,5 +1,8 @@
-"""The tables of parity of this protocol. Content is translated in `parts`, agents in `described`, a run's log in
-`projection`, and states in `states`, each with what the wire has no place for."""
+"""The tables of parity of this protocol.
+
+`parts` translates content, `skills` agents, `projection` a run's log, and `task_states` states, each with the facts
+that the wire has no place for.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ DOOR: dict[str, Carried] = {
     "metadata": Carried("`metadata` of the task or the message"),
     "trace": Carried("headers of the request; `metadata` of a frame"),
 }
-"""How what the engine has travels to a client, and back."""
+"""The features of the engine on their way to a client, and back."""
 
 MOUNT: dict[str, Carried] = {
     "list": Carried("skills of the card; the node itself where it has none"),
@@ -51,4 +54,4 @@ MOUNT: dict[str, Carried] = {
     "metadata": Carried("`metadata` of the task"),
     "trace": Carried("headers of the request; `metadata` of a frame"),
 }
-"""How what the engine has travels to a mounted agent, and back."""
+"""The features of the engine on their way to a mounted agent, and back."""

@@ -1,10 +1,10 @@
-"""A run's log as this protocol tells it: states of a task, artifacts, messages.
+"""A run's log in the terms of this protocol: states of a task, artifacts, messages.
 
-What the wire has no place for, and what happens to it:
+The wire has no place for some events. They become:
 
 - thoughts, plans and tool calls: a message event with a data part;
 - a restart: the next chunk of the result says `append: false`, and begins it anew;
-- warnings: a message event with a data part; usage: not told.
+- warnings: a message event with a data part; usage: nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ RESULT = "output"  # the id of the artifact that is a run's output
 
 
 class Moved(msgspec.Struct):
-    """The task is in another state."""
+    """The task has a new state."""
 
     state: str
     error: ErrorInfo | None = None
@@ -66,19 +66,19 @@ class Piece(msgspec.Struct):
     """An artifact, or a chunk of one."""
 
     artifact: dict[str, Any]
-    whole: dict[str, Any] | None = None  # what the task holds of it from now on
+    whole: dict[str, Any] | None = None  # the whole artifact that the task holds from now on
 
 
 class Said(msgspec.Struct):
-    """Something for the other side to read."""
+    """A message for the other side."""
 
     parts: list[dict[str, Any]]
-    activity: bool = False  # only for those who watch
+    activity: bool = False  # only for watchers
     question: bool = False
 
 
 class Replied(msgspec.Struct):
-    """The end: what the run gave, or why it gave nothing."""
+    """The end: the result of the run, or the reason why there is none."""
 
     parts: list[dict[str, Any]]
     error: ErrorInfo | None = None
@@ -88,19 +88,21 @@ Act = Moved | Piece | Said | Replied
 
 
 class Projection:
-    """One run. Give it every event in order, once; what it says of events that were told before is simply not used."""
+    """The projection of one run. It needs every event in order, once; callers skip the acts of events that were
+    reported before."""
 
     def __init__(self, card: AgentCard, publish: Publish) -> None:
         self._card = card
         self._publish = publish
         self._state = "submitted"
         self._told = ToldOutput()
-        self._begun = False  # chunks of the result were told, and stand
+        self._begun = False  # chunks of the result were sent, and are still valid
         self._chunks: dict[str, list[dict[str, Any]]] = {}  # of artifacts that come in pieces
-        self._open: dict[str, Question] = {}  # what is asked; the wire has room for the oldest
+        self._open: dict[str, Question] = {}  # open questions; the wire has room for the oldest
 
     def needs_log(self, events: Sequence[Event]) -> bool:
-        """Says whether `feed` may need the output that a restart among these has left: a long one is not held here."""
+        """Tells if `feed` may need the output that a restart among these events has left: a long one is not held
+        here."""
         restarted = any(isinstance(event.body, RunRestarted) for event in events)
         return restarted and self._told.is_long_with(sum(event.size for event in events))
 
@@ -156,7 +158,7 @@ class Projection:
         except DeltaError:
             return []
         first, self._begun = not self._begun, True
-        shown = self._told.joined if first else delta  # after a restart, what still stands is told with it
+        shown = self._told.joined if first else delta  # after a restart, it includes the output that still stands
         self._told.shorten()
         chunk = {"artifact_id": RESULT, "parts": self._delta_parts(shown), "append": not first, "last_chunk": False}
         return [Piece({**chunk, "delta": shown})]
@@ -198,7 +200,7 @@ class Projection:
         ]
 
     def _settled(self, settled: str) -> list[Act]:
-        """Answered or withdrawn: the next one is told when the one that was shown is over."""
+        """Shows the next question when the shown one was answered or withdrawn."""
         shown = next(iter(self._open), None) == settled
         self._open.pop(settled, None)
         if not self._open:
@@ -224,7 +226,7 @@ class Projection:
         return [*before, *self._move("failed", error=error), Replied(told, error)]
 
     def _last(self, output: Any, whole: dict[str, Any]) -> Piece:
-        """The result: what is missing of what was told in chunks, or all of it."""
+        """Returns the result: the parts that were not sent in chunks, or all of it."""
         if self._begun:
             try:
                 rest = self._told.rest(output)
@@ -238,14 +240,14 @@ class Projection:
 
 
 async def fed(engine: Engine, projection: Projection, event: Event) -> list[Act]:
-    """Feeds an event, with the output that a restart has left where that is needed."""
+    """Feeds an event, with the output that a restart has left where it is needed."""
     if projection.needs_log([event]):
         return projection.feed(event, await engine.runs.kept_output(event))
     return projection.feed(event)
 
 
 def asked(question: Question) -> dict[str, Any]:
-    """A question as a data part holds it."""
+    """Returns a question as a data part."""
     told = {
         "id": question.id,
         "type": question.type,

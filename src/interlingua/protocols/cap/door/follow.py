@@ -1,5 +1,7 @@
-"""Reading the log of a task as it grows, as updates of its conversation: what the stream of the door and the lines of
-stdio have in common. It ends with the task, or with the part of it that is read.
+"""Reads the log of a task as it grows, as updates of its conversation.
+
+The stream of the HTTP door and the lines of stdio both use it. It ends with the task, or with the part of it that is
+read.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from ..projection import START, Conversation, Place, Update, View
 
 _PAGE_BYTES = 256 * 1024  # of the log, read at once
 _SETTLED = 1.0
-"""Seconds without news after which a part of a task that has ended is told: what its participants said comes to the
+"""Seconds without news after which the end of a part of a task is shown: the messages of its participants come to the
 log of the whole a moment later than its end."""
 
 
 async def snapshot(engine: Engine, run: str, view: View) -> list[Update]:
-    """All updates so far."""
+    """Returns all updates so far."""
     conversation, found = Conversation(run, view), list[Update]()
     async for event in engine.runs.events(run, follow=False):
         found += await _fed(engine, conversation, event)
@@ -33,13 +35,13 @@ async def snapshot(engine: Engine, run: str, view: View) -> list[Update]:
 async def follow(
     engine: Engine, run: str, view: View, after: Place = START, *, keep_alive: float = 15.0, part: str | None = None
 ) -> AsyncIterator[list[Update]]:
-    """Updates after a place, as they come. An empty list says that nothing came for so many seconds. Whoever takes a
-    list may empty it.
+    """Yields the updates after a cursor, as they come. An empty list means that nothing came for so many seconds. The
+    reader may empty a list that it takes.
 
     `part` is the run of the part that is read, where that is not the whole task.
     """
     conversation = Conversation(run, view)
-    # What the reader has is put together first, uncomposed: a composed event could begin before its place.
+    # The output that the reader has is put together first, uncomposed: a composed event could begin before its cursor.
     cursor = 0
     while cursor < after[0] and (batch := await engine.runs.page(run, cursor, after[0] - cursor, _PAGE_BYTES)):
         found = await _updates(engine, conversation, [event for event in batch if event.seq <= after[0]])
@@ -56,7 +58,7 @@ async def follow(
                 return
             found = await _updates(engine, conversation, batch)
             if found or not (batch or reader.over):
-                del batch  # a reader that is slow holds nothing but what it is given
+                del batch  # a slow reader holds only the piece that it is given
                 yield found
             if part is not None and until == math.inf and await _ended(engine, part):
                 until = loop.time() + _SETTLED

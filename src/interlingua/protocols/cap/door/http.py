@@ -1,6 +1,6 @@
-"""The door over HTTP: messages are posted, tasks are looked at, followed and cancelled, agents are listed.
+"""The door over HTTP: clients post messages, read, follow and cancel tasks, and list agents.
 
-What a message does is decided in `desk`, which tasks a caller has in `tasks`. Whatever goes wrong is answered with an
+`inbound_messages` decides what a message does, `task_ids` which tasks a caller has. Every failure is answered with an
 `error_response`, whose code is also the status of the answer.
 """
 
@@ -78,7 +78,7 @@ class CapDoor:
         return [Route(path, self._endpoint(handler), methods=[method]) for method, path, handler in table]
 
     async def close(self) -> None:
-        """The server stops: streams would stay for as long as their tasks."""
+        """Ends all streams when the server stops; they would stay open as long as their tasks."""
         self._stopped = True
         if self._stopping is not None:
             self._stopping.set()
@@ -103,7 +103,7 @@ class CapDoor:
             return refusal(error, *addressed(value))
         where = f"{request.scope.get('root_path', '')}/tasks/{quote(taken.task_id, safe='')}"
         if "text/event-stream" in (header(request, b"accept") or "") and not self._full(caller):
-            # Whoever wants to hear of the task need not ask twice.
+            # A client that follows the task need not ask twice.
             found = await self.book.find(taken.task_id, caller)
             told = {"location": where, "content-location": f"{where.rpartition('/')[0]}/{found.run.id}"}
             return self._streaming(found, caller, START, told)
@@ -139,7 +139,7 @@ class CapDoor:
         found = await self.book.find(request.path_params["task_id"], caller)
         updates = await snapshot(self.engine, found.run.id, found.view)
         said = [update.data for update in updates if update.kind == "message"]
-        # What was said about a result stands in the log when that is approved, with the time at which it was said.
+        # Messages about a result are logged when the result is approved, with the time at which they were sent.
         said.sort(key=lambda message: str(message["timestamp"]))
         told = await self._part(found)
         told["subtasks"] = await tree(self.book, found)
@@ -156,7 +156,7 @@ class CapDoor:
             return translate.task_view(found.run, view.task, view.agent, view.label or None)
         try:
             run = await self.engine.runs.get(part.run)
-        except RunNotFound:  # of an overseen agent: nobody sees what it does
+        except RunNotFound:  # of an overseen agent: its work is hidden
             row = await self.engine.runs.find_row(part.run)
             if row is None:
                 raise
@@ -182,7 +182,7 @@ class CapDoor:
         return self._streaming(found, caller, after, {})
 
     def _full(self, caller: Caller) -> str:
-        """Why there is no room for another stream of a caller; empty where there is."""
+        """Returns why a caller cannot open another stream; empty where it can."""
         total, held, limit = self._streams.total(), self._streams[caller.id], self.settings.max_streams
         if self._stopped or total >= limit:
             return f"{total} streams are open already"
@@ -207,7 +207,7 @@ class CapDoor:
                     for some in in_pieces(piece, _encoded):
                         yield some.pop()
         finally:
-            self._streams -= Counter([caller.id])  # who has none left is forgotten
+            self._streams -= Counter([caller.id])  # forgets a caller without streams
 
     # -- agents -------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ def _encoded(update: Update) -> bytes:
 
 
 async def _until(updates: AsyncIterator[list[Update]], stopping: asyncio.Event) -> AsyncGenerator[list[Update], None]:
-    """The updates, until the server stops."""
+    """Yields the updates until the server stops."""
     stop = asyncio.ensure_future(stopping.wait())
     reading: asyncio.Future[list[Update]] | None = None
     try:
@@ -263,12 +263,12 @@ def _number(request: Request, name: str, default: int, most: int) -> int:
 
 
 def unread(error: InterlinguaError) -> dict[str, Any]:
-    """What can be read of a message that could not be read as a whole."""
+    """Returns the readable members of a message that could not be read as a whole."""
     return json_text.members(error.refused_message, "task_id", "sender_id") if isinstance(error, Invalid) else {}
 
 
 def addressed(value: Any) -> tuple[str, str]:
-    """The task and the sender of what may be a message, as far as they can be read."""
+    """Returns the task and the sender of a possible message, as far as they can be read."""
     told = value if isinstance(value, dict) else {}
     task, sender = told.get("task_id"), told.get("sender_id")
     with contextlib.suppress(InvalidRequest):

@@ -1,8 +1,8 @@
-"""Takes in what somebody outside says: starts tasks, answers questions, tells participants, cancels.
+"""Takes in messages from outside: starts tasks, answers questions, tells participants, cancels.
 
-Who speaks is checked here. A caller is the user and the orchestrator of its own tasks; to speak as an agent needs a
-scope of its own, and no agent hands work over from outside: that is done within its run, where the gate is. The time of
-a message is when it came in, whatever its sender says.
+The sender is checked here. A caller is the user and the orchestrator of its own tasks. To speak as an agent needs a
+scope of its own, and no agent delegates from outside: it delegates within its run, where the gate is. The time of a
+message is the time of its arrival, whatever its sender says.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from .task_ids import MAX_NAME, Found, TaskBook
 log = logging.getLogger("interlingua.cap")
 
 MOST_REFUSALS = 100
-"""Refusals that strangers can have put on record in one task of somebody else: its log is not theirs to fill."""
+"""The limit of recorded refusals of strangers in one task of another caller, so that they cannot fill its log."""
 _REMEMBERED = 10_000
 _BEGINS_WITHIN = 10.0  # seconds that a message waits for the task that it is about
 
 
 class Taken(msgspec.Struct, omit_defaults=True):
-    """What became of a message."""
+    """The effect of a message."""
 
     task_id: str
     run_id: str
     status: str
-    agent: str = ""  # who has the task
+    agent: str = ""  # the agent that has the task
     question: str | None = None  # that was answered
 
 
@@ -54,7 +54,7 @@ class Desk:
         self._refusals: Counter[str] = Counter()  # of strangers, by the run of the task
 
     async def take(self, message: wire.AnyMessage, caller: Caller, trace: Carrier | None = None) -> Taken:
-        """`trace` is what the message came under, where the wire has a place for that beside it."""
+        """Takes in a message. `trace` is the trace context of the message, where the wire carries one beside it."""
         outside = message.sender_id in (USER, ORCHESTRATOR)
         if not outside:
             await self._check_speaker(message, caller)
@@ -87,14 +87,15 @@ class Desk:
         return taken
 
     async def _begun(self, found: Found, message: wire.AnyMessage, caller: Caller) -> Found:
-        """A task that was taken a moment ago, once somebody takes part in it: who speaks right after it is heard."""
+        """Waits until a task that was just taken has a participant, so that a message right after the notice is
+        heard."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_BEGINS_WITHIN):
                 if await self.engine.teams.label_of(found.run.id):
                     return await self.book.find(message.task_id, caller, "answer")
         return found
 
-    # -- who speaks ---------------------------------------------------------------------------------------
+    # -- the sender ---------------------------------------------------------------------------------------
 
     async def _check_speaker(self, message: wire.AnyMessage, caller: Caller) -> None:
         decision = scopes.may_speak_as(caller, message.sender_id)
@@ -111,7 +112,7 @@ class Desk:
             who, more = f"{message.sender_id}, said by caller {caller.id}", ""
             try:
                 root = (await self.book.find(whole, caller)).run.id
-            except NotFound:  # somebody else's, perhaps: they should know
+            except NotFound:  # another caller's, perhaps: the sender should know
                 root = (await self.engine.teams.task(whole)).root
                 if len(self._refusals) >= _REMEMBERED:
                     self._refusals.clear()
@@ -127,7 +128,7 @@ class Desk:
     # -- tasks --------------------------------------------------------------------------------------------
 
     async def begin(self, notice: wire.DelegationNotice, caller: Caller, trace: Carrier | None = None) -> Taken:
-        """Begin a task under the id that its sender gave it. The same notice again is the same task."""
+        """Begins a task under the id that its sender gave it. The same notice again is the same task."""
         task = notice.task_id
         if len(task) > MAX_NAME or not task.isprintable():
             raise InvalidRequest(f"/task_id has up to {MAX_NAME} characters that can be printed", path="/task_id")
@@ -136,7 +137,7 @@ class Desk:
         card = self.book.card(notice.recipient_id, caller, version if isinstance(version, str) else None)
         scopes.require(caller, "run", card.key)
         said = translate.model_message(notice)
-        for name in ("stream", *trace_context.NAMES):  # how it is read, and what it is part of, makes it no other task
+        for name in ("stream", *trace_context.NAMES):  # streaming and tracing do not make it another task
             said.metadata.pop(name, None)
         thread = await self._thread(told.get("thread"), card, caller)
         run = await self.engine.runs.submit(
@@ -153,8 +154,8 @@ class Desk:
         return Taken(task, run.id, run.run.status.value, self.book.id_of(card.name))
 
     async def _thread(self, named: Any, card: AgentCard, caller: Caller) -> str | None:
-        """The thread that a task shall share with others. One of somebody else is not there, and one that holds the
-        state of another agent is not for this one: it would be overwritten."""
+        """Returns the thread that a task shares with others. A thread of another caller counts as not found. A thread
+        with the state of another agent is refused, because that state would be overwritten."""
         if named is None:
             return None
         if not isinstance(named, str) or not named or len(named) > MAX_NAME or not named.isprintable():
@@ -169,7 +170,7 @@ class Desk:
         return named
 
     async def cancel(self, task: str, caller: Caller, reason: str = "") -> Taken:
-        """Stop a task, or a part of one."""
+        """Cancels a task, or a part of one."""
         found = await self.book.find(task, caller, "cancel")
         run = found.part.run if found.part is not None and found.view.below else found.run.id
         # Also a part that works sealed: whose task it is may stop it, and learns no more of it than that it stopped.
@@ -182,7 +183,8 @@ class Desk:
     # -- questions ----------------------------------------------------------------------------------------
 
     async def _meant(self, found: Found, message: wire.AnyMessage, caller: Caller) -> Question | None:
-        """The question that a message answers: the one that it names, or the only one that its recipient asks."""
+        """Returns the question that a message answers: the one that it names, or the only one that its recipient
+        asks."""
         told = message.metadata or {}
         judges = isinstance(message, wire.OversightInquiry) or "verdict" in told
         recipient = message.recipient_id

@@ -1,9 +1,9 @@
 """The door over stdin and stdout: one message per line, both ways.
 
-Whoever started the process is the user and the orchestrator of what it serves, also under a name of its own that nobody
-here has. It is told what is addressed to it, and, of tasks whose notice says `"metadata": {"stream": true}`, everything
-that the stream of the HTTP door has. A line that is no message is answered with an error, and ends nothing. An error
-is never answered with one: two that did so would go on for ever.
+The peer that started the process is the user and the orchestrator of the agents here, also under a name of its own that
+no agent has. It gets the messages that are addressed to it; of tasks whose notice says `"metadata": {"stream": true}`,
+it gets everything that the stream of the HTTP door has. A line that is no message is answered with an error, and ends
+nothing. An error is never answered with an error: two peers that did so would never stop.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ class StdioDoor:
         self._desk = Desk(engine)
         self._followed: dict[str, asyncio.Task[None]] = {}  # by run
         self._resting: set[str] = set()  # tasks that wait for an answer
-        self._answered: set[str] = set()  # questions: over this channel, or it was told of
+        self._answered: set[str] = set()  # questions that were answered over this channel, or whose answer was sent
         self._news = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve until the peer says no more, and what it has begun is done or waits for what will not come."""
+        """Serves until the peer ends its input, and all runs that it began have ended or wait for an answer that cannot
+        come."""
         try:
             while frames := await self._channel.receive():
                 frames.reverse()
@@ -63,7 +64,7 @@ class StdioDoor:
             await asyncio.gather(*self._followed.values(), return_exceptions=True)
 
     async def _goes_on(self) -> bool:
-        """Whether something that was begun may still say something, without being told anything."""
+        """Tells if a run that was begun here may still send something without new input."""
         open_ = [run for run, task in self._followed.items() if not task.done() and run not in self._resting]
         for run in open_:
             if not await self._engine.runs.is_idle(run):
@@ -98,7 +99,7 @@ class StdioDoor:
                 self._send(wire.write(error_message(error, *addressed(value or unread(error)))))
 
     def _is_here(self, id_: str) -> bool:
-        """Whether a name is somebody's here. Every other name is the peer's own."""
+        """Tells if a name belongs to a participant here. Every other name is the peer's own."""
         agent = id_.partition("#")[0]
         members = {member for team in self._engine.teams.all() for member in team.manifests}
         return agent in (USER, ORCHESTRATOR, *members, *self._desk.book.ids().values())
@@ -107,13 +108,13 @@ class StdioDoor:
         try:
             taken = await self._desk.take(notice, OWNER)
         except AgentNotFound:
-            # Whoever started a process for one agent has chosen it, whatever that is called here.
+            # The peer that started a process for one agent has chosen it, whatever its name is here.
             ids = list(self._desk.book.ids().values())
             if len(ids) != 1 or notice.sender_id not in (USER, ORCHESTRATOR):
                 raise
             taken = await self._desk.take(msgspec.structs.replace(notice, recipient_id=ids[0]), OWNER)
         followed = self._followed.get(taken.run_id)
-        if followed is None or followed.done():  # told again to whom asks again
+        if followed is None or followed.done():  # a repeated notice is followed again
             whole = (notice.metadata or {}).get("stream") is True
             task = asyncio.ensure_future(self._follow(taken, whole, named))
             task.add_done_callback(lambda _: self._news.set())
@@ -138,7 +139,8 @@ class StdioDoor:
                 await self._channel.drain()
 
     def _answered_elsewhere(self, message: dict[str, Any]) -> bool:
-        """What the user says is not told to whom speaks as the user, but an answer that came another way is."""
+        """Tells if a message is an answer of the user that came another way. The peer speaks as the user and gets no
+        copy of its own words, but it gets such an answer."""
         question = (message.get("metadata") or {}).get("question")
         if message["sender_id"] != USER or not isinstance(question, str) or question in self._answered:
             return False

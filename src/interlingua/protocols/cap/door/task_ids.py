@@ -1,6 +1,6 @@
-"""Tasks as a caller names them: by the id that it gave them, by what the engine calls them, or by the id of their run.
+"""Finds tasks by the names that callers use: their own id, the engine's name of the task, or the id of the run.
 
-A caller's own ids mean something only to that caller. What is not theirs to see is not there.
+A caller's own ids have a meaning for that caller alone. A task that a caller may not see counts as not found.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REMEMBERED = 10_000
 
 
 class Found(msgspec.Struct):
-    """A task, or a part of one, that somebody asked for."""
+    """A task, or a part of one, that a caller asked for."""
 
     run: Run  # of the whole
     view: View
@@ -52,12 +52,12 @@ class TaskBook:
     # -- participants -------------------------------------------------------------------------------------
 
     def entry(self, agent: str) -> Manifest | None:
-        """The agent with which a team begins; None where this is no team."""
+        """Returns the agent with which a team begins; None where the agent is no team."""
         team = self.engine.teams.find(agent)
         return teams.entry_of(team) if team is not None else None
 
     def ids(self) -> dict[str, str]:
-        """What each agent is called here: a team like its entry agent, where only one has that name."""
+        """Returns the id of each agent here. A team has the id of its entry agent, where no other agent has that id."""
         names = dict.fromkeys(agent.card.name for agent in self.engine.agents)
         meant = Counter(self.id_of(name) for name in names)
         return {name: id_ if meant[id_ := self.id_of(name)] == 1 else teams.cap_id(name) for name in names}
@@ -67,7 +67,8 @@ class TaskBook:
         return entry.id if entry is not None else teams.cap_id(agent)
 
     def card(self, id_: str, caller: Caller, version: str | None = None) -> AgentCard:
-        """The agent that is meant by an id. One that the caller may not run is not there, unless it may be seen."""
+        """Returns the card of the agent with an id. An agent that the caller may not run counts as not found, unless
+        the caller may see it."""
         wanted = id_.partition("#")[0]
         name = self._name(wanted)
         agent = self.engine.agents.find(name, version)
@@ -79,7 +80,7 @@ class TaskBook:
         return agent.card
 
     def _name(self, id_: str) -> str:
-        """The name of the agent, or of the team, that an id means: an agent's own comes first."""
+        """Returns the name of the agent or team with an id. An agent's own id comes first."""
         try:
             name = teams.agent_name(id_)
         except InvalidRequest:
@@ -94,7 +95,7 @@ class TaskBook:
     # -- tasks --------------------------------------------------------------------------------------------
 
     async def name(self, caller: Caller, task: str, run: str) -> None:
-        """From now on this run is what the caller calls by that id."""
+        """Makes an id the caller's name for a run."""
         foreign = _own(caller, task)
         if await self.engine.links.add(LINK, foreign, run) != run:  # of a run that was deleted
             await self.engine.links.remove(LINK, foreign)
@@ -159,7 +160,7 @@ class TaskBook:
         )  # fmt: skip
 
     async def label(self, root: str) -> str:
-        """What the engine calls the task of a team's run; empty where it has not begun."""
+        """Returns the engine's name of a team's task; empty where the task has not begun."""
         if root not in self._labels:
             async for event in self.engine.runs.events(root, follow=False):
                 body = event.body
@@ -171,7 +172,7 @@ class TaskBook:
         return self._labels.get(root, "")
 
     async def own_name(self, run: Run, caller: Caller) -> str:
-        """What a caller calls a run of which only the run is known."""
+        """Returns the name that a caller has for a run of which only the run is known."""
         cap = run.request.extra.get("cap") if run.request is not None else None
         name = cap.get("task") if isinstance(cap, dict) and run.caller == caller.id else None
         if isinstance(name, str):
@@ -179,7 +180,7 @@ class TaskBook:
         return (await self.label(run.id) if self.engine.teams.find(run.agent) is not None else "") or run.id
 
     async def page(self, caller: Caller, limit: int, offset: int) -> tuple[list[Run], int | None]:
-        """Whole tasks that a caller may see, newest first, and where the next page begins."""
+        """Returns whole tasks that a caller may see, newest first, and the cursor of the next page."""
         scopes.require(caller, "read")
         own = None if scopes.sees(caller, "*") else caller.id
         found: list[Run] = []
@@ -197,7 +198,7 @@ class TaskBook:
     # -- questions ----------------------------------------------------------------------------------------
 
     async def questions(self, found: Found, caller: Caller) -> list[tuple[str, Question]]:
-        """What is asked in a task and may be answered by a caller, with who asks it."""
+        """Returns the open questions of a task that a caller may answer, each with the participant that asks it."""
         asked = await self.engine.questions.open(run=found.run.id, limit=_PAGE)
         mine = [question for question in asked if question.answerer in (None, caller.id)]
         return [(await self._asker(found, question), question) for question in mine]
@@ -210,12 +211,12 @@ class TaskBook:
 
 
 def _own(caller: Caller, task: str) -> str:
-    """A caller's own name for a task. Both can have spaces in them, but no ends of lines."""
+    """Returns the key of a caller's own name for a task. Both can contain spaces, but no line ends."""
     return f"{caller.id}\n{task}"
 
 
 async def tree(book: TaskBook, found: Found) -> list[dict[str, Any]]:
-    """The parts of a task below the one that is meant, as they stand."""
+    """Returns the parts below the given part of a task, with their present state."""
     below: dict[str, list[dict[str, Any]]] = {}
     top = found.view.label + found.view.below
     for part in found.parts:

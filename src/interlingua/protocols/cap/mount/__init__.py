@@ -1,1 +1,1 @@
-"""The mount: remote agents of this protocol as local ones."""
+"""The mount: runs remote agents of this protocol as local ones."""

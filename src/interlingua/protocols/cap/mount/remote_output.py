@@ -1,7 +1,7 @@
-"""What a remote task shows, as it is shown here: each piece once, over any number of connections and crashes.
+"""The output of a remote task, as the local run shows it: each piece once, over any number of connections and crashes.
 
-Two outputs are kept, the one that the remote side has and the one that stands in our log. Pieces are passed on while
-both are the same; else what leads from one to the other is worked out.
+Two outputs are kept: the one of the remote side and the one in our log. While both are the same, pieces are passed on;
+otherwise the difference between them is computed.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ class Mirror:
         self._there = Joiner()
         self._here = Joiner()
         self._level = True  # both are the same
-        self._known = 0  # activities that will be told again
+        self._known = 0  # activities that will be repeated
 
     @property
     def shown(self) -> Any:
         return None if self._here.value is ABSENT else self._here.value
 
     def go_on_from(self, shown: Any, *, fresh: bool) -> None:
-        """After a stretch that ended with this output. `fresh`: it was read here and now, not out of the log."""
+        """Goes on after a stretch that ended with this output. `fresh` means that the output was read in this process,
+        not from the log."""
         if not fresh and shown is not None:
             self._here, self._there = Joiner(shown), Joiner(shown)
 
     async def begin(self, step: str) -> None:
-        """What is shown from now on belongs to this step. What it showed before a crash stands; the remote side tells
-        it again."""
+        """Begins a step, which owns all output from now on. Output that it showed before a crash stays, although the
+        remote side sends it again."""
         self._step = step_place(step)
         self._known = 0
         for body in self._mounted.shown(step):
@@ -67,7 +68,7 @@ class Mirror:
             await self._catch_up()
 
     async def set(self, output: Any) -> None:
-        """The remote side began again: this is what stands."""
+        """Replaces the output of the remote side, which began again."""
         if isinstance(output, dict):
             self._there, self._level = Joiner(output), False
             await self._catch_up()

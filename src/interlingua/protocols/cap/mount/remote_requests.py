@@ -1,6 +1,6 @@
-"""What the agent of a mounted participant wants of us, done: questions are asked, messages sent on, work handed over.
+"""Carries out the requests of a remote agent: asks its questions, sends its messages on, delegates its work.
 
-Everything is done by the member that it works as, and recorded. What goes wrong is told to the agent.
+Everything is done and recorded as the member that the agent works as. Failures are reported to the agent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ASKING = "message"  # the type of a question that has none of its own
 
 
 class Stretch(msgspec.Struct):
-    """What a stretch of a task ended with. What is recorded."""
+    """The recorded end of a stretch of a task."""
 
     kind: Literal["end", "result", "error", "not taken", "ask", "say", "tell", "send", "delegate", "show"]
     data: dict[str, Any]
@@ -49,13 +49,13 @@ class Stretch(msgspec.Struct):
 
 
 class Acting:
-    """The part of an attachment that does what the agent wants."""
+    """The part of an attachment that carries out the agent's requests."""
 
     _way: Way
     _ctx: Context[Any, Any]
     _mounted: MountedRun
-    _me: str  # what the agent is called there
-    _back: str  # who handed its task over, as it knows them
+    _me: str  # the remote name of the agent
+    _back: str  # the sender of its task, under its remote name
     _task: str
     _handed: set[str]  # ids of tasks that it handed over
     _ours: bool  # it is a server like ours
@@ -63,7 +63,7 @@ class Acting:
     _mails = 0  # how many were passed on, and that one
     _refused = 0  # things that it said or wanted, and may not
 
-    # -- doing what it wants ------------------------------------------------------------------------------
+    # -- carrying out its requests ------------------------------------------------------------------------
 
     async def _act(self, stretch: Stretch, number: int) -> None:
         message = wire.read(stretch.data)
@@ -73,7 +73,7 @@ class Acting:
                     await self._ask(message, number)
                 case "say":
                     await self._say(message, self._ctx.delegator or ORCHESTRATOR, number)
-                # What a server of ours shows beside its result is shown here too: under oversight it is judged.
+                # Output of an Interlingua server beside its result is shown here too: under oversight it is judged.
                 case "tell" if self._ctx.task is not None and not (
                     self._ours and self._ctx._run.output.for_review is not None
                 ):
@@ -88,7 +88,7 @@ class Acting:
                     await self._show(message, number)
         except InterlinguaError as error:
             if self._way.again and isinstance(error, StepFailed | QuestionExpired):
-                raise  # the server does not take what we have to say, or nobody says it: it would wait for ever
+                raise  # the server does not take our answer, or none came: it would wait for ever
             self._refused += not isinstance(error, RunError)
             if isinstance(message, wire.ErrorResponse):  # is answered with none
                 await self._ctx.warn(f"{self._way.name} told of an error that was not passed on: {error.message}")
@@ -98,7 +98,7 @@ class Acting:
             )  # fmt: skip
 
     async def _ask(self, message: wire.AnyMessage, number: int) -> None:
-        """The user's answer, as a message back."""
+        """Asks the user a question, and returns the answer as a message to the agent."""
         told, said = message.metadata or {}, translate.model_message(message, "agent")
         attached = translate.split(said)[1]
         payload: Any = told.get("payload")
@@ -136,7 +136,8 @@ class Acting:
         await self._ctx.step("answer", self._answer, back, key, f"answer-{number}", key=f"answer-{number}")
 
     async def _answer(self, message: wire.AnyMessage, key: str, step: str) -> None:
-        """Where it comes too late, the log says so: unless it may be this very answer that was first."""
+        """Sends an answer to the agent. Records an answer that came too late, unless this very answer may have arrived
+        before a crash."""
         if await self._mounted.shown_again(step):
             return
         before = self._mounted.passed_on(key)
@@ -148,7 +149,8 @@ class Acting:
             await self._mounted.show(late)
 
     async def _say(self, message: wire.AnyMessage, recipient: str, number: int) -> None:
-        """What is answered to this comes into our mailbox, and is passed on from there."""
+        """Sends a message of the agent to a participant. A reply comes into the member's mailbox, and is passed on from
+        there."""
         text, attached = translate.split(translate.model_message(message, "agent"))
         await self._ctx.send(recipient, text, attachments=attached, key=f"say-{number}")
 
@@ -157,7 +159,8 @@ class Acting:
         await self._ctx.message(said.parts, sender=message.sender_id, key=f"show-{number}")
 
     async def _delegate(self, message: wire.AnyMessage, number: int) -> None:
-        """Through our gate: what our team does not allow is refused here, and recorded."""
+        """Delegates work through the gate of our team. A delegation that the team does not allow is refused and
+        recorded."""
         ctx, told = self._ctx, message.metadata or {}
         self._handed.add(message.task_id)
         if ctx.task is None:
@@ -183,7 +186,8 @@ class Acting:
         return manifest is not None and manifest.overseer == id_.partition("#")[0]
 
     def _verdict(self, notice: wire.AnyMessage, output: Any) -> wire.AnyMessage | None:
-        """What its overseer says of what the agent proposed."""
+        """Returns the overseer's verdict on a proposal of the agent, as a message; None where the output has no
+        verdict."""
         if not isinstance(output, dict) or "decision" not in output:
             return None
         said = str(output.get("inquiry") or output.get("reason") or output["decision"])
@@ -198,7 +202,7 @@ class Acting:
         )  # fmt: skip
 
     async def _pass_on(self) -> None:
-        """What others here say to the member is said to the agent, once there is a task to say it in."""
+        """Passes messages for the member on to the remote agent, as soon as its task has begun."""
         await self._way.begun.wait()
         while True:
             if not self._unsent:
@@ -249,7 +253,8 @@ class Acting:
 
 
 def _answerer(message: wire.AnyMessage, error: InterlinguaError) -> str:
-    """Who tells of an error: the one that had the work, or the orchestrator where it never got there."""
+    """Returns the sender of an error: the agent that had the work, or the orchestrator where the work never reached
+    it."""
     return message.recipient_id if isinstance(error, RunError) else ORCHESTRATOR
 
 

@@ -1,10 +1,10 @@
-"""One run of a mounted participant: a task that is worked on elsewhere, and what its agent says meanwhile.
+"""One run of a mounted participant: a task that is worked on elsewhere, and the requests of its agent meanwhile.
 
-The stretches between two things that need us are recorded steps, each with how far was read: nothing is shown or done
-twice. A task at a server is begun once and found again; a process that is gone fails the run as transient.
+The stretches between two requests are recorded steps, each with its cursor: nothing is shown or done twice. A task at a
+server is begun once and found again after a crash; when a process is gone, the run fails as transient.
 
-Whatever the agent says is said here by the member that it works as, through the same gate as everybody's: it sends to
-participants of our team, asks the user, and hands work over only where our team allows it.
+The agent speaks as the member that it works as, through the same gate as every participant: it sends to participants of
+our team, asks the user, and delegates only where our team allows it.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ _THREADS = uuid.UUID("6d1d3a53-8f2e-5b3c-9d0b-1f0f6c3f7e52")  # names remote thr
 
 
 class Attachment(Acting):
-    """A run here and the task elsewhere that does its work."""
+    """A local run and the remote task that does its work."""
 
     def __init__(
         self, way: Way, card: AgentCard, agent: str | None, ctx: Context[Any, Any], hint: str = "",
         task: str | None = None,
     ) -> None:  # fmt: skip
-        """`task`: the id of one at a server, to go on with instead of beginning one."""
+        """`task` is the id of a task at a server, to go on with instead of beginning one."""
         self._way = way
-        self._hint = hint  # what to do where there is no such agent there
+        self._hint = hint  # the advice where the server has no such agent
         self._card = card
         self._ctx = ctx
         self._mounted = MountedRun(ctx)
         self._handed = set()
         self._unsent = []
         self._mirror = Mirror(self._mounted, card.output_text)
-        self._me = agent or ctx.me or "agent"  # what the agent is called there
-        # A server knows nobody of our team: to it we are the orchestrator, with an id that nobody else can have used.
+        self._me = agent or ctx.me or "agent"  # the remote name of the agent
+        # A server does not know our team: for it we are the orchestrator, with an id that no other has used.
         self._back = ORCHESTRATOR if way.again else ctx.delegator or ORCHESTRATOR
         self._existing = way if task is not None and isinstance(way, Address) else None
         self._task = task or (ctx.run_id if way.again else ctx.task or ctx.run_id)
         self._ours = False  # it tells how the task stands; others end it with their first message back
         self._fresh = False
-        self._result: dict[str, Any] | None = None  # what its agent said last, where that may be the result
+        self._result: dict[str, Any] | None = None  # the agent's last message, where that may be the result
         self._error: wire.ErrorResponse | None = None
         self._beside: set[asyncio.Task[None]] = set()
 
@@ -118,7 +118,7 @@ class Attachment(Acting):
                     raise _failure(self._not_taken(translate.error_in(_error(stretch.data))))
                 case "delegate" | "ask" if not way.again:  # it may say more while it waits
                     self._spawn(self._act(stretch, number))
-                case _:  # what a server says meanwhile is read later, and the run may be set aside until then
+                case _:  # later messages of the server are read later, and the run may be parked until then
                     await self._act(stretch, number)
 
     def _spawn(self, work: Any) -> None:
@@ -137,7 +137,7 @@ class Attachment(Acting):
         rest = {name: value for name, value in input_.items() if name != card.input_text or not isinstance(text, str)}
         attached = translate.split(ctx.messages[0])[1] if ctx.messages else []
         attachments = [translate.attachment(part) for part in attached]
-        # What is ours to say there, the caller of this run does not say by way of its metadata.
+        # The caller of this run cannot set our own members through its metadata.
         ours = (*translate.CONTROLS, translate.METADATA, "review", "inquiries")
         metadata: dict[str, Any] = {name: given for name, given in ctx.metadata.items() if name not in ours}
         if named := {name: given for name, given in ctx.metadata.items() if name in ours}:
@@ -174,7 +174,7 @@ class Attachment(Acting):
 
     async def _follow(self, step: str) -> Stretch:
         await self._mirror.begin(step)
-        # Only while something else is done: a run that does nothing but wait for mail would be set aside.
+        # Only beside other work: a run that only waits for mail would be parked.
         passing = asyncio.ensure_future(self._pass_on())
         try:
             return await self._read_on()
@@ -211,12 +211,13 @@ class Attachment(Acting):
                 return found
 
     def _summed_up(self, status: dict[str, Any]) -> dict[str, Any]:
-        """How the task ended, with what its agent said last: that has the attachments, or more of the error."""
+        """Returns how the task ended, with the last message of its agent, which has the attachments, or more of the
+        error."""
         said = wire.write(self._error) if self._error is not None else self._result
         return {**status, "said": said} if said is not None else status
 
     async def _considered(self, data: dict[str, Any]) -> Stretch | None:
-        """What a message wants of us; None where that is nothing."""
+        """Returns the request of the agent in a message; None where the message asks for nothing."""
         told = data.get("metadata")
         if isinstance(told, dict) and (data.get("sender_id") == USER or "withdrawn" in told):
             settled = told.get("question")
@@ -240,8 +241,9 @@ class Attachment(Acting):
         return Stretch(kind, data) if kind is not None else None
 
     def _is_not_taken(self, message: wire.AnyMessage) -> bool:
-        """Whether a process says that nobody there has the task, as the orchestrator that it is to its own agents. Once
-        it tells how the task stands, such an error is about something that was said in the task."""
+        """Tells if a process reports that no agent there has taken the task. It reports that as the orchestrator, which
+        it is to its own agents. As soon as it has reported how the task stands, such an error is about a message in the
+        task."""
         return (
             isinstance(message, wire.ErrorResponse)
             and not (self._way.again or self._ours)
@@ -250,7 +252,7 @@ class Attachment(Acting):
         )
 
     def _check(self, message: wire.AnyMessage) -> None:
-        """Whether it is of this task, and whether the remote side may speak so."""
+        """Raises where a message is not of this task, or where the remote side may not speak as its sender."""
         task, agent = message.task_id, message.sender_id.partition("#")[0]
         known = task in (self._task, *self._handed) or task.startswith(f"{self._task}.")
         if not known and (self._ours or not isinstance(message, wire.DelegationNotice)):
@@ -285,7 +287,7 @@ class Attachment(Acting):
                 if told.get("final") is False or told.get("reply_expected") is True:
                     if (self._ctx.delegator or ORCHESTRATOR) != ORCHESTRATOR:
                         return "say"
-                    # Nobody is there who could answer, but the user may.
+                    # No participant there could answer, but the user may.
                     return "ask" if told.get("reply_expected") is True else "show"
                 if self._ours:
                     self._result = wire.write(message) if told.get("final") is True else self._result
@@ -294,7 +296,7 @@ class Attachment(Acting):
         return "delegate" if not self._ours else None
 
     async def _complain(self, error: InterlinguaError, data: dict[str, Any]) -> None:
-        """Tell the agent what was wrong with what it said, and the log too. An error is answered with none."""
+        """Reports a fault in a message to its agent, and to the log. An error is never answered with an error."""
         self._refused += 1
         await self._mirror.warn(f"{self._way.name} said something that was refused: {error.message}")
         if self._way.again or wire.is_error(data):
@@ -322,7 +324,7 @@ class Attachment(Acting):
         return msgspec.structs.replace(error, message=said)
 
     async def _ended(self, status: dict[str, Any]) -> Any:
-        """A task whose server says how it ended."""
+        """Returns the output of a task whose server reports its end. Raises where the task failed."""
         said = status.get("said")
         if status.get("status") != "succeeded":
             if isinstance(said, dict) and said.get("type") == "error_response":
@@ -339,7 +341,7 @@ class Attachment(Acting):
         return output if isinstance(output, dict) else {} if output is None else {"value": output}
 
     async def _given(self, data: dict[str, Any]) -> Any:
-        """The message with which an agent hands its result back."""
+        """Returns the message with which an agent gives back its result."""
         message = wire.read(data)
         told, review = message.metadata or {}, self._ctx.review
         if review is not None:

@@ -1,7 +1,8 @@
-"""Ways to a participant that is elsewhere: a server at an address, or a process that speaks over its pipes.
+"""Connections to a remote participant: a server at an address, or a process that speaks over its pipes.
 
-Both carry one task, and give what comes of it as (kind, data): messages, and from servers of ours changes of status
-and pieces of output too. A server keeps the task, which is found again by its id; a process that is gone is gone.
+Both carry one task, and return its updates as (kind, data): messages, and from Interlingua servers also changes of
+status and pieces of output. A server keeps the task, which is found again by its id; the task of a process is lost with
+the process.
 """
 
 from __future__ import annotations
@@ -50,29 +51,29 @@ Update = tuple[str, dict[str, Any]]
 
 
 class Way(Protocol):
-    """How one task is worked on elsewhere."""
+    """The connection to one task that is worked on elsewhere."""
 
     name: str  # for messages, without secrets
     again: bool  # whether the task can be found again from another process
     noise: tuple[int, str]  # lines that were no messages: how many, and the first
     cursor: str | None  # the last update that was given
-    begun: asyncio.Event  # the task is there: what is said in it arrives
+    begun: asyncio.Event  # the task is there: messages to it arrive
 
     async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None:
-        """Begin the task, or take it up: where it can be found again, with the first thing that is read of it."""
+        """Begins the task, or takes it up: where it can be found again, together with the first read of it."""
 
     async def next(self) -> Update: ...
     async def send(self, message: wire.AnyMessage) -> Refused | None:
-        """Gives the refusal of an answer that came too late."""
+        """Sends a message. Returns the refusal of an answer that came too late."""
         ...
 
     async def cancel(self, back: wire.ErrorResponse) -> None: ...
     async def moved_on(self, question: Any) -> None:
-        """Until the last question that was given needs no answer any more."""
+        """Waits until the last question that was returned needs no answer any more."""
         ...
 
     def settled(self, question: str) -> None:
-        """It says so itself, among what it says."""
+        """Notes that the task itself reported a question as settled."""
         ...
 
     async def close(self) -> None: ...
@@ -104,7 +105,7 @@ def _tls() -> ssl.SSLContext:
 
 
 def json_of(response: httpx2.Response) -> Any:
-    """The body of an answer, or the refusal that it is."""
+    """Returns the body of an answer, or raises the refusal in it."""
     try:
         body = json_text.decode(response.content)
     except json_text.Unreadable as unreadable:
@@ -138,7 +139,7 @@ class Address:
         self, base: str, http: httpx2.AsyncClient, task: str, *, existing: bool = False,
         found: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
-        """`existing`: the task is there already. `found`: called with the id of its run at the server."""
+        """`existing`: the server already has the task. `found` is called with the id of its run at the server."""
         self.name = redact_text(base)
         self.cursor: str | None = None
         self._base = base
@@ -154,7 +155,7 @@ class Address:
         self._tries = 0
 
     async def begin(self, notice: wire.DelegationNotice, trace: Carrier) -> None:
-        """The same notice again is the same task: it can be sent until it is answered."""
+        """Begins the task. The same notice again is the same task, so it can be sent until it is answered."""
         if not self._existing:
             self._opening = wire.write(notice), trace
             return
@@ -176,7 +177,7 @@ class Address:
             answers = not ("question" in told and told["question"] is None)
             if not answers or error.status not in (404, 409):
                 raise
-            # It was answered already, here before a crash or by somebody else.
+            # It was answered already, by this run before a crash or by another client.
             log.info("%s took no message: %s", self.name, error.message)
             return error
 
@@ -188,13 +189,13 @@ class Address:
                 raise
 
     async def asks(self, question: Any) -> bool:
-        """Whether the task waits for the answer to a question now."""
+        """Tells if the task now waits for the answer to a question."""
         told = await self._look()
         asked = told.get("questions") if isinstance(told, dict) else None
         return any(one.get("question") == question for one in asked or () if isinstance(one, dict))
 
     async def _look(self) -> Any:
-        """The task as it is now."""
+        """Returns the task as it is now."""
         while True:
             try:
                 response = await self._http.get(self._path, timeout=_TIMEOUT)
@@ -205,7 +206,7 @@ class Address:
             return json_of(response)
 
     async def moved_on(self, question: Any) -> None:
-        """Read ahead, with a connection of its own: what comes is for later."""
+        """Reads ahead on a connection of its own, until the task needs no answer; updates are kept for later."""
         ahead = Address(self._base, self._http, self._task)
         ahead.cursor = self.cursor
         try:
@@ -276,7 +277,7 @@ class Address:
                 if self._opening is None:
                     return
             self._opening = None
-        self.begun.set()  # what is read on from somewhere has begun before
+        self.begun.set()  # a task that is read on from a cursor has begun before
         headers = {"accept": "text/event-stream", **({"last-event-id": self.cursor} if self.cursor else {})}
         async with self._http.stream("GET", f"{self._path}/events", headers=headers) as response:
             if not response.is_success:
@@ -293,7 +294,8 @@ class Address:
     async def _begun(
         self, notice: Any, trace: Carrier
     ) -> AsyncGenerator[tuple[str | None, str, dict[str, Any]], None]:  # fmt: skip
-        """One request instead of two, where the server answers a notice with the stream of its task."""
+        """Begins the task with one request instead of two, where the server answers a notice with the stream of its
+        task."""
         headers = {**trace, "accept": "text/event-stream, application/json"}
         async with self._http.stream("POST", "/messages", json=notice, headers=headers) as response:
             kind = response.headers.get("content-type", "")
@@ -316,8 +318,9 @@ class Address:
                     yield update
 
     async def _looked_up(self, *, quiet: bool = False) -> Update | None:
-        """How the task stands, where its stream ended without saying so. `quiet`: it has said nothing for too long, for
-        which there may be nothing to say; whether the server is there, this answer tells."""
+        """Returns how the task ended, where its stream ended without a final status. `quiet` means that the stream has
+        been silent for too long, perhaps because there is nothing to say; the answer shows if the server is still
+        there."""
         try:
             within = httpx2.Timeout(_REACHED_WITHIN) if quiet else _TIMEOUT
             told = json_of(await self._http.get(self._path, timeout=within))
@@ -334,7 +337,7 @@ class Address:
         return None
 
     def settled(self, question: str) -> None:
-        pass  # whoever wants to know reads ahead
+        pass  # `moved_on` reads ahead
 
     async def close(self) -> None:
         if self._stream is not None:
@@ -367,7 +370,7 @@ async def _events(response: httpx2.Response) -> AsyncGenerator[Received, None]:
 
 
 def _goes_on(kind: str, data: dict[str, Any], question: Any) -> bool:
-    """Whether an update says that a question was answered, or that nobody waits any more."""
+    """Tells if an update shows that a question was answered, or that the task no longer waits for its answer."""
     if kind == "status":
         return data.get("status") != "waiting"
     told = data.get("metadata")
@@ -377,7 +380,7 @@ def _goes_on(kind: str, data: dict[str, Any], question: Any) -> bool:
 
 
 async def cancel_left(base: str, http: httpx2.AsyncClient, task: str) -> None:
-    """Cancel a task whose run is not in memory here, as long as there is time for it."""
+    """Cancels a task whose run is not in memory here, as long as there is time for it."""
     way = Address(base, http, task)
     try:
         await way.cancel()
@@ -390,11 +393,11 @@ async def cancel_left(base: str, http: httpx2.AsyncClient, task: str) -> None:
 
 _PIECES = ("delta", "activity")
 _ANSWERS = ("status", "message", "error_response")
-"""Of these, one that cannot be read may be the answer that is waited for."""
+"""An unreadable message of these kinds may be the awaited answer."""
 
 
 class _Lines(QuietChannel):
-    """Lines that are no objects are not for us: a program may print."""
+    """Skips lines that are no JSON objects, because a program may print."""
 
     def _is_message(self, frame: bytes) -> bool:
         if frame.lstrip()[:1] == b"{":
@@ -417,9 +420,9 @@ async def _started(command: list[str], access: Access) -> Child:
 
 
 async def try_out(command: list[str], name: str, access: Access = ORDINARY) -> None:
-    """Start a program, and let it go again. Raises where it cannot be started, or ends before anything is said to it.
+    """Starts a program and stops it again. Raises where it cannot be started, or ends before it gets any message.
 
-    More cannot be seen: a program that waits for a task has nothing to say, and need not know of anything else.
+    A test can show no more: a program that waits for a task has nothing to say, and need not know any other message.
     """
     child = await _started(command, access)
     try:
@@ -476,7 +479,7 @@ class Program:
             return (kind if kind in ("status", "delta", "reset", "activity") else "message"), told
 
     async def send(self, message: wire.AnyMessage) -> None:
-        """Nothing tells what becomes of it."""
+        """Sends a message. The program does not report if it took it."""
         if self._child is not None:
             frame = json_values.encode(wire.write(message))
             _tapped(frame, sent=True)
@@ -504,8 +507,8 @@ class Program:
 
 
 def _decoded(given: bytes | str, *, pieces: bool) -> Any:
-    """What the other side says. Only what can stand in our log goes any further. `pieces`: of a stream, whose halves
-    of characters are joined where they are shown."""
+    """Returns a decoded message of the other side. Only values that our log can hold pass. `pieces` means pieces of a
+    stream, whose halves of characters are joined where they are shown."""
     try:
         told = json_text.decode_pieces(given, lambda _: pieces)
         json_values.check(told, InvalidRequest, what="what it says", halves=pieces)

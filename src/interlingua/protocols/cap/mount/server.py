@@ -1,7 +1,7 @@
-"""The mount: participants that are elsewhere as local agents. Behind an address they are found by its list of agents;
-a program is one agent, whatever language it is written in, and has a process of its own for every task.
+"""The mount: remote participants as local agents.
 
-What a run of one does is in `attach`, how it is reached in `remote`.
+A server is asked for its list of agents; a program is one agent, in any programming language, and gets a process of its
+own for every task. One run of such an agent is in `remote_run`, the connections are in `remote_task`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["ProgramMount", "ServerMount", "load"]
 
 
 class Target(Protocol):
-    """What the loader needs to know of a target of the command line."""
+    """The parts of a command-line target that the loader needs."""
 
     @property
     def kind(self) -> str: ...
@@ -45,7 +45,7 @@ class Target(Protocol):
 
 
 async def load(target: Target) -> list[Agent[..., Any]]:
-    """The agents of cap:COMMAND[#AGENT] or cap+http(s)://HOST[/PREFIX][#AGENT]."""
+    """Returns the agents of cap:COMMAND[#AGENT] or cap+http(s)://HOST[/PREFIX][#AGENT]."""
     if target.kind == "cap":
         return [ProgramMount(target.rest, target.agent, target.access).agent()]
     return await ServerMount(target.rest.removeprefix("cap+"), access=target.access).agents(target.agent)
@@ -78,7 +78,7 @@ class ProgramMount:
         handler.__name__ = name
         handler.__doc__ = card.description
         made: Agent[..., Any] = Agent(card, handler, shape="async", ctx_param="ctx", retries=3, parkable=False)
-        made.check_output = Validator(ANY_OBJECT, what="output")  # what it gives is what counts
+        made.check_output = Validator(ANY_OBJECT, what="output")  # any output is accepted as it is
         made.try_out = self.try_out
         return made
 
@@ -161,7 +161,7 @@ class ServerMount:
 
 
 def _name_of(command: list[str]) -> str:
-    """A name for a program: that of the last file or word of its command."""
+    """Returns a name for a program: that of the last file or word of its command."""
     words = [word for word in command if not word.startswith("-")] or command
     stem = PurePath(words[-1].rpartition(":")[2] or words[-1]).stem
     return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._") or "agent"

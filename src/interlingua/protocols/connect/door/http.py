@@ -1,4 +1,4 @@
-"""The door of the Agent Connect Protocol: every operation of its OpenAPI, and what the earlier document adds.
+"""The door of the Agent Connect Protocol: every operation of its OpenAPI, and the additions of the earlier document.
 
 The table says which function answers where, and `_endpoint` puts authentication and the error table around it. The
 functions are in operations_agents, operations_threads and operations_runs.
@@ -96,14 +96,14 @@ def _endpoint(door: ConnectDoor, operation: Operation) -> Callable[[Request], Aw
             return refusal(error)
 
     async def public(request: Request) -> Response:
-        """For what a caller may know before it can call anything: needs no authentication."""
+        """Wraps an endpoint without authentication, for facts that a caller needs before it can authenticate."""
         return await handler(door, request, ANONYMOUS)
 
     return public if operation.public else endpoint
 
 
 def refusal(error: InterlinguaError) -> Response:
-    """The protocol's error is a bare JSON string; the code travels in a header for programs that read it."""
+    """Returns an error response. The protocol's error is a bare JSON string; the code travels in a header."""
     status = {"slow_body": 408, "wrong_content_type": 415}.get(error.code) or translate.http_status(error)
     headers = {"x-error-code": error.code, "x-error-transient": str(error.transient).lower()}
     challenge = getattr(error, "challenge", None)

@@ -1,5 +1,5 @@
-"""What a request says in its path, query and headers, read leniently where published clients are, and refused with the
-name of what is wrong."""
+"""Reads the path, query and headers of a request: leniently where published clients need it; refusals name the
+fault."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECONDS = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def check_uuid(given: str, name: str) -> None:
-    """Ids that a client chooses are UUIDs, as the protocol says; those that it only asks for are looked up."""
+    """Checks an id that a client chooses: the protocol wants a UUID. Ids in queries are only looked up."""
     if not _UUID.fullmatch(given):
         raise InvalidRequest(f"{name} is {given!r}; it is a UUID, or left out (at /{name})", path=f"/{name}")
 
@@ -30,7 +30,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
 
 
 def check_url(given: str, name: str) -> None:
-    """An absolute http or https address. Whether it may be called is for the egress guard to say, when it is."""
+    """Checks that a URL is an absolute http or https address. The egress guard decides later if it may be called."""
     try:
         url = urlsplit(given)
         fits = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
@@ -42,7 +42,7 @@ def check_url(given: str, name: str) -> None:
 
 
 def agent_input(given: Any, card: AgentCard) -> tuple[Any, list[Message]]:
-    """The input of an agent, and what was said in full. A string is the text of an agent that takes text; a list of
+    """Returns the input of an agent, and the full messages. A string is the text of an agent that takes text; a list of
     blocks is the content of a message, with which files and data reach agents whose input has no place for them."""
     if given is None:
         return {}, []
@@ -65,12 +65,12 @@ def modes(given: Any) -> list[str]:
 
 
 def own(caller: Caller) -> dict[str, Any]:
-    """Callers find their own, unless a scope says otherwise."""
+    """Limits a search to the caller's own, unless a scope allows more."""
     return {} if scopes.sees(caller, "*") else {"caller": caller.id}
 
 
 def reach(caller: Caller) -> list[str] | None:
-    """The agents whose runs a caller may find; None: of all."""
+    """Returns the agents whose runs a caller may find; None means all."""
     given = [scope.removeprefix("agents:") for scope in caller.scopes if scope.startswith("agents:")]
     return None if scopes.EVERYTHING in caller.scopes or not given else given
 

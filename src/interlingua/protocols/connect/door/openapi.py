@@ -1,8 +1,8 @@
-"""The door's own OpenAPI document: the published operations as this server has them, and what it adds.
+"""The door's own OpenAPI document: the published operations as this server has them, and its additions.
 
-Request bodies come from the wire types themselves, so the document cannot say other than what is decoded; answers are
-described in schemas.py. The table here is checked against the routes by a test, and the whole against a running server
-by a fuzzer.
+Request bodies come from the wire types, so the document always agrees with the decoder; answers are described in
+openapi_schemas.py. A test compares the table here with the routes, and a fuzzer compares the whole with a running
+server.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BODY = (408, 413, 415, 422)
 
 
 def document(prefix: str, security: list[Json]) -> Json:
-    """The document, for a door under `prefix` that takes these security schemes (none where it is open)."""
+    """Returns the document of a door under `prefix` that takes these security schemes (none where it is open)."""
     names = _scheme_names(security)
     components: Json = {
         "schemas": {**_request_schemas(), **openapi_schemas.ANSWERS},
@@ -145,7 +145,8 @@ def _operation(
     tag: str, operation_id: str, summary: str, answer: Json | None, *errors: int, description: str,
     parameters: str = "", body: Json | None = None, optional: bool = False, empty: bool = False, **more: Any,
 ) -> Json:  # fmt: skip
-    """One operation. `answer` is a schema, or a whole response where it has a description; None means 204 only."""
+    """Returns one operation. `answer` is a schema, or a whole response where it has a description; None means 204
+    only."""
     responses: Json = {}
     if answer is not None:
         whole = answer if "description" in answer else _json("What was asked for", answer)

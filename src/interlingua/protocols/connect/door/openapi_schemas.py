@@ -1,7 +1,7 @@
-"""The shapes of the door's answers, as schemas of its OpenAPI document.
+"""The answers of the door, as schemas of its OpenAPI document.
 
-The members of the published document come first in each; after them, the earlier document's spellings and what this
-server adds. Answers may gain members, so none of these is closed.
+The members of the published document come first in each; the earlier document's spellings and this server's additions
+follow. Answers may gain members, so none of these schemas is closed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def ref(name: str) -> Schema:
 
 
 def _object(required: str, more: str = "", /, **members: Schema) -> Schema:
-    """`required` and `more` name the members in the order in which they are told."""
+    """Returns the schema of an object. `required` and `more` name its members in their order."""
     names = required.split() + more.split()
     assert set(names) == set(members), set(names) ^ set(members)
     made: Schema = {"type": "object", "properties": {name: members[name] for name in names}}
@@ -37,7 +37,7 @@ def _extended(base: str, required: str, more: str = "", /, **members: Schema) ->
 
 
 def _one_of(**kinds: str) -> Schema:
-    """By the member `type`."""
+    """Returns a choice between schemas by the member `type`."""
     return {
         "oneOf": [ref(name) for name in kinds.values()],
         "discriminator": {"propertyName": "type", "mapping": {kind: ref(name)["$ref"] for kind, name in kinds.items()}},

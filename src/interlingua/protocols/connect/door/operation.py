@@ -38,7 +38,7 @@ class ConnectDoor:
         self.auth = auth
         self.settings = settings or ConnectSettings()
         self.watchers = Watchers(engine, lambda: self.settings.disconnect_grace)
-        self.listeners: set[asyncio.Timeout] = set()  # of whoever waits for nothing but the end of a question
+        self.listeners: set[asyncio.Timeout] = set()  # of callers that wait only for a question to close
         self.cards: dict[str, AgentCard] = {}  # by the protocol's id; filled when first needed
         engine.agents.add_check(translate.refused)
         engine.agents.listeners.append(self.cards.clear)
@@ -48,7 +48,7 @@ class ConnectDoor:
         return await read_json(request, type_, self.settings.limits, optional=optional)
 
     def callback_body(self, run: Run) -> dict[str, Any]:
-        """The body that is POSTed to a run's webhook."""
+        """Returns the body that is POSTed to a run's webhook."""
         return run_body(run)
 
     async def close(self) -> None:
@@ -69,7 +69,7 @@ class Operation(msgspec.Struct, frozen=True):
     path: str
     handler: Handler
     action: scopes.Action | None = None  # needed before anything is looked up; None: the handler checks what it finds
-    public: bool = False  # also for callers that do not say who they are
+    public: bool = False  # also for callers without credentials
 
 
 def run_body(run: Run) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Agents as the door tells of them, and configured instances of them."""
+"""The operations on agents and on configured instances of agents."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def known(door: ConnectDoor) -> dict[str, AgentCard]:
 
 
 def find_card(door: ConnectDoor, wanted: str | None, caller: Caller, action: scopes.Action = "read") -> AgentCard:
-    """By id or by name (the newest that is available); without either, the first agent of this server. One that is
-    out of reach is not there."""
+    """Returns the card of an agent by id or by name (the newest version that is available); without either, that of
+    the first agent of this server. An agent that the caller may not reach counts as not found."""
     by_id = known(door)
     if wanted is None:
         found = next((c for c in by_id.values() if scopes.may(caller, action, c.key)), None)

@@ -1,4 +1,4 @@
-"""Runs, with or without a thread: made, waited for, streamed, resumed, cancelled, deleted."""
+"""The operations on runs, with or without a thread: create, wait, stream, resume, cancel, delete."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def _submit(
     key = header(request, b"idempotency-key")
     kept = None
     if keep:
-        # The same key finds the same thread, and nobody can guess its id and make it first.
+        # The same key finds the same thread, and no other caller can guess its id and create it first.
         kept = await door.engine.links.add("connect kept", f"{caller.id} {key}", new_id()) if key else new_id()
     asked = stated(body, card, config, caller, watched=watched)
     asked.thread = thread or kept
@@ -115,7 +115,8 @@ def _callback_url(door: ConnectDoor, body: wire.RunCreate) -> str | None:
 async def _check_may_replace(
     door: ConnectDoor, thread: Thread | None, strategy: str, card: AgentCard, caller: Caller
 ) -> None:
-    """Refuse to take a thread from another run for whoever may not cancel runs, or delete them (a rollback)."""
+    """Refuses to take a thread from another run, where the caller may not cancel runs, or not delete them (a
+    rollback)."""
     if strategy not in ("interrupt", "rollback"):
         return
     active = await door.engine.runs.find_row(thread.active) if thread is not None and thread.active else None
@@ -126,7 +127,7 @@ async def _check_may_replace(
 
 
 async def _agent_to_run(door: ConnectDoor, body: wire.RunCreate, caller: Caller) -> tuple[AgentCard, Any]:
-    """The agent, and its configuration: the run's own, else that of a configured instance."""
+    """Returns the agent and its configuration: the run's own, else that of a configured instance."""
     config = body.config.configurable if body.config is not None else None
     if body.agent_id == "":
         raise InvalidRequest("agent_id is empty; leave it out to run the default agent", path="/agent_id")
@@ -148,7 +149,8 @@ async def _agent_to_run(door: ConnectDoor, body: wire.RunCreate, caller: Caller)
 
 
 def runnable(door: ConnectDoor, wanted: str | None, caller: Caller) -> AgentCard:
-    """An agent that a caller may neither see nor run is not there; one that it may see and not run is denied."""
+    """Checks that a caller may run an agent. An agent that it may neither see nor run counts as not found; an agent
+    that it may see and not run is denied."""
     try:
         return find_card(door, wanted, caller, "run")
     except AgentNotFound:
@@ -159,7 +161,7 @@ async def create_run(door: ConnectDoor, request: Request, caller: Caller) -> Res
     made, _ = await _submit(door, request, caller)
     told = run_body(made)
     if "idempotency-key" not in request.headers:
-        # A new run is pending, by the document, however quick its agent is; what it came to is asked for later.
+        # A new run is pending, by the document, however quick its agent is; its result is read later.
         told |= {"status": "pending", "updated_at": told["created_at"]}
     return json_response(told)
 
@@ -184,7 +186,7 @@ async def create_and_stream(door: ConnectDoor, request: Request, caller: Caller)
 
 
 async def find_run(door: ConnectDoor, request: Request, caller: Caller, action: scopes.Action = "read") -> Run:
-    """A run that is somebody else's, or of an agent that is out of reach, is not there."""
+    """Returns a run. A run of another caller, or of an agent that the caller may not reach, counts as not found."""
     run = await door.engine.runs.get(request.path_params["run_id"])
     thread = request.path_params.get("thread_id")
     found = scopes.sees(caller, run.caller) and (thread is None or run.thread == thread)
@@ -311,7 +313,8 @@ async def _wait_for(
 
 
 async def _asked_no_more(door: ConnectDoor, run: Run, question: str, timeout: float | None) -> Run:
-    """The run, as soon as it no longer asks what whoever waits knows of: also where it is just going on then."""
+    """Waits until the run no longer asks the question that the waiting caller knows, and returns it; also where the
+    run is just resuming."""
     if all(one.id != question for one in run.questions):
         return run
     reader, until = door.engine.runs.reader(run.id, run.seq), asyncio.timeout(timeout)
@@ -341,7 +344,8 @@ def waited(door: ConnectDoor, run: Run, caller: Caller, given: list[Message]) ->
 
 
 async def _given(door: ConnectDoor, run: str) -> list[Message]:
-    """What a run gave beside its output. Of one that has ended a moment ago, that is in memory."""
+    """Returns the messages that a run gave beside its output. Reads them from memory where the run has just
+    ended."""
     given, events = ContentCollector(), door.engine.runs.committed_events(run)
     if events is None:
         with contextlib.suppress(RunNotFound):  # deleted meanwhile
@@ -399,7 +403,7 @@ async def _gone(door: ConnectDoor, run: str) -> None:
 
 
 def stated(body: wire.RunCreate, card: AgentCard, config: Any, caller: Caller, *, watched: bool) -> RunRequest:
-    """What the body of a request says of a run."""
+    """Returns the run request in the body of a request."""
     input_, messages = reading.agent_input(body.input, card)
     return RunRequest(
         card.name,

@@ -1,4 +1,4 @@
-"""Threads: state that lasts over runs, its history, and changes to it from outside."""
+"""The operations on threads: state that lasts over several runs, its history, and changes to it from outside."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ async def find_thread(door: ConnectDoor, thread: str, caller: Caller) -> Thread:
 
 
 async def _shown(door: ConnectDoor, thread: Thread) -> Thread:
-    """As callers see it: state whose format no descriptor defines stays here."""
+    """Returns a thread as callers see it. State whose format no descriptor defines is left out."""
     return thread if await door.engine.threads.is_described(thread) else msgspec.structs.replace(thread, values=None)
 
 
 async def _thread_response(door: ConnectDoor, thread: Thread, caller: Caller) -> Response:
-    """A caller that may make and change threads, and not read, is not told what is on them."""
+    """Returns the response to a change. A caller that may change threads, but not read them, gets no values or
+    messages."""
     if not scopes.may(caller, "read"):
         return json_response(translate.thread(msgspec.structs.replace(thread, values=None)))
     return json_response(translate.thread(await _shown(door, thread), await door.engine.threads.messages(thread.id)))
@@ -61,7 +62,8 @@ async def search_threads(door: ConnectDoor, request: Request, caller: Caller) ->
 
 
 async def _by_values(door: ConnectDoor, where: ThreadFilter) -> list[Thread]:
-    """What stays here cannot be guessed at by searching for it either: such threads are not among those found."""
+    """Searches threads by their values. Threads whose state is not shown are left out, so that a search cannot
+    guess at it."""
     found: list[Thread] = []
     page = msgspec.structs.replace(where, limit=_PAGE, offset=0)
     while len(found) < where.offset + where.limit:

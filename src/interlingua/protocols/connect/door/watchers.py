@@ -20,9 +20,9 @@ _MANY = 100_000
 
 
 class Watch:
-    """A connection that a run with on_disconnect=cancel has."""
+    """A connection to a run with on_disconnect=cancel."""
 
-    answered = False  # it was told what there is to tell: how the run stands, or that the time it gave is over
+    answered = False  # it got its answer: how the run stands, or that its time is over
 
 
 class Watchers:
@@ -31,14 +31,14 @@ class Watchers:
     def __init__(self, engine: Engine, grace: Callable[[], float]) -> None:
         self._engine = engine
         self._grace = grace
-        self.stopping = False  # the server is about to cut off everybody who is still there
+        self.stopping = False  # the server is about to cut off all that are still connected
         self.counts: dict[str, int] = {}
         # Runs whose last one dropped: until when it may come back, and since when.
         self._left: dict[str, tuple[float, int]] = {}
 
     @contextlib.contextmanager
     def watch(self, run: str, cancels: bool) -> Iterator[Watch]:
-        """Count who watches a run that shall not outlive its watchers. Whoever got an answer has not dropped."""
+        """Counts the watchers of a run that ends with its last watcher. A watcher that got its answer did not drop."""
         watch = Watch()
         if not cancels:
             yield watch
@@ -67,7 +67,8 @@ class Watchers:
             self._engine.spawn(self._cancel_unwatched(run, since))
 
     async def _cancel_unwatched(self, run: str, since: int) -> None:
-        """At an interrupt a stream ends by itself: a run that asks, or has asked since, needs nobody who watches."""
+        """Cancels a run without watchers. At an interrupt a stream ends by itself: a run that asks, or has asked since,
+        needs no watcher."""
         with contextlib.suppress(NotFound, Conflict):
             view = await self._engine.runs.get(run)
             asked = await self._engine.questions.search(QuestionFilter(run=run, state=None, limit=_MANY))
@@ -81,7 +82,7 @@ class Watchers:
 
 
 class WatchedStream(PiecesStream):
-    """A stream that counts as watching from the first moment, and as answered once it was given to its end."""
+    """A stream that counts as a watcher from the first moment, and as answered once it was sent to its end."""
 
     def __init__(self, updates: AsyncIterator[bytes], watching: contextlib.AbstractContextManager[Watch]) -> None:
         super().__init__(updates)

@@ -1,4 +1,4 @@
-"""A remote agent as its server describes it: the card that stands for it here, and what the wire can do for it."""
+"""A remote agent as its server describes it: the card of its local agent, and the abilities of its wire."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Remote:
 
 
 def names_of(entry: dict[str, Any]) -> set[str | None]:
-    """What a target can call an agent that a search has found."""
+    """Returns the names that a target can use for an agent of a search result."""
     ref = object_or_empty(object_or_empty(entry.get("metadata")).get("ref"))
     name = _plain(ref.get("name"), r"[^A-Za-z0-9._-]+")
     return {id_of(entry), ref.get("name"), name, f"{name}@{ref.get('version')}"}
@@ -66,7 +66,7 @@ def id_of(entry: dict[str, Any]) -> str:
 
 
 def _object_schema(schema: Any, what: str) -> tuple[Schema, bool]:
-    """A schema with an object at its root, and whether the value had to be put under `value` for that."""
+    """Returns a schema with an object at its root, and if the value had to be put under `value` for that."""
     given = usable(schema, what)
     type_ = given.get("type")
     if type_ is None or type_ == "object":

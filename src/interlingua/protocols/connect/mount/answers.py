@@ -1,6 +1,6 @@
-"""Speaking to a Connect server: what its answers mean, how it refuses, and how long to go on trying.
+"""Reads the answers and refusals of a Connect server, and limits how long to retry.
 
-workflow-srv 0.3.0 is the published server; what is said of it here was read off its wire.
+workflow-srv 0.3.0 is the published server; the facts about it here were read off its wire.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Refused(RemoteError):
 
 
 class Silent(Exception):
-    """The server answered, and told nothing of the run."""
+    """The server answered, and reported nothing of the run."""
 
 
 class Patience:
-    """How long to go on trying, and how long to wait in between."""
+    """The time limit for retries, and the pauses between them."""
 
     def __init__(self, base: str) -> None:
         self._base = base
@@ -71,7 +71,7 @@ class Patience:
 
 
 def json_of(response: httpx2.Response) -> Any:
-    """The body, or the refusal that it is: a bare string, FastAPI's {"detail": …}, or whatever a proxy says."""
+    """Returns the body, or raises its refusal: a bare string, FastAPI's {"detail": …}, or any text of a proxy."""
     try:
         body = json_text.decode(response.content)
     except json_text.Unreadable as error:
@@ -95,7 +95,8 @@ def json_of(response: httpx2.Response) -> Any:
 
 
 def error_of(told: dict[str, Any]) -> RunError:
-    """errcode is 0 or 1 for everything on workflow-srv; ours says code, transient and details beside it."""
+    """Returns the error of a run. errcode is 0 or 1 for everything on workflow-srv; an Interlingua server adds code,
+    transient and details."""
     description = told.get("description")
     if isinstance(description, str) and (ours := our_failure(description, told)) is not None:
         return ours
@@ -111,7 +112,7 @@ def error_of(told: dict[str, Any]) -> RunError:
 
 
 class Asked(msgspec.Struct):
-    """What an interrupt asks."""
+    """The question in an interrupt."""
 
     type: str
     payload: Any
@@ -121,8 +122,9 @@ class Asked(msgspec.Struct):
 
 
 def interrupt_of(told: dict[str, Any], card: AgentCard) -> Asked:
-    """By convention `interrupt` is {type: payload}, the type first; the earlier document has two members instead. What
-    answer is wanted, the descriptor says, unless the interrupt does (ours does)."""
+    """Returns the question of an interrupt. By convention `interrupt` is {type: payload}, the type first; the earlier
+    document has two members instead. The descriptor gives the schema of the answer, unless the interrupt itself does
+    (ours does)."""
     interrupt = told.get("interrupt")
     type_, payload = "interrupt", interrupt
     if isinstance(interrupt, dict) and interrupt:
@@ -131,7 +133,7 @@ def interrupt_of(told: dict[str, Any], card: AgentCard) -> Asked:
     elif isinstance(told.get("interrupt_type"), str):
         type_, payload = told["interrupt_type"], told.get("interrupt_payload")
     known, schema = card.question(type_), told.get("answer_schema")
-    if not isinstance(schema, dict):  # one that the descriptor does not list can be asked all the same
+    if not isinstance(schema, dict):  # an interrupt that the descriptor does not list can be asked too
         schema = known.answer if known is not None else {}
     asked = Asked(type_, payload, usable(schema, "answer_schema"))
     if isinstance(told.get("prompt"), str) and told["prompt"]:
@@ -142,7 +144,8 @@ def interrupt_of(told: dict[str, Any], card: AgentCard) -> Asked:
 
 
 def messages_in(result: dict[str, Any]) -> list[Message]:
-    """What a result says beside its values. The words that are in those too are left out: many say both."""
+    """Returns the messages of a result. Texts that the values also contain are left out, because many servers send
+    both."""
     said = {value for value in object_or_empty(result.get("values")).values() if isinstance(value, str)}
     found = []
     for one in result.get("messages") or []:
@@ -160,13 +163,14 @@ def same_interrupt(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def seconds_left(told: dict[str, Any]) -> float | None:
-    """Until a question expires, where a server of ours says so. What expires there is not asked here any more."""
+    """Returns the time until a question expires, where an Interlingua server tells it. The local question ends with the
+    remote one."""
     until = parse_time(told.get("deadline"))
     return None if until is None else max(0.0, (until - now()) / 1e6)
 
 
 def whole_value(value: Any) -> dict[str, Any]:
-    """An output is an object at the root; the protocol also allows scalars and arrays."""
+    """Returns an output as an object at the root; the protocol also allows scalars and arrays."""
     return value if isinstance(value, dict) else {} if value is None else {"value": value}
 
 
@@ -179,7 +183,7 @@ def words_of(error: Exception) -> str:
 
 
 def usable(schema: Any, what: str) -> Schema:
-    """A schema that cannot be used is no reason to lose the agent: the server checks by itself."""
+    """Returns a schema that can be used. An unusable schema does not cost the agent: the server checks by itself."""
     if not isinstance(schema, dict):
         return {}
     try:

@@ -1,6 +1,7 @@
-"""Reading a remote run until it ends or asks: by its stream, by `wait`, or by looking at its status.
+"""Reads a remote run until it ends or asks: by its stream, by `wait`, or by its status.
 
-Streams may be cut, missing, or silent about interrupts; whichever way tells first how the stretch ended is believed.
+Streams may be cut, missing, or silent about interrupts; the first of the three to report the end of the stretch is
+believed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _LOOK_FIRST, _LOOK_LAST = 1.0, 30.0  # seconds between two looks whether a run s
 
 
 class Stretch(msgspec.Struct):
-    """How a stretch of a run ended: at its result, at an error or at a question. What is recorded."""
+    """The recorded end of a stretch of a run: a result, an error or a question."""
 
     kind: Literal["result", "error", "interrupt"]
     output: dict[str, Any]
@@ -44,13 +45,13 @@ class Beginning(Protocol):
     """A run that begins with the request for its stream."""
 
     def asked(self) -> tuple[str, bytes, dict[str, str]]:
-        """What to post: path, body and headers. Posting it again gives the same run."""
+        """Returns the request to post: path, body and headers. Posting it again gives the same run."""
 
     def begun(self, run: str) -> str:
-        """Takes the run's id. Returns its path."""
+        """Takes the run's id, and returns its path."""
 
     def heard(self) -> None:
-        """Something came of it."""
+        """Notes that something came of the request."""
 
 
 class Follower:
@@ -72,7 +73,7 @@ class Follower:
         self._fresh = False  # the last stretch was read here and now, not out of the log
 
     async def follow(self, step: str) -> Stretch:
-        """Read until the run ends or asks, over any number of connections, and show what comes."""
+        """Reads until the run ends or asks, over any number of connections, and shows its updates."""
         self._patience.reset()
         await self._mirror.begin(step)
         while True:
@@ -93,7 +94,7 @@ class Follower:
             await self._patience.pause()
 
     def go_on_from(self, stretch: Stretch) -> None:
-        """A stretch has ended at a question, just now or before a crash."""
+        """Goes on after a stretch that ended at a question, in this process or before a crash."""
         self._cursor = stretch.cursor
         if stretch.shown is not None:
             self._mirror.go_on_from(stretch.shown, fresh=self._fresh)
@@ -103,8 +104,8 @@ class Follower:
         self._answered = asked.get("interrupt_id")
 
     async def moved_on(self, asked: dict[str, Any], *, at_once: bool) -> None:
-        """Until the run no longer waits for this answer: somebody else has given it. Only asking tells that. `at_once`:
-        it may have moved on before."""
+        """Waits until the run no longer waits for this answer, because another client has given it. Only the status
+        tells that. `at_once` means that the run may have moved on before."""
         pause, seen = _LOOK_FIRST, None
         while True:
             if not at_once:
@@ -125,8 +126,8 @@ class Follower:
                 seen = stands
 
     async def _heard_of(self, asked: dict[str, Any]) -> bool:
-        """Wait for news of a question with the server, where it is ours: it tells them as they come. False where it
-        did not wait, as an earlier one does not."""
+        """Waits for news of a question with an Interlingua server, which sends them as they come. Returns False where
+        it did not wait, because an earlier version of the server does not."""
         id_ = asked.get("interrupt_id")
         if not self._remote.ours or not isinstance(id_, str):
             return False
@@ -140,7 +141,7 @@ class Follower:
     # -- by the stream ------------------------------------------------------------------------------------
 
     async def _read(self) -> Stretch | None:
-        """One connection. None where it ended before the run did, or said nothing for too long."""
+        """Reads one connection. Returns None where it ended before the run did, or was silent for too long."""
         try:
             return await self._read_on()
         except httpx2.ReadTimeout:
@@ -160,7 +161,7 @@ class Follower:
             kind = response.headers.get("content-type", "")
             if not response.is_success or "text/event-stream" not in kind:
                 if response.status_code not in TRANSIENT:
-                    self._streams = False  # workflow-srv answers 500 or 501 to what it lacks
+                    self._streams = False  # workflow-srv answers 500 or 501 to operations that it lacks
                 return None
             return await self._updates(response)
 
@@ -231,7 +232,7 @@ class Follower:
     # -- by asking ----------------------------------------------------------------------------------------
 
     async def settled(self, *, blocking: bool = False) -> Stretch | None:
-        """How the run stands when it has ended or asks, by its status and `wait`; None while it goes on."""
+        """Returns the end of the run or its question, by its status and `wait`; None while it goes on."""
         ended = await self._settled(blocking)
         self._patience.reset()
         return ended
@@ -264,7 +265,7 @@ class Follower:
         return self._ended(response, output, status)
 
     def _ended(self, response: httpx2.Response, output: dict[str, Any], status: Any) -> Stretch | None:
-        """How the stretch has ended by an output and a status; None while it goes on."""
+        """Returns the end of the stretch by an output and a status; None while it goes on."""
         kind = output.get("type")
         if kind == "interrupt":
             fresh = output.get("interrupt_id") is None or output["interrupt_id"] != self._answered
@@ -286,7 +287,7 @@ class Follower:
 
 
 def _ends(update: dict[str, Any]) -> Literal["result", "error", "interrupt"] | None:
-    """How an update ends the stretch that it is in."""
+    """Returns the kind of end that an update gives its stretch; None where the stretch goes on."""
     kind = update.get("type")
     if kind == "values":
         return "result" if update.get("status") == "success" else None
@@ -294,7 +295,7 @@ def _ends(update: dict[str, Any]) -> Literal["result", "error", "interrupt"] | N
 
 
 def _update_of(data: str) -> dict[str, Any] | None:
-    """An update. Pieces of the output keep halves of characters, which are joined where they are shown."""
+    """Returns an update. Pieces of the output keep halves of characters, which are joined where they are shown."""
     wire_tap.event(data)
     update = json_text.decode_pieces(data, lambda told: isinstance(told, dict) and told.get("type") in _PIECES)
     return update if isinstance(update, dict) else None

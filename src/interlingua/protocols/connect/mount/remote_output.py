@@ -1,7 +1,7 @@
-"""The output and activities of a remote run, as they are shown here: each once, over any number of connections.
+"""The output and activities of a remote run, as the local run shows them: each once, over any number of connections.
 
-Two values are kept, the output as the remote run has it and the output as it stands in our log. Fragments are passed on
-while both are the same; else what leads from one to the other is worked out.
+Two values are kept: the output of the remote run and the output in our log. While both are the same, fragments are
+passed on; otherwise the difference between them is computed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ACTIVITY = MessageSent | Thought | Plan | ToolCall | ArtifactAdded | Warned
 class Mirror:
     def __init__(self, mounted: MountedRun) -> None:
         self._mounted = mounted
-        self._place: str | None = None  # what is shown belongs to this step, and is not shown again once it is recorded
+        self._place: str | None = None  # the step of the output, which is not shown again once it is recorded
         self._there = Joiner()  # the output as the remote run has it
         self._here = Joiner()  # the output as it stands in our log
         self._level = True  # both are the same
@@ -30,19 +30,20 @@ class Mirror:
 
     @property
     def shown(self) -> Any:
-        """The output as it stands in our log; None where nothing does."""
+        """Returns the output in our log; None where there is none."""
         return None if self._here.value is ABSENT else self._here.value
 
     def go_on_from(self, shown: Any, *, fresh: bool) -> None:
-        """After a stretch that ended with this output. `fresh`: it was read here and now, not out of the log."""
+        """Goes on after a stretch that ended with this output. `fresh` means that the output was read in this process,
+        not from the log."""
         self._here = Joiner(shown)
         if not fresh:
-            # Fragments go on from what was shown; a value that was not shown is told whole by the end.
+            # Fragments continue the shown output; a value that was not shown comes whole at the end.
             self._there = Joiner(shown)
 
     async def begin(self, step: str) -> None:
-        """Show what belongs to this step. After a crash in it, what the log holds stands, and the stream goes on
-        behind it."""
+        """Begins a step, which owns all output from now on. After a crash in it, the output in the log stays, and the
+        stream goes on after it."""
         self._place = step_place(step)
         self._known = 0
         for body in self._mounted.shown(step):
@@ -54,12 +55,12 @@ class Mirror:
             await self._mounted.show(body)
 
     async def value(self, value: dict[str, Any]) -> None:
-        """The whole output as it is now."""
+        """Takes the whole output as it is now."""
         self.last = value
         await self._set(value)
 
     async def custom(self, update: dict[str, Any]) -> None:
-        """An update of a server of ours: a fragment, a fresh start, or an activity."""
+        """Takes an update of an Interlingua server: a fragment, a fresh start, or an activity."""
         kind, delta = update.get("kind"), update.get("delta")
         if kind == "reset" and isinstance(delta, dict):
             await self._set(delta)
@@ -90,7 +91,8 @@ class Mirror:
             await self._catch_up()
 
     async def _catch_up(self) -> None:
-        """Show what leads from what we showed to what there is; where no delta does, the result will tell."""
+        """Shows the difference between the output in our log and the remote one; where no delta can, the result will
+        show it."""
         try:
             delta: Any = diff(self._here.value, self._there.value)
         except DeltaError:

@@ -1,10 +1,12 @@
 """One run of a mounted agent: a local run and the remote run that does its work.
 
-The remote run is started once and its handle recorded; entered again, the handler re-attaches. Each stretch between two
-questions is one recorded step that holds how it ended and the cursor, so that nothing is read or shown twice.
+The remote run is started once and its handle recorded; when the run is resumed, the handler re-attaches to it. Each
+stretch between two questions is one recorded step that holds its end and the cursor, so that nothing is read or shown
+twice.
 
-Servers differ (workflow-srv 0.3.0 is the published one): what only ours does (replay by Last-Event-ID, fragments,
-idempotency keys) is used where the descriptor shows that it is ours, and whole values are compared elsewhere.
+Servers differ (workflow-srv 0.3.0 is the published one). The abilities of an Interlingua server (replay by
+Last-Event-ID, fragments, idempotency keys) are used where its descriptor shows that it is one; elsewhere whole values
+are compared.
 """
 
 from __future__ import annotations
@@ -45,11 +47,11 @@ _START = "start"  # the step that records the handle
 _THREADS = uuid.UUID("5f0b6c1e-4a0e-5b52-9a55-0d0c7b1f6f1d")  # names remote threads after local ones
 _JSON = {"content-type": "application/json"}
 _CANCEL_WITHIN = 10.0  # seconds
-_RECORDED_WITHIN = 0.02  # seconds after which the handle of a run that says nothing is written down by itself
+_RECORDED_WITHIN = 0.02  # seconds after which the handle of a silent run is recorded alone
 
 
 class Handle(msgspec.Struct):
-    """Where the remote run is. What is recorded of its start."""
+    """The recorded address of the remote run."""
 
     run_id: str
     thread_id: str | None = None
@@ -65,7 +67,7 @@ class Attachment:
     def __init__(
         self, remote: Remote, http: httpx2.AsyncClient, ctx: Context[Any, Any], existing: Handle | None = None
     ) -> None:
-        """`existing`: a remote run to go on with, instead of beginning one."""
+        """`existing` is a remote run to go on with, instead of beginning one."""
         self.remote = remote
         self.http = http
         self.ctx = ctx
@@ -75,7 +77,7 @@ class Attachment:
         self._starting: asyncio.Task[Handle] | None = None
         self._given: dict[str, Any] = {}
         self._recording: asyncio.TimerHandle | None = None
-        self._posted = False  # it may be there, though nobody has said so
+        self._posted = False  # the run may exist, though the server has not confirmed it
         self._patience = Patience(remote.base)
 
     async def run(self, input_: dict[str, Any]) -> Any:
@@ -90,7 +92,7 @@ class Attachment:
             await self._cancel()  # there it would wait for ever
             raise
         except asyncio.CancelledError:
-            # Leaving for good takes the remote run along; a run that is only set aside is found again by its handle.
+            # Leaving for good cancels the remote run; a run that is only parked finds it again by its handle.
             if self._mounted.leaving_for_good:
                 await self._cancel()
             raise
@@ -139,7 +141,7 @@ class Attachment:
             except QuestionExpired as over:
                 if deadline is None and not isinstance(over, Gone):
                     raise
-                # Somebody answered there, or it expires there too: what comes of it is followed.
+                # Another client answered, or it expired there too: the run is followed on.
             else:
                 await ctx.step("resume", self._resume, follower, stretch.output, answer, number, key=f"resume-{number}")
             follower.answered(stretch.output)
@@ -152,7 +154,7 @@ class Attachment:
             await self._check_there(self._existing)
             return self._existing
         self._starting = asyncio.ensure_future(self._create(input_))
-        return await asyncio.shield(self._starting)  # cancelled now, its answer still tells what to cancel
+        return await asyncio.shield(self._starting)  # cancelled now, its answer still names the run to cancel
 
     async def _check_there(self, handle: Handle) -> None:
         while True:
@@ -169,8 +171,8 @@ class Attachment:
 
     @property
     def _begins_with_its_stream(self) -> bool:
-        """One request instead of two. A server of ours gives back the same run to whoever asks for it again, so that
-        the handle need not be recorded before anything is read."""
+        """Tells if the run begins with one request instead of two. An Interlingua server returns the same run when the
+        request is repeated, so the handle need not be recorded before anything is read."""
         return self._existing is None and self.remote.ours and self.remote.mode is not None
 
     def asked(self) -> tuple[str, bytes, dict[str, str]]:
@@ -189,7 +191,7 @@ class Attachment:
         return self._handle.path
 
     def heard(self) -> None:
-        """Record the handle, with the first thing that came: for a run that is over soon that is one commit less."""
+        """Records the handle together with the first update: for a short run that saves a commit."""
         if self._recording is not None:
             self._recording.cancel()
             self._recording = None
@@ -215,7 +217,7 @@ class Attachment:
 
     @property
     def _thread(self) -> str | None:
-        """The remote thread of ours, where there are both."""
+        """Returns the remote thread of the local thread, where there are both."""
         here = self.ctx.thread_id
         return None if here is None or not self.remote.threads else str(uuid.uuid5(_THREADS, here))
 
@@ -229,7 +231,7 @@ class Attachment:
         if thread is not None and not remote.ours:
             with contextlib.suppress(Refused):  # where threads cannot be made ahead, the run makes it
                 json_of(await self._post("/threads", {"thread_id": thread, "if_exists": "do_nothing"}, again=True))
-        # With the key, a server of ours gives back the run of an attempt whose answer was lost.
+        # With the key, an Interlingua server returns the run of an attempt whose answer was lost.
         made = json_of(await self._post(self._runs, body, again=remote.ours, key=ctx.run_id, trace=trace))
         run = made.get("run_id") or made.get("id") if isinstance(made, dict) else None
         if not isinstance(run, str) or not run:
@@ -238,7 +240,7 @@ class Attachment:
         return self._handle
 
     def _input(self, input_: dict[str, Any]) -> Any:
-        """As the agent describes it. A server of ours also takes what was said in full, as the blocks of a message."""
+        """Returns the input that the agent describes. An Interlingua server also takes the full messages, as blocks."""
         remote = self.remote
         if remote.wraps_input:
             return input_.get("value")
@@ -251,7 +253,8 @@ class Attachment:
     async def _post(
         self, path: str, body: Any, *, again: bool, key: str | None = None, trace: Carrier | None = None
     ) -> httpx2.Response:
-        """`again` says that posting it twice does no harm. What was never sent can always be sent again."""
+        """Posts a request. `again` means that posting it twice does no harm. A request that was never sent can always
+        be repeated."""
         headers = {**(trace or {}), **({"idempotency-key": key} if key else {})}
         while True:
             try:
@@ -267,8 +270,8 @@ class Attachment:
     # -- answering, looking, cancelling -------------------------------------------------------------------
 
     async def _resume(self, follower: Follower, asked: dict[str, Any], answer: Any, number: int) -> None:
-        """Answer the remote question, unless it has been answered already: here before a crash, or by somebody else.
-        Then this answer is none, and the log says so."""
+        """Answers the remote question, unless it has been answered already: by this run before a crash, or by another
+        client. Then this answer has no effect, and the log says so."""
         assert self._handle is not None
         key, step = _interrupt(number), f"resume-{number}"
         if await self._mounted.shown_again(step):
@@ -276,13 +279,13 @@ class Attachment:
         while True:
             before = self._mounted.passed_on(key)
             try:
-                # A resume says nothing of what it answers: without a look, an answer that comes late would go to
-                # whatever is asked by then.
+                # A resume does not name its question: without a look, a late answer would go to the question that is
+                # open by then.
                 current = await follower.settled()
                 if current is None or current.kind != "interrupt" or not same_interrupt(current.output, asked):
                     break
                 await self._mounted.passing_on(key)
-                body = encode(answer)  # by hand: what is handed over as JSON is left out where it is null
+                body = encode(answer)  # encoded here, because a null given as JSON is left out
                 response = await self.http.post(self._handle.path, content=body, headers=_JSON)
             except (httpx2.TransportError, Silent) as error:
                 await self._patience.spend(error)
@@ -296,7 +299,7 @@ class Attachment:
             await self._mounted.show(self._mounted.too_late(key, step=step, answered=answered))
 
     async def _state(self, thread: str) -> Any:
-        """The remote thread's state, for whoever looks at ours."""
+        """Returns the remote thread's state, for readers of the local thread."""
         try:
             return object_or_empty(json_of(await self.http.get(f"/threads/{thread}"))).get("values")
         except (httpx2.TransportError, Refused):
@@ -308,7 +311,7 @@ class Attachment:
                 if self._handle is None and self._starting is not None:
                     await self._starting
                 elif self._handle is None and self._posted:
-                    await self._create(self._given)  # which tells what it is called, by its key
+                    await self._create(self._given)  # the answer names the run, by its key
                 if self._handle is not None:
                     await _post_cancel(self.http, self._handle)
 
@@ -318,7 +321,7 @@ def _interrupt(number: int) -> str:
 
 
 async def cancel_left(http: httpx2.AsyncClient, handle: Handle) -> None:
-    """Cancel a remote run whose local one is not in memory, as long as there is time for it."""
+    """Cancels a remote run whose local run is not in memory, as long as there is time for it."""
     pause = 0.02
     while True:
         try:

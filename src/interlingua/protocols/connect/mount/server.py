@@ -1,7 +1,7 @@
-"""The mount: agents of any Agent Connect server as local agents.
+"""The mount: finds agents of a Connect server, and makes local agents of them.
 
-This finds them and makes agents of them. What they are is in `remote`, what a run of one does in `attach` and
-`follow`, what is shown of it in `mirror`, and what answers mean in `calls`.
+`agent_card` describes them, `remote_run` and `follow` carry one run, `remote_output` shows its output, and `answers`
+reads the answers of the server.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TIMEOUT = httpx2.Timeout(_SILENCE, connect=10.0, write=30.0)
 
 
 class Target(Protocol):
-    """What the loader needs to know of a target of the command line."""
+    """The parts of a command-line target that the loader needs."""
 
     @property
     def rest(self) -> str: ...
@@ -46,7 +46,7 @@ class Target(Protocol):
 
 
 async def load(target: Target) -> list[Agent[..., Any]]:
-    """The agents of connect+http(s)://HOST[/PREFIX][#AGENT]: all of them, or those that AGENT can mean."""
+    """Returns the agents of connect+http(s)://HOST[/PREFIX][#AGENT]: all of them, or those that AGENT can mean."""
     return await Mount(target.rest.removeprefix("connect+"), access=target.access).agents(target.agent)
 
 
@@ -68,7 +68,7 @@ class Mount:
         self._clients = plain_client.Shared(self._client, self.base)
 
     def open(self) -> contextlib.AbstractAsyncContextManager[httpx2.AsyncClient]:
-        """A client for one run, or for all of them."""
+        """Opens a client for one run, or for all runs."""
         return self._clients.open()
 
     def _client(self) -> httpx2.AsyncClient:

@@ -1,1 +1,1 @@
-"""The door: our agents for clients of this protocol."""
+"""The door: serves our agents to clients of this protocol."""

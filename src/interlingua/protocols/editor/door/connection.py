@@ -1,7 +1,7 @@
-"""The door of the Agent Client Protocol: our agents inside every editor. Any channel, versions 1 and 2.
+"""The door of the Agent Client Protocol: our agents inside every editor, over any channel, in versions 1 and 2.
 
-`EditorDoor` is what all connections share; `EditorConnection` is one client, with its version and its sessions. A
-session is a thread: it outlives the connection and the process, and other doors can go on with it.
+`EditorDoor` holds the parts that all connections share; `EditorConnection` is one client, with its version and its
+sessions. A session is a thread: it outlives the connection and the process, and other doors can go on with it.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class EditorDoor:
             connection.tell_options()
 
     def connect(self, channel: Channel, caller: Caller = OWNER, trace: Trace | None = None) -> EditorConnection:
-        """One client, over any channel. `await connection.rpc.run()` serves it."""
+        """Returns a connection to one client, over any channel. `await connection.rpc.run()` serves it."""
         return EditorConnection(self, channel, caller, trace)
 
 
 class EditorConnection:
-    """One client."""
+    """The connection to one client."""
 
     dialect: Dialect  # once it has initialized
 
@@ -79,7 +79,7 @@ class EditorConnection:
         self.rpc = Connection(channel, self, limits=door.settings.limits, trace=trace)
         self.able = wire.ClientCapabilities()
         self.sessions: dict[str, Session] = {}
-        self.changed: Callable[[], Awaitable[None]] | None = None  # told when sessions open or close, or are prompted
+        self.changed: Callable[[], Awaitable[None]] | None = None  # called when sessions open or close, or are prompted
         self.logins = Logins(self)
         self.prompts = Prompts(self)
         self._ready = False
@@ -88,7 +88,7 @@ class EditorConnection:
 
     @property
     def forms(self) -> bool:
-        """Whether the client can show a form."""
+        """Tells if the client can show a form."""
         return self.able.elicitation is not None and self.able.elicitation.form is not None
 
     @property
@@ -97,10 +97,10 @@ class EditorConnection:
         return options is not None and options.boolean is not None
 
     def agents(self) -> list[AgentCard]:
-        """Those that this caller may run, in the order in which they were given."""
+        """Returns the agents that this caller may run, in their given order."""
         return [a.card for a in self.engine.agents if scopes.may(self.caller, "run", a.card.key).allowed]
 
-    # -- what the connection calls ------------------------------------------------------------------------
+    # -- callbacks of the connection ----------------------------------------------------------------------
 
     async def called(self, call: Call) -> Any:
         if call.method == "initialize":
@@ -132,25 +132,25 @@ class EditorConnection:
         raise error
 
     async def batch(self, calls: Iterable[tuple[str, Any, bool]], *, timeout: float | None = None) -> list[Any]:
-        """Tell or ask the client several things in one array, where it has agreed on a version that knows them."""
+        """Sends several messages to the client as one array, where the agreed version knows arrays."""
         return await send_batch(self.rpc, self.dialect.number, calls, timeout=timeout)
 
     def gone(self) -> None:
-        """The client has left: its sessions stay, its runs go on."""
+        """Ends the connection of a client that has left: its sessions stay, its runs go on."""
         self.door.connections.discard(self)
         for session in self.sessions.values():
             session.forget()
         self.sessions.clear()
 
     def tell_options(self) -> None:
-        """Agents have come or gone, and with them what can be chosen."""
+        """Sends the choice of agents to the client when agents have come or gone."""
         for session in self.sessions.values():
             session.updates(self.dialect.option_updates(session.options(), booleans=self.booleans, agent=False))
 
     # -- the lifecycle ------------------------------------------------------------------------------------
 
     def met(self, request: wire.InitializeRequest) -> dict[str, Any]:
-        """Who the client is and what it can do, as it says at the beginning. Gives what it is told of us."""
+        """Handles `initialize`: takes the client's description and abilities, and returns ours."""
         if self._ready:
             raise RpcError(INVALID_REQUEST, "this connection is initialized already")
         self.dialect = negotiate(request.protocol_version)
@@ -162,7 +162,7 @@ class EditorConnection:
             "session/delete": self._delete,
             "session/close": self._close,
             "session/set_config_option": self._set_config_option,
-            "session/prompt": self.prompts.steer,  # never called: it is told its request, too
+            "session/prompt": self.prompts.steer,  # never called: the handler gets its request, too
             "_session/steering": self.prompts.steer,
         }
         if self.dialect.number == 1:
@@ -252,7 +252,7 @@ class EditorConnection:
         return session
 
     async def reopen(self, wanted: str) -> Session:
-        """A session that another process had open for this client: where it works is known of its thread."""
+        """Opens a session that another process had open for this client. Its working directory is on its thread."""
         thread = await self._thread(wanted)
         kept = thread.metadata.get("editor")
         directories = kept.get("directories") if isinstance(kept, dict) else None
@@ -280,7 +280,7 @@ class EditorConnection:
         return Answer(self._setup(session), lambda: self._opened(session, unfinished))
 
     def _opened(self, session: Session, unfinished: Turn | None) -> None:
-        """A session is open again: tell what it is called, and go on with what has not ended."""
+        """Sends the title of a session that was opened again, and goes on with its unfinished turn."""
         self._introduce(session)
         if session.title:
             session.update({"sessionUpdate": "session_info_update", "title": session.title})
@@ -369,11 +369,11 @@ class EditorConnection:
 
 
 def _check_server(server: dict[str, Any], place: int) -> None:
-    """A description of a tool server. We never refuse one for what it is, only for how it is written."""
+    """Checks the form of a tool server's description. No kind of tool server is refused."""
     kind = server.get("type", "stdio")
     path = f"mcpServers[{place}]"
     if kind not in ("stdio", "http", "sse"):
-        return  # of a later version; whoever connects to it will know
+        return  # of a later version; the client that connects to it will know
     type_: Any = wire.McpServerStdio if kind == "stdio" else wire.McpServerHttp
     if isinstance(server.get("env"), dict) or isinstance(server.get("headers"), dict):
         raise RpcError(INVALID_PARAMS, f'{path}: env and headers are lists of {{"name": …, "value": …}}, not objects')

@@ -1,12 +1,12 @@
 """The door over HTTP: one endpoint, as Streamable HTTP (POST, GET of event streams, DELETE) and as a WebSocket.
 
-Over HTTP a connection is an id in a header. What the client sends comes as POSTs; what we send waits in outboxes, one
+Over HTTP a connection is an id in a header. Messages of the client come as POSTs; our messages wait in outboxes, one
 for the connection and one for each session, until the client opens their streams. A client that vanishes is forgotten
 after a while; its sessions stay, and its runs go on.
 
-Published clients differ, and all of them shall work. The Python SDK 0.12.1 sends no session header with session/load,
-session/resume and its answers, and opens a session's stream only once it has seen the session's id; the TypeScript SDK
-2.4.0 opens the stream before it loads, gives the connection up at a 404, and fails a single request at other errors.
+Published clients differ, and all of them must work. The Python SDK 0.12.1 sends no session header with session/load,
+session/resume and its answers, and opens a session's stream only after it has seen the session's id. The TypeScript SDK
+2.4.0 opens the stream before it loads, gives up the connection at a 404, and fails a single request at other errors.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class HttpConnection:
     """One client over HTTP."""
 
     def __init__(self, door: WebDoor, caller: Caller, id_: str | None = None, times: int = 0) -> None:
-        """`id_`: of one that another process had, and `times`: how many had it before."""
+        """`id_` is the id of a connection that another process had; `times` counts the processes that had it before."""
         self.id = id_ or door.placed.id(secrets.token_urlsafe(24))
         self.caller = caller
         self.settings = door.settings
@@ -90,7 +90,7 @@ class HttpConnection:
         self._door.forget(self)
 
     async def end(self) -> None:
-        """The client has left, or is sent away. Its runs go on."""
+        """Ends the connection when the client leaves or is dismissed. Its runs go on."""
         if self._ended:
             return
         self._ended = True
@@ -127,7 +127,7 @@ class HttpConnection:
         await self.editor.rpc.take(body)
 
     async def _room(self, session: str | None) -> None:
-        """Who asks faster than it reads answers must wait."""
+        """Waits while a client sends requests faster than it reads the answers."""
         try:
             async with asyncio.timeout(self.settings.stall):
                 await self.channel.of(session).drain()
@@ -135,7 +135,7 @@ class HttpConnection:
             raise Refused(429, "too many answers wait to be read; read the event streams") from None
 
     async def stream(self, session: str | None, after: str | None) -> ASGIApp:
-        # A session that nobody has opened yet is no error: some clients listen first, and load then.
+        # A session that is not open yet is no error: some clients listen first, and load then.
         outbox = self.channel.add(session) if session is not None else self.channel.whole
         place, mark = self.channel.place(after)
         if session is not None:
@@ -178,7 +178,7 @@ class WebDoor:
         return [Route("/", _Endpoint(self)), WebSocketRoute("/", self.socket)]
 
     def _let_go(self) -> None:
-        """What is here is at another replica by now, or is made anew when somebody asks for it."""
+        """Forgets all connections. By now another replica has them, or creates them when a client asks for them."""
         for connection in list(self.connections.values()):
             self.forget(connection, keeps_note=True)
 
@@ -197,7 +197,7 @@ class WebDoor:
                 await self.placed.drop(connection.id)
 
     async def close(self) -> None:
-        """The server stops: streams and sockets end now, and nobody waits for a time-out."""
+        """Ends all streams and sockets when the server stops, so that no client waits for a time-out."""
         self._closed = True
         for connection in list(self.connections.values()):
             self.forget(connection)
@@ -239,7 +239,7 @@ class WebDoor:
             if request.method == "DELETE":
                 connection = self._find(request.headers, caller)
                 self.forget(connection)
-                await self.placed.drop(connection.id)  # nobody makes it anew
+                await self.placed.drop(connection.id)  # no replica creates it again
                 return Response(status_code=202)
             if request.method == "GET":
                 accepted = request.headers.get("accept", "").lower()
@@ -300,7 +300,7 @@ class WebDoor:
         if wanted is None:
             raise Refused(400, "the header Acp-Connection-Id is missing; initialize gives you one")
         found = self.connections.get(wanted)
-        if found is None or found.caller.id != caller.id:  # whose it is, is nobody else's business
+        if found is None or found.caller.id != caller.id:  # the owner of a connection stays secret
             raise Refused(404, "there is no such connection; begin with initialize")
         return found
 
@@ -348,7 +348,8 @@ class WebDoor:
 
 
 class _Endpoint:
-    """All methods of the path. A class, because starlette gives functions GET alone, and their responses no stream."""
+    """All methods of the path. It is a class, because starlette gives functions only GET, and their responses no
+    stream."""
 
     def __init__(self, door: WebDoor) -> None:
         self._door = door

@@ -1,4 +1,4 @@
-"""What one client is sent over HTTP: a message goes to the stream of its session, or to that of the connection."""
+"""The streams of one client over HTTP: a message goes to the stream of its session, or to that of the connection."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
     keep_alive: float = 15.0
     """Seconds after which a silent stream gets a comment."""
     stall: float = 60.0
-    """Seconds after which a stream is given up whose reader takes nothing, and a request whose answers nobody reads."""
+    """Seconds after which a stream is closed whose reader takes nothing, and a request refused whose answers are not
+    read."""
     idle: float = 300.0
     """Seconds after which a connection is forgotten that has no stream and sends nothing."""
     max_connections: int = 1000
     max_streams: int = 1000
     """Sessions of one connection that may have a stream."""
     max_buffered_bytes: int = 64 * 1024 * 1024
-    """Of messages that wait for the readers of one connection."""
+    """The limit for messages that wait for the readers of one connection."""
     keep_bytes: int = 1024 * 1024
-    """Of messages of one stream that were sent, kept for a reader that comes back with Last-Event-ID."""
+    """The limit for sent messages of one stream, kept for a reader that comes back with Last-Event-ID."""
 
 
 class Refused(Exception):
-    """An answer that is no success."""
+    """An answer with an error status."""
 
     def __init__(self, status: int, message: str, code: int = INVALID_REQUEST, id_: Any = None) -> None:
         super().__init__(message)
@@ -49,7 +50,7 @@ class _Named(msgspec.Struct):
 
 
 class _Sent(msgspec.Struct):
-    """The little of a message of ours that tells where it goes."""
+    """The members of our own message that decide its stream."""
 
     id: Any = None
     method: str | None = None
@@ -63,10 +64,11 @@ _named = msgspec.json.Decoder(_Named).decode
 
 
 class StreamsChannel:
-    """A channel that writes into outboxes. Answers go to the stream of the session that was asked about."""
+    """A channel that writes into outboxes. Answers go to the stream of the session in the request."""
 
     def __init__(self, settings: WebSettings, times: int = 0) -> None:
-        """`times`: how many processes had the connection before this one. Ids of messages tell theirs from ours."""
+        """`times` counts the processes that had the connection before this one. It is part of message ids, so that a
+        process knows its own."""
         self.settings = settings
         self._held = Held()
         self._before = f"{times}~" if times else ""
@@ -77,11 +79,11 @@ class StreamsChannel:
         self._stray: set[str] = set()
         self._over: set[str] = set()  # sessions that were closed: their streams go when their readers do
         self._asked: dict[Id, tuple[str, str | None]] = {}  # the client's open requests: method and session
-        self._ours: dict[Id, str | None] = {}  # requests of ours: session
+        self._ours: dict[Id, str | None] = {}  # our own requests: session
         self._first: asyncio.Future[bytes] | None = None  # the answer to initialize goes into the answer to its POST
         self._first_id: Id | None = None
         self.too_much = asyncio.Event()
-        self._marks: dict[str, str] = {}  # by session: the run and the event that it was told last
+        self._marks: dict[str, str] = {}  # by session: the run and the event of its last message
 
     def _outbox(self) -> Outbox:
         return Outbox(self.settings.keep_bytes, self._held, ids=self._before)
@@ -105,7 +107,7 @@ class StreamsChannel:
         self._put(self.of(session), frame, self._marks.get(session, "") if session is not None else "")
 
     def mark(self, session: str, run: str, seq: int) -> None:
-        """What is sent in a session from now on tells of this event of a run, or of later ones."""
+        """Marks all later messages of a session as belonging to this event of a run, or to later ones."""
         self._marks[session] = f"{run}.{seq}"
 
     def _answer(self, told: _Sent, frame: bytes) -> None:
@@ -121,7 +123,8 @@ class StreamsChannel:
         elif method == "session/load":
             # The rules put this answer on the connection's stream, and its place is after the replay. Two streams have
             # no order: in the TypeScript SDK 2.4.0 the answer overtook the replay. So it follows the replay where the
-            # client reads that already, and is on the connection's stream for those who open the session's later.
+            # client already reads that stream, and goes to the connection's stream for clients that open the session's
+            # later.
             own = self.of(session)
             self._put(own if own.reader is not None else self.whole, frame)
         else:
@@ -144,7 +147,7 @@ class StreamsChannel:
         await self.whole.drain()
 
     async def drain_topic(self, topic: str) -> None:
-        """A session whose stream is not read waits; the others go on."""
+        """Waits until a session's stream is read; other sessions go on."""
         await self.of(topic).drain()
 
     async def close(self) -> None:
@@ -154,7 +157,8 @@ class StreamsChannel:
     # -- streams ------------------------------------------------------------------------------------------
 
     def of(self, session: str | None) -> Outbox:
-        """Where messages of a session go. Those of one that nobody opened go to the connection: somebody reads that."""
+        """Returns the outbox of a session. Messages of a session whose stream the client has not opened go to the
+        connection's stream, which is read."""
         if session is None or session in self._stray:
             return self.whole
         return self.sessions.get(session, self.whole)
@@ -168,7 +172,7 @@ class StreamsChannel:
         return found
 
     def place(self, event: str | None) -> tuple[str | None, str]:
-        """Where a reader goes on that has seen an event: its number, where it is one of ours, and its mark."""
+        """Returns the position of a reader after an event id: its number, where this process sent it, and its mark."""
         if event is None:
             return None, ""
         before, mark, rest = event.rpartition("~")
@@ -176,22 +180,23 @@ class StreamsChannel:
         return rest if own else None, rest.partition(".")[2]
 
     def left(self, session: str | None) -> None:
-        """A stream lost its reader. It stays for the next one, unless its session is over.
+        """Keeps a stream that lost its reader for the next reader, unless its session is over.
 
-        (It does not end with its session: the TypeScript SDK 2.4.0 would fail a session/load that comes meanwhile.)
+        (A stream does not end with its session: the TypeScript SDK 2.4.0 would fail a session/load that comes
+        meanwhile.)
         """
         if session in self._over and self.sessions[session].reader is None:
             self._over.discard(session)
             self.sessions.pop(session).discard()
 
-    # -- what the client sends ----------------------------------------------------------------------------
+    # -- messages of the client ---------------------------------------------------------------------------
 
     def expect(self, id_: Id) -> asyncio.Future[bytes]:
         self._first, self._first_id = asyncio.get_running_loop().create_future(), id_
         return self._first
 
     def asked(self, id_: Id, method: str, session: str | None, header: bool) -> None:
-        """A request comes: its answer goes to its session's stream."""
+        """Notes a request: its answer goes to its session's stream."""
         if session is not None:
             own = self.sessions.get(session)
             if method in _OPENING:

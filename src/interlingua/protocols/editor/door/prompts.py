@@ -78,7 +78,7 @@ class Prompts:
         return Answer(accepted, begin)
 
     async def _end_of_last(self, session: Session) -> dict[str, Any]:
-        """Wait for the end of the newest turn, which another connection began."""
+        """Waits for the end of the newest turn, which another connection began."""
         turn = next((turn for turn in session.turns[::-1] if turn.run is not None), None)
         if turn is None:
             turn = await session.ended_turn()
@@ -89,8 +89,8 @@ class Prompts:
         return self._ended(turn)
 
     async def _begun(self, session: Session, turn: Turn, request: wire.PromptRequest) -> str:
-        """Begin a turn. A client may take its prompt back meanwhile: what is being submitted runs all the same, so it
-        is waited for, and cancelled. Where the client has gone, it runs on."""
+        """Begins a turn. Where the client withdraws its prompt while the run is being submitted, this waits for the
+        run, and cancels it. Where the client has gone, the run goes on."""
         beginning = asyncio.ensure_future(session.begin(turn, request.prompt, request.meta))
         while True:
             try:
@@ -106,7 +106,7 @@ class Prompts:
                 return message
 
     def follow(self, session: Session, turn: Turn) -> None:
-        """Show a turn that another process began."""
+        """Shows a turn that another process began."""
         session.updates(self._connection.dialect.state("running"))
         self.spawn(session, turn)
 
@@ -134,7 +134,7 @@ class Prompts:
                 session.turns.remove(turn)
 
     async def _tell_end(self, session: Session, turn: Turn) -> None:
-        """Version 2: the end of a turn is an update."""
+        """Sends the end of a turn, which is an update in version 2."""
         await self._pause_or_end(turn)
         stop, error = outcome(turn)
         update = self._connection.dialect.state("idle", stop)[0]
@@ -143,7 +143,8 @@ class Prompts:
         session.update(update)
 
     async def _finish(self, session: Session, turn: Turn) -> None:
-        """Version 1: wait for the end of a turn. A client that takes its prompt back cancels it, and gets its end."""
+        """Waits for the end of a turn, in version 1. A client that withdraws its prompt cancels the turn, and gets its
+        end."""
         self.spawn(session, turn)
         turn.awaited = True
         try:
@@ -182,7 +183,7 @@ class Prompts:
         return {"stopReason": stop, "_meta": {"interlingua": meta}}
 
     async def steer(self, params: Any) -> dict[str, Any]:
-        """An extension that several agents have: a message into the turn that runs."""
+        """Puts a message into the running turn. This is an extension that several agents have."""
         request = params_.read(params, wire.PromptRequest)
         session = self._connection.session(request.session_id)
         turn = next((turn for turn in session.turns if turn.run is not None and turn.finished is None), None)
@@ -194,7 +195,7 @@ class Prompts:
 
 
 def _short(output: Any) -> bool:
-    """Whether an output may travel in an answer too. Its text was shown already, and messages have limits."""
+    """Tells if an output may also travel in an answer. Its text was shown already, and messages have limits."""
     try:
         return len(msgspec.json.encode(output)) <= 256 * 1024
     except RecursionError:

@@ -1,8 +1,8 @@
-"""What of a connection over HTTP is in the store, for the day when its process is dead: who the client is, which
-sessions it has open, and which prompts wait for which runs. With that, another replica goes on under the same id.
+"""Notes of an HTTP connection in the store, for another replica to take over when its process dies: the client, its
+open sessions, and which prompts wait for which runs. The other replica goes on under the same id.
 
-Tool servers are not in there: their descriptions may hold secrets. An agent that needs them after that gets none, until
-the client opens its session again.
+Descriptions of tool servers are left out, because they may hold secrets. An agent that needs them after a take-over
+gets none, until the client opens its session again.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ class Client(msgspec.Struct):
 
 
 class Mark(msgspec.Struct):
-    """How far a client has read a session's stream: an event of a run, and whether the prompt was answered behind
-    it."""
+    """The position of a client in a session's stream: an event of a run, and if the prompt was answered after it."""
 
     run: str
     seq: int
@@ -96,8 +95,8 @@ class Notes:
     # -- taking over --------------------------------------------------------------------------------------
 
     async def restore(self, note: Document) -> None:
-        """Go on where another process had the connection. Its sessions are open; what runs in them is shown again when
-        the client reads their streams, and says how far it came."""
+        """Takes over a connection of another process. Its sessions are open; their turns are shown again when the
+        client reads the streams and names its position."""
         client, editor = msgspec.json.decode(note.body, type=Client), self._connection.editor
         self._params = client.params
         editor.met(params_.read(client.params, wire.InitializeRequest))
@@ -110,7 +109,7 @@ class Notes:
                 session.turns += [_unseen(one.run) for one in prompted if not await _is_over(editor, one.run)]
 
     async def go_on(self, id_: str, after: str) -> None:
-        """The client reads a session's stream again, after what it has seen."""
+        """Shows a session's turns to a client that reads its stream again, from its position on."""
         editor = self._connection.editor
         session, prompted = editor.sessions.get(id_), self._lost.pop(id_, None)
         if session is None or not prompted:
@@ -163,8 +162,8 @@ async def _is_over(editor: EditorConnection, run: str) -> bool:
 
 
 async def _shown(editor: EditorConnection, session: Session, run: str, after: int | None) -> Turn:
-    """A turn of which everything up to an event has been shown; None: all that there is. Each event is read by itself:
-    a reader that is behind is given several as one."""
+    """Returns a turn whose events are shown up to an event; None means all events. Each event is read by itself,
+    because a reader that is behind gets several as one."""
     view = await editor.engine.runs.get(run)
     turn = _unseen(run)
     found = editor.engine.agents.find(view.agent, view.version)

@@ -1,4 +1,4 @@
-"""A prompt that another process began to answer, and that is answered here."""
+"""The params of a prompt that another process began to answer, and this process answers."""
 
 from __future__ import annotations
 

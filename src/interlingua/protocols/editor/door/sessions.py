@@ -1,7 +1,7 @@
 """A session of the door: a thread, and the turns that this connection follows.
 
-A turn is a run. Its log becomes updates as it grows; its questions are asked of the client; when the client goes, the
-run goes on, and whoever loads the session sees the rest.
+A turn is a run. Its log becomes updates as it grows; its questions are asked of the client. When the client goes, the
+run goes on, and a client that loads the session later sees the rest.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _AGAIN = 3  # times that a form is shown again after an answer that does not fit
 
 
 class Place(msgspec.Struct):
-    """Where a session works: what the client says anew each time that it opens it. Tool servers may hold secrets, so
-    they stay in memory."""
+    """The working directories and tool servers of a session. The client gives them each time it opens the session. Tool
+    servers may hold secrets, so they stay in memory."""
 
     cwd: str
     directories: list[str] = []
@@ -61,7 +61,7 @@ class Turn:
         self.finished: RunFinished | None = None
         self.spoken: Question | None = None  # asked as text: the next prompt is the answer
         self.rests = asyncio.Event()  # such a question is open, or the run is over: the prompt can be answered
-        self.left = False  # nobody follows it here any more
+        self.left = False  # this connection no longer follows it
         self.failure: Exception | None = None  # it could not be followed
         self.awaited = False  # a prompt is open that this turn answers
         self.asks: dict[str, asyncio.Task[None]] = {}
@@ -90,7 +90,7 @@ class Session:
         self.engine.workspaces.attach(thread, self.editor)
 
     def forget(self) -> None:
-        """This connection no longer has the session. Its runs go on."""
+        """Removes the session from this connection. Its runs go on."""
         self.engine.workspaces.detach(self.id, self.editor)
         for turn in self.turns:
             for task in [turn.task, *turn.asks.values(), *turn.watches]:
@@ -105,7 +105,7 @@ class Session:
             self.update(update)
 
     async def updates_in_pieces(self, updates: Sequence[dict[str, Any]]) -> None:
-        """Sends the next update only when the reader has taken enough of those before."""
+        """Sends each update only when the reader has taken enough of the earlier ones."""
         for place, update in enumerate(updates):
             if place:
                 await self.connection.rpc.drain(self.id)
@@ -122,7 +122,7 @@ class Session:
         return found + translate.config_options(self.card, self.config)
 
     def metadata(self) -> dict[str, Any]:
-        """What of this session is kept on the thread, for the day when another process opens it."""
+        """Returns the parts of this session that its thread keeps, so that another process can open it."""
         kept: dict[str, Any] = {
             "door": "editor",
             "cwd": self.place.cwd,
@@ -158,13 +158,13 @@ class Session:
     # -- prompting ----------------------------------------------------------------------------------------
 
     async def begin(self, turn: Turn, blocks: list[dict[str, Any]], meta: dict[str, Any] | None) -> str:
-        """Submit a prompt as a run. Returns the id of the user's message."""
+        """Submits a prompt as a run. Returns the id of the user's message."""
         connection = self.connection
         parts = translate.parts(blocks, open_types=connection.dialect.open_types)
         card = self.card
         scopes.require(connection.caller, "run", card.key)
         text = translate.prompt_text(parts)
-        self.engine.workspaces.attach(self.id, self.editor)  # of several clients, it is whoever prompts
+        self.engine.workspaces.attach(self.id, self.editor)  # of several clients, the one that prompts
         request = RunRequest(
             card.name,
             card.version,
@@ -199,7 +199,7 @@ class Session:
         return f"{made.id}-prompt"
 
     async def take_up(self, turn: Turn, parts: list[Part]) -> Literal["goes on", "asked again", "too late"]:
-        """A prompt as the answer to a question that was asked as text."""
+        """Takes a prompt as the answer to a question that was asked as text."""
         question = turn.spoken
         assert question is not None
         answer = translate.parse_answer(question, translate.prompt_text(parts))
@@ -210,7 +210,7 @@ class Session:
             self.say(f"{question.id}-again-{now()}", note)
             return "asked again"
         except (Conflict, NotFound):
-            return "too late"  # somebody else answered: this prompt is one of its own
+            return "too late"  # another client answered: this prompt begins a turn
         self._written(turn)
         return "goes on"
 
@@ -222,11 +222,11 @@ class Session:
         self.update(self.connection.dialect.chunk("agent_message", message, {"type": "text", "text": text}))
 
     def spoken_to(self) -> Turn | None:
-        """The turn that waits for a written answer, if one does."""
+        """Returns the turn that waits for a written answer, if there is one."""
         return next((turn for turn in self.turns if turn.spoken is not None), None)
 
     async def follow(self, turn: Turn) -> None:
-        """Show a run to its end."""
+        """Shows a run to its end."""
         assert turn.run is not None
         assert turn.projection is not None
         rpc = self.connection.rpc
@@ -235,7 +235,7 @@ class Session:
             async for event in events:
                 turn.cursor = event.seq
                 updates = await fed(self.engine, turn.projection, event)
-                if mark is not None and len(updates) > 1:  # who has seen some of them has not seen the event
+                if mark is not None and len(updates) > 1:  # a client that has seen some of them has not seen the event
                     mark(self.id, turn.run, event.seq - 1)
                     for update in itertools.islice(updates, len(updates) - 1):
                         self.update(update)
@@ -259,7 +259,7 @@ class Session:
         await self._after(turn)
 
     async def _after(self, turn: Turn) -> None:
-        """What there is to tell when a run has ended: usage, and the thread's values."""
+        """Sends the updates at the end of a run: usage, and the thread's values."""
         assert turn.finished is not None
         error = outcome(turn)[1]
         if error is not None and not turn.awaited and self.connection.dialect.number == 1:
@@ -279,7 +279,7 @@ class Session:
                 )
 
     async def cancel(self) -> None:
-        """Stop all that runs here for this client. Prompts are answered when their runs have ended."""
+        """Cancels all runs of this session for this client. Prompts are answered when their runs have ended."""
         for turn in list(self.turns):
             turn.cancelling = True
             if turn.run is not None and turn.finished is None:
@@ -294,7 +294,7 @@ class Session:
 
     def _asked(self, turn: Turn, question: Question) -> None:
         if question.answerer not in (None, self.connection.caller.id):
-            return  # somebody else must answer; here it only shows
+            return  # another caller must answer; here it only shows
         if translate.choices(question) is None and not self.connection.forms:
             self._speak(turn, question)
             return
@@ -302,13 +302,13 @@ class Session:
         turn.asks[question.id] = asyncio.get_running_loop().create_task(self._ask(turn, question))
 
     def _speak(self, turn: Turn, question: Question) -> None:
-        """Ask in words: the next prompt is the answer."""
+        """Asks a question as text: the next prompt is the answer."""
         turn.spoken = question
         self.say(f"{question.id}-asked", translate.question_text(question))
         turn.rests.set()
 
     def _settled(self, turn: Turn, question: str) -> None:
-        """Answered or withdrawn, here or elsewhere: a request that is still open is taken back."""
+        """Withdraws the open request of a question that was answered or withdrawn, here or elsewhere."""
         if turn.spoken is not None and turn.spoken.id == question:
             self._written(turn)
         task = turn.asks.pop(question, None)
@@ -326,7 +326,7 @@ class Session:
         except InterlinguaError as error:
             self.say(f"{question.id}-failed", f"The answer was not taken: {error.message}")
             await self.cancel_run(turn)
-        except Exception:  # nobody waits for this task: without a word, the turn would wait for ever
+        except Exception:  # this task is not awaited: unhandled, its error would let the turn wait for ever
             log.exception("question %s of run %s could not be asked", question.id, turn.run)
             self._speak(turn, question)
 
@@ -379,7 +379,7 @@ class Session:
     # -- opening again ------------------------------------------------------------------------------------
 
     async def replay(self) -> Turn | None:
-        """Show all that was ever said here. Returns the turn that is not over, if there is one."""
+        """Shows the whole conversation. Returns the turn that is not over, if there is one."""
         unfinished = None
         for run in await self._runs():
             turn = await self._replay_run(run)
@@ -388,7 +388,7 @@ class Session:
         return unfinished
 
     async def _runs(self) -> list[Run]:
-        """Oldest first."""
+        """Returns the runs of the session, oldest first."""
         found: list[Run] = []
         while True:
             page = await self.engine.runs.search(RunFilter(thread=self.id, limit=500, offset=len(found)))
@@ -424,7 +424,7 @@ class Session:
         return turn
 
     async def unfinished(self) -> Turn | None:
-        """The turn that is not over, without a word of what was said."""
+        """Returns the turn that is not over, without showing the conversation."""
         thread = await self.engine.threads.get(self.id)
         if thread.active is None:
             return None
@@ -440,7 +440,7 @@ class Session:
         return turn
 
     async def ended_turn(self) -> Turn:
-        """The newest turn, which is over."""
+        """Returns the newest turn, which is over."""
         newest = await self.engine.runs.search(RunFilter(thread=self.id, limit=1))
         if not newest:
             raise NotFound(f"session {self.id} has had no prompt")
@@ -456,7 +456,7 @@ class Session:
 
 
 def outcome(turn: Turn) -> tuple[wire.StopReason, RpcError | None]:
-    """How a turn ended: its stop reason, or the error that tells why there is none."""
+    """Returns the end of a turn: its stop reason, or the error that explains why there is none."""
     finished = turn.finished
     if finished is None or finished.status is Status.SUCCEEDED:
         return "end_turn", None
@@ -467,7 +467,7 @@ def outcome(turn: Turn) -> tuple[wire.StopReason, RpcError | None]:
 
 
 def _agent_name(card: AgentCard, others: list[AgentCard]) -> str:
-    """The version is told where the name alone does not tell two apart."""
+    """Returns the name of an agent, with its version where the name alone is ambiguous."""
     return card.key if sum(other.name == card.name for other in others) > 1 else card.name
 
 

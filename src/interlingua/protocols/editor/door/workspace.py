@@ -1,4 +1,4 @@
-"""The client's files and terminals, for our agents: `ctx.editor`. Methods that the client lacks say so."""
+"""The client's files and terminals, for our agents: `ctx.editor`. Methods that the client lacks raise an error."""
 
 from __future__ import annotations
 

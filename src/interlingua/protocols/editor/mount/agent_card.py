@@ -1,4 +1,4 @@
-"""A mounted agent as it describes itself: its card, its options, and what of a prompt it takes. Pure."""
+"""A mounted agent as it describes itself: its card, its options, and the prompt blocks that it takes. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_NAME, _NO_VERSION = r"[^A-Za-z0-9._-]+", r"[^0-9A-Za-z.+-]+"
 
 
 class Option(msgspec.Struct):
-    """Something that can be set for a session."""
+    """An option of a session, with its value and choices."""
 
     id: str
     name: str
@@ -29,7 +29,7 @@ class Option(msgspec.Struct):
 
 
 def options_of(told: dict[str, Any]) -> list[Option]:
-    """The options of an answer or an update. Where there are options, they say all that modes say."""
+    """Returns the options of an answer or an update. Modes are ignored beside options, which repeat them."""
     given = told.get("configOptions")
     if isinstance(given, list) and given:
         return [option for entry in given if (option := _option(entry)) is not None]
@@ -62,14 +62,15 @@ def _option(entry: Any) -> Option | None:
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """An agent that a server of ours names."""
+    """An agent that an Interlingua server names."""
 
     via: list[str] = []  # the servers that it has come by
     asks: bool = False
 
 
 def listed(told: dict[str, Any]) -> dict[str, Listed]:
-    """The agents that an answer to `initialize` names, as those of ours do, by the value that chooses each."""
+    """Returns the agents that an answer to `initialize` names, by the option value that chooses each. Only an
+    Interlingua server names them."""
     meta = told.get("_meta")
     agents = meta.get(wire.META_AGENTS) if isinstance(meta, dict) else None
     return {
@@ -88,14 +89,14 @@ def _choices(entries: list[Any], key: str) -> list[tuple[str, str, str]]:
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A choice of an option that says which agent answers."""
+    """A choice of an option that selects the agent that answers."""
 
     value: str
     description: str
     via: list[str]
 
     def of(self, card: AgentCard) -> AgentCard:
-        """The card of the other side, as that of this agent alone."""
+        """Returns the card of the remote side, as that of this agent alone."""
         name, _, version = self.value.partition("@")
         return msgspec.structs.replace(
             card, name=_plain(name, _NO_NAME) or card.name, version=_plain(version, _NO_VERSION) or card.version,
@@ -104,8 +105,8 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def agents_of(options: list[Option], known: dict[str, Listed], wanted: str | None) -> list[Choice]:
-    """The choices that are an agent each: the one that a name means, or all that are known to be agents. What others
-    call so may be anything, and stays an option of one agent."""
+    """Returns the choices that are an agent each: the one that a name means, or all that are known to be agents. Other
+    servers may use the option for anything; there it stays an option of one agent."""
     for option in options:
         if option.id == "agent":
             named = [one for one in option.choices if wanted in (one[0], one[1], one[0].partition("@")[0])][:1]
@@ -159,8 +160,8 @@ _LOCAL: dict[str, str] = {
 
 
 def questions_of(policies: Policies, *, ours: bool) -> list[QuestionType]:
-    """What an agent may ask: permissions, forms, addresses to visit, and what is only allowed here when asked. An agent
-    of ours has answers of any shape; each question tells its own."""
+    """Returns the questions that an agent may ask: permissions, forms, addresses to visit, and local work that needs
+    permission. An agent of an Interlingua server takes answers of any shape; each question carries its own schema."""
     text: Schema = {"type": "string"}
     titled: Schema = {"type": "object", "properties": {"title": text}, "required": ["title"]}
     worded: Schema = {"type": "object", "properties": {"message": text}, "required": ["message"]}
@@ -214,9 +215,10 @@ def _plain(name: Any, unwanted: str) -> str:
 def prompt_of(
     text: str, messages: list[Message], *, image: bool, audio: bool, embedded: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The content blocks of a prompt, and what had to be told in other words because the agent takes no such blocks."""
+    """Returns the content blocks of a prompt, and which parts had to be reworded because the agent takes no such
+    blocks."""
     given = [part for message in messages if message.role == "user" for part in message.parts]
-    # The input is what was checked and counts; the parts say it in full. They go together where they say the same.
+    # The checked input counts; the parts are the full message. They are sent together where they agree.
     if not given or translate.prompt_text(given).strip() != text.strip():
         given = [TextPart(text), *(part for part in given if not isinstance(part, TextPart))] if given else []
     if not given:
@@ -248,7 +250,7 @@ def _called(part: Part) -> str:
 
 
 def _degraded(part: Part, kind: str) -> dict[str, Any]:
-    """The same in a block that every agent takes: the text itself, a link where there is one, or at least its name."""
+    """Returns a block that every agent takes: the text itself, a link where there is one, or at least the name."""
     if not isinstance(part, FilePart):
         return {"type": "text", "text": f"[{kind}]"}
     if part.text is not None:

@@ -1,8 +1,8 @@
-"""Channels to an agent that somebody else serves: Streamable HTTP, or a WebSocket.
+"""Channels to a remote agent: Streamable HTTP, or a WebSocket.
 
 Over HTTP, messages leave one after the other as POSTs, and come back on event streams: one of the connection, and one
-per session, which is opened before the first message about that session is sent. A stream that breaks is taken up
-again with `Last-Event-ID` where the server numbers its messages; where it does not, the connection is lost.
+per session, which is opened before the first message about that session is sent. A stream that breaks is resumed with
+`Last-Event-ID` where the server numbers its messages; otherwise the connection is lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _AUTH_REQUIRED = -32000
 
 
 async def open_remote(url: str, headers: dict[str, str]) -> Channel:
-    """A channel to http(s):// or ws(s)://. Raises ConnectionError where nobody answers."""
+    """Opens a channel to http(s):// or ws(s)://. Raises ConnectionError where no server answers."""
     scheme = url.partition("://")[0].lower()
     if scheme in ("ws", "wss"):
         return await websocket.connect(url, headers)
@@ -49,11 +49,11 @@ async def open_remote(url: str, headers: dict[str, str]) -> Channel:
 
 
 async def reach(url: str, headers: dict[str, str]) -> None:
-    """Whether somebody answers there. Raises ConnectionError where nobody does.
+    """Checks that a server answers at an address. Raises ConnectionError where none does.
 
-    It asks as if for an event stream of no connection, which has to be refused: whoever does that is awake, and nothing
-    is left of it there. That a connection can be opened says less, because the system does that for a server which
-    hangs; and to begin a conversation would be too much, for which some servers start a program.
+    It requests an event stream of no connection, which a server must refuse: a server that refuses it is alive, and
+    keeps nothing of the request. An open TCP connection would prove less, because the system accepts it also for a
+    server that hangs; and a whole conversation would cost too much, because some servers start a program for it.
     """
     at = "http" + url[2:] if url.lower().startswith("ws") else url
     verify = _tls() if at.lower().startswith("https") and at is not url else True  # as its WebSocket has it
@@ -70,7 +70,7 @@ def _tls() -> ssl.SSLContext:
 
 
 class _Message(msgspec.Struct):
-    """The little that tells where a message belongs."""
+    """The members that tell the session of a message."""
 
     id: Any = None
     method: str | None = None
@@ -132,8 +132,8 @@ class HttpChannel(Queues):
                 async with asyncio.timeout(_CLOSING):
                     await self._client.delete(self._url, headers=self._headers(None))
             self._connection = None
-        # Most servers end the streams now. Those who do not are left; the readers notice that, and close their sockets,
-        # which they would not do if they were cancelled.
+        # Most servers end the streams now. The others are left; the readers notice that, and close their sockets, which
+        # they would not do if they were cancelled.
         reading = [stream.task for stream in self._streams.values() if stream.task is not None]
         if reading:
             await asyncio.wait(reading, timeout=_SOON)
@@ -161,7 +161,7 @@ class HttpChannel(Queues):
         try:
             answer = await self._client.post(self._url, content=frame, headers=self._headers(session, posts=True))
         except (httpx2.HTTPError, OSError) as error:
-            self._lost(told(error))  # nobody's answer: all that is open has lost its connection
+            self._lost(told(error))  # not one answer: all open requests have lost their connection
             return
         self._pulse.heard()
         if not answer.is_success:
@@ -197,7 +197,7 @@ class HttpChannel(Queues):
         return headers
 
     def _refused(self, message: _Message, code: int, why: str) -> None:
-        """A request that the server does not take is answered with an error, as if by the agent."""
+        """Answers a request that the server refuses with an error, as if the agent had sent it."""
         if message.method is not None and message.id is not None:
             error = {"code": code, "message": why}
             self._take(msgspec.json.encode({"jsonrpc": "2.0", "id": message.id, "error": error}))
@@ -214,7 +214,7 @@ class HttpChannel(Queues):
         return stream
 
     async def _read(self, stream: _Stream) -> None:
-        """One stream, for as long as it can be kept open."""
+        """Reads one stream, for as long as it can be kept open."""
         waits = iter(_AGAIN)
         while not self._gone:
             before = stream.last_id
@@ -228,7 +228,7 @@ class HttpChannel(Queues):
                 waits = iter(_AGAIN)
             wait = next(waits, None)
             if stream.session is not None and not stream.ready.is_set() and stream.last_id is None:
-                # Servers that know no such session (yet) send what there is over the connection's stream.
+                # Servers without such a session (yet) send its messages over the connection's stream.
                 stream.refused = True
                 break
             if stream.last_id is None or wait is None:
@@ -263,7 +263,7 @@ class HttpChannel(Queues):
         try:
             message = json_text.decode_as(frame, _message)
         except (ValueError, msgspec.ValidationError):
-            message = _Message()  # the connection counts and tells what it cannot read
+            message = _Message()  # the connection counts and reports unreadable messages
         if message.session is not None and message.session != on:
             self._open(message.session)
         about = message.session or on

@@ -1,7 +1,7 @@
 """Files of one directory, for a mounted agent: read and written inside it, and never outside.
 
 A path is resolved first, links included, and must lie in the directory. It is then opened step by step from the
-directory's own descriptor without following any link, so that a link which is put there in between leads nowhere.
+directory's own descriptor without following any link, so that a link which is inserted meanwhile leads nowhere.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ MAX_BYTES = 32 * 1024 * 1024  # of a file that is read
 
 
 class Directory:
-    """`root` and what lies below it. `others` are further directories that count as well."""
+    """The files in `root` and below it. `others` are further directories that count as well."""
 
     def __init__(self, root: str, others: list[str] | None = None) -> None:
         self.root = os.path.realpath(root)
         self._roots = [self.root, *(os.path.realpath(other) for other in others or [])]
 
     def resolve(self, path: str) -> tuple[str, str]:
-        """The directory that holds a path, and the path from there, without links."""
+        """Returns the directory that holds a path, and the path from there, without links."""
         if "\0" in path:
             raise InvalidRequest("a path has no zero bytes")
         real = os.path.realpath(PurePath(self.root, path))
@@ -36,7 +36,7 @@ class Directory:
         raise Denied(f"{path} is outside of {self.root}")
 
     def directory(self, path: str | None) -> str:
-        """A directory to work in."""
+        """Returns a directory to work in."""
         root, inner = self.resolve(path or self.root)
         real = Path(root, inner)
         if not real.is_dir():
@@ -44,7 +44,7 @@ class Directory:
         return str(real)
 
     def read(self, path: str, line: int | None = None, limit: int | None = None) -> str:
-        """A text file, or `limit` lines of it from `line` (1 is the first)."""
+        """Reads a text file, or `limit` lines of it from `line` (1 is the first)."""
         root, inner = self.resolve(path)
         with _parent(root, inner, make=False) as (parent, name):
             fd = _open(name, os.O_RDONLY | os.O_NONBLOCK, parent, path)
@@ -65,7 +65,7 @@ class Directory:
         return "\n".join(chosen) + ("" if ends or not chosen else "\n")
 
     def write(self, path: str, text: str) -> None:
-        """Make or replace a file; directories on the way are made."""
+        """Creates or replaces a file, with the directories above it."""
         root, inner = self.resolve(path)
         with _parent(root, inner, make=True) as (parent, name):
             fd = _open(name, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, parent, path)
@@ -78,7 +78,8 @@ class Directory:
 
 @contextlib.contextmanager
 def _parent(root: str, inner: str, *, make: bool) -> Iterator[tuple[int, str]]:
-    """The descriptor of the directory that holds a path, reached without following any link, and the last name."""
+    """Yields the descriptor of the directory that holds a path, reached without following any link, and the last
+    name."""
     *folders, name = PurePath(inner).parts or ("",)
     if name in ("", ".", ".."):
         raise InvalidRequest("a directory is not a file")

@@ -58,7 +58,7 @@ class LocalTerminal:
             self._signal(number)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), _PATIENCE)
-        self._signal(signal.SIGKILL)  # what it has started
+        self._signal(signal.SIGKILL)  # and its children
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(OSError):
@@ -72,7 +72,7 @@ class LocalTerminal:
 
 
 class Terminals:
-    """Those of one session."""
+    """The local terminals of one session."""
 
     def __init__(self) -> None:
         self._open: dict[str, LocalTerminal] = {}
@@ -116,13 +116,13 @@ class Terminals:
         await terminal.release()
 
     async def close(self) -> None:
-        """End all that still run."""
+        """Ends all commands that still run."""
         left, self._open = self._open, {}
         await asyncio.gather(*(terminal.release() for terminal in left.values()), return_exceptions=True)
 
 
 def _to_boundary(data: bytearray) -> None:
-    """Drop the rest of a character that was cut in two at the front."""
+    """Drops the rest of a character that was cut in two at the front."""
     cut = 0
     while cut < min(3, len(data)) and data[cut] & 0xC0 == 0x80:
         cut += 1

@@ -1,6 +1,6 @@
-"""What a mounted agent may do on this machine: files and terminals of a session, within a policy.
+"""Files and terminals of a session on this machine, for a mounted agent, within a policy.
 
-Where the run comes from an editor that offers the same, the editor is asked instead: it has unsaved changes, and its
+Where the run comes from an editor that offers the same, the editor is used instead: it has unsaved changes, and its
 user decides there. Otherwise each kind is denied, asked for (the run asks, and any door may answer) or allowed.
 """
 
@@ -33,13 +33,13 @@ class Policies(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Asker(Protocol):
-    """Who can be asked while a turn runs, and the editor that the run comes from."""
+    """Asks for permission while a turn runs, and knows the editor that the run comes from."""
 
     @property
     def editor(self) -> Editor | None: ...
 
     async def choose(self, kind: str, prompt: str, payload: dict[str, Any], options: list[Option]) -> str | None:
-        """The option that was chosen; None where nobody chose in time."""
+        """Returns the chosen option; None where no answer came in time."""
         ...
 
 
@@ -128,7 +128,7 @@ class LocalWork:
         if editor is not None and editor.can_write:
             await editor.write(wanted.path, wanted.content)
             return
-        self._directory.resolve(wanted.path)  # what lies outside is refused before anybody is asked
+        self._directory.resolve(wanted.path)  # a path outside is refused before the question
         if self._policies.write == "ask" and "write" not in self._always:
             payload = {"path": wanted.path, "diff": await asyncio.to_thread(self._diff, wanted)}
             await self._allowed("write", f"Write {wanted.path}?", payload)
@@ -191,12 +191,13 @@ class LocalWork:
     # -- the policy ---------------------------------------------------------------------------------------
 
     def _not_denied(self, kind: Literal["read", "write", "terminal"]) -> None:
-        """Agents may ask for what they were not offered; what is denied is denied in an editor too."""
+        """Raises where a policy denies a request. An agent may request what it was not offered; a denial also holds in
+        an editor."""
         if getattr(self._policies, kind) == "deny":
             raise Denied(f"{kind} is not allowed here")
 
     async def _allowed(self, kind: Literal["read", "write", "terminal"], prompt: str, payload: dict[str, Any]) -> None:
-        """Return where it is; raise where it is not."""
+        """Returns only where the work is allowed, by policy or by an answer; else raises."""
         policy: Policy = getattr(self._policies, kind)
         if policy == "allow" or kind in self._always:
             return

@@ -1,4 +1,4 @@
-"""An agent's process: a child that is listened to, and whose every word in a log is without secrets."""
+"""The process of an agent: a child whose output is read, and logged only without secrets."""
 
 from __future__ import annotations
 

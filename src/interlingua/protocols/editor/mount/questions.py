@@ -1,10 +1,10 @@
-"""What a mounted agent asks while a turn runs, as questions of the run: permissions, forms, addresses to visit.
+"""Questions of a mounted agent during a turn, as questions of the run: permissions, forms, addresses to visit.
 
-Any door may answer. Nobody answering in time rejects, and never allows. When an agent dies, what it asked is withdrawn
-at once: only a server of ours has it in its store, and asks it again. An agent that asks the same again (the same title
-and the same options) is given the question that is open, or the answer that it did not live to hear; where the question
-was withdrawn, it is asked anew. One that was started again so quickly that its connection has outlived it asks the same
-question, too.
+Any door may answer. A question without an answer in time is rejected, never allowed. When an agent dies, its questions
+are withdrawn at once: only an Interlingua server keeps them in its store, and asks them again. An agent that repeats a
+question (the same title and the same options) gets the question that is open, or the answer that it did not live to
+hear; where the question was withdrawn, it is asked anew. An agent that restarts so quickly that its connection outlives
+it repeats the same question, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KEY = re.compile(r"(.+)-(\d+)")
 
 
 class Settled(Exception):
-    """There will be no answer: the run ends."""
+    """Raised where no answer will come, because the run ends."""
 
 
 class _Open(msgspec.Struct, eq=False):
@@ -58,10 +58,10 @@ class Asking:
         self._within = within
         self._open: dict[str, _Open] = {}  # by key
         self._uses: dict[str, int] = {}
-        self.unheard: list[str] = []  # keys of what was asked, and whose answer the agent did not live to hear
+        self.unheard: list[str] = []  # keys of questions whose answer the agent did not live to hear
         self._withdrawn = set(mounted.withdrawn())  # of these: the same again is a new question
         self.asked_again = asyncio.Event()
-        self.silent = False  # the run is only set aside: what is asked stays open, there too
+        self.silent = False  # the run is only parked: its questions stay open, also at the agent
         self.agent_is_gone: Callable[[], bool] = lambda: False
         for key in mounted.asked():
             found = _KEY.fullmatch(key)
@@ -75,7 +75,8 @@ class Asking:
         return bool(self._open)
 
     def withdraw(self, reason: str) -> None:
-        """The agent is gone, and nobody would hear an answer. One that comes back may ask the same again."""
+        """Withdraws all questions, because the agent is gone and cannot take an answer. When it returns, it may repeat
+        them."""
         for key in list(self._open):
             self._open.pop(key).wait.cancel()
             self._lost(key)
@@ -88,7 +89,7 @@ class Asking:
             self.unheard.append(key)
 
     async def settle(self) -> None:
-        """The turn is over: whoever waits is told that there is no answer."""
+        """Ends all waiting at the end of the turn: no answer will come."""
         tasks = [one.wait for one in self._open.values()]
         for task in tasks:
             task.cancel()
@@ -100,8 +101,8 @@ class Asking:
         self, type_: str, mark: Any, payload: Any, schema: Schema, prompt: str, options: list[Option] | None = None,
         until: int | None = None, about: Any = None,
     ) -> Any:  # fmt: skip
-        """The answer. Raises QuestionExpired, and Settled where the turn is over. `mark` is what makes it the same,
-        `until` when it expires there, and `about` the tool call that it is asked for."""
+        """Asks a question and returns the answer. Raises QuestionExpired, and Settled where the turn is over. `mark`
+        identifies a repeated question, `until` is its remote deadline, and `about` the tool call that needs it."""
         within = self._within if until is None else min(self._within, max(0.0, (until - now()) / 1e6))
         about = about if isinstance(about, str) else None
         key = self._key(f"{type_}-{json_values.digest(mark)[:16]}", about, payload)
@@ -154,8 +155,8 @@ class Asking:
                     return key
                 break
         for key, one in self._open.items():
-            # For the same tool call, and word for word: one that was started again asks what is open once more. What
-            # has been answered is not the same any more: an agent may ask twice for one tool call.
+            # The same tool call, and word for word: a restarted agent repeats its open question. An answered question
+            # is not the same any more: an agent may ask twice for one tool call.
             asked = key.startswith(f"{mark}-") and about is not None and (one.about, one.payload) == (about, payload)
             if asked and not one.wait.done():
                 return key
@@ -165,7 +166,7 @@ class Asking:
     # -- permissions --------------------------------------------------------------------------------------
 
     async def permission(self, params: dict[str, Any], call: dict[str, Any], incoming: Incoming) -> dict[str, Any]:
-        """`call` is what is known of the tool call that it is about."""
+        """Asks for permission. `call` holds the known facts about the tool call."""
         options = [
             Option(o["optionId"], str(o.get("name") or o["optionId"]), o["kind"] if o.get("kind") in _KINDS else None)
             for o in params.get("options") or []
@@ -188,7 +189,7 @@ class Asking:
         return _selected(answer["choice"]) if offered is None else _decided(offered, answer)
 
     async def choose(self, kind: str, prompt: str, payload: dict[str, Any], options: list[Option]) -> str | None:
-        """For what we allow ourselves, not the agent."""
+        """Asks for permission for our own work for the agent, not for work of the agent."""
         try:
             answer = await self.ask(f"{kind}_permission", payload, payload, _one_of(options), prompt, options)
         except (QuestionExpired, Settled):
@@ -236,7 +237,7 @@ class Asking:
 
 
 def _until(params: dict[str, Any]) -> int | None:
-    """When an agent of ours says that its question expires."""
+    """Returns the deadline that an Interlingua agent gives its question."""
     return parse_time(_meta(params).get(wire.META_DEADLINE))
 
 
@@ -245,13 +246,13 @@ def _meta(params: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _theirs_to_say(until: int | None) -> None:
-    """What has expired there too is taken back by the agent: that is no decision of ours."""
+    """Waits for the agent to withdraw a question that has expired on its side too: it decides, not this mount."""
     if until is not None and until <= now():
         await asyncio.sleep(_THEIRS_TO_SAY)
 
 
 def rejection(options: list[Option]) -> str | None:
-    """What to choose when nobody has: the mildest way to say no."""
+    """Returns the mildest option that rejects; None where there is none."""
     for kind in ("reject_once", "reject_always"):
         for option in options:
             if option.kind == kind:
@@ -260,7 +261,8 @@ def rejection(options: list[Option]) -> str | None:
 
 
 def permission_payload(title: str, params: dict[str, Any], call: dict[str, Any], incoming: Incoming) -> dict[str, Any]:
-    """What one should know before allowing it. Without ids: an agent that asks again has new ones."""
+    """Returns the facts to know before a permission. Ids are left out, because an agent that repeats a question has new
+    ones."""
     payload: dict[str, Any] = {"title": title}
     subject = params.get("subject") if isinstance(params.get("subject"), dict) else {}
     assert isinstance(subject, dict)
@@ -296,7 +298,7 @@ def _selected(option: str) -> dict[str, Any]:
 
 
 def _decided(offered: Choices, answer: Any) -> dict[str, Any]:
-    """The option that an answer begins with, and the answer itself where it says more."""
+    """Returns the option that an answer begins with, and the answer itself where it says more."""
     chosen = offered.chosen(answer)
     if chosen is None:
         return {"outcome": {"outcome": "cancelled"}}

@@ -1,8 +1,8 @@
 """One run of a mounted agent: a prompt to one of its sessions, and all that comes of it.
 
-The session is recorded before the prompt is sent, so the prompt is sent at most once. A run that is entered again, or
-whose agent died, does not prompt again: it takes up the session, and where the agent asks again what was open, it goes
-on from there. Otherwise it fails as transient, because nobody can tell how far the agent came.
+The session is recorded before the prompt is sent, so the prompt is sent at most once. A run that is resumed, or whose
+agent died, does not prompt again: it takes up the session, and goes on where the agent repeats an open question.
+Otherwise it fails as transient, because it cannot know how far the agent came.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from .rpc_client import Peer, Place, Session
 from .sessions import Host
 from .updates_in import Incoming, as_update, counts_of
 
-_STEP = "turn"  # what all that is shown belongs to; it is never recorded, so that it can always be shown again
+_STEP = "turn"  # the step of all output; it is never recorded, so that it can always be shown again
 _SILENCES = 10  # times the silence that a turn has to end with: an agent that never stops talking ends no turn
-_OURS = "interlingua"  # in the `_meta` of an answer: what no other agent says
+_OURS = "interlingua"  # a member in the `_meta` of an answer that no other agent sends
 _STILL_BUSY = 30.0  # seconds for the turn before, which was cancelled and has not ended yet
 
 _STOPPED = {
@@ -52,22 +52,22 @@ _STOPPED = {
 
 
 class Handle(msgspec.Struct):
-    """Where the turn is. What is recorded before it begins."""
+    """The session of the turn, recorded before the turn begins."""
 
     session: str
     asks_again: bool = False
-    """The agent is at a server of ours: that knows what was open, and asks it again after a restart."""
+    """The agent is at an Interlingua server, which keeps its open questions, and asks them again after a restart."""
 
 
 class Turn:
     def __init__(
         self, host: Host, ctx: Context[Any, Any], agent: str | None = None, existing: str | None = None
     ) -> None:
-        """`existing`: a session at a server of ours, whose newest turn to go on with instead of prompting."""
+        """`existing` is a session at an Interlingua server, whose newest turn to go on with instead of prompting."""
         self._existing = existing
-        self._before: list[dict[str, Any]] | None = None  # what is told again of the newest turn, while that comes
+        self._before: list[dict[str, Any]] | None = None  # the newest turn, while the agent repeats it
         self._host = host
-        self._agent = agent  # what the option of that name is set to, where the other side has several
+        self._agent = agent  # the value of the option `agent`, where the remote side has several
         self._ctx = ctx
         self._mounted = MountedRun(ctx)
         self._place = place_of(host, ctx)
@@ -77,7 +77,7 @@ class Turn:
         self._trace: Carrier = {}
         self._prompting: asyncio.Future[dict[str, Any]] | None = None
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._calls: dict[str, dict[str, Any]] = {}  # what is known of tool calls, for permissions that only name one
+        self._calls: dict[str, dict[str, Any]] = {}  # the facts about tool calls, for permissions that only name one
         self._notes: list[str] = []
         self._over = False
         self._ended_there = False
@@ -139,7 +139,7 @@ class Turn:
         return await self._finish(ended)
 
     async def _go_on(self, id_: str) -> dict[str, Any]:
-        """Show what was said in the newest turn of a session, and wait for the end of that turn."""
+        """Shows the newest turn of a session so far, and waits for the end of that turn."""
         await self._ctx.step("session", self._named, id_, key="session")
         peer = await self._host.peer()
         self._incoming.speaks(peer.version)
@@ -201,11 +201,11 @@ class Turn:
         return _handle(session)
 
     async def _at_hand(self) -> Session | None:
-        """A session that can be prompted at once, where nothing has to be asked for it."""
+        """Returns a session that can be prompted at once, without any request."""
         thread = self._ctx.thread_id
         if thread is None:
             return await self._host.ready(self._place, self._agent)
-        known = self._host.session_of(self._kind, thread)  # what a store would tell is known, as long as it is open
+        known = self._host.session_of(self._kind, thread)  # saves a read of the store, as long as it is open
         if known is None:
             known = await self._mounted.engine.links.find(self._kind, thread)
         return self._host.open_session(known, self._place, self._agent) if known is not None else None
@@ -215,7 +215,7 @@ class Turn:
         return f"editor:{self._mounted.agent}"  # by its name: its command may change, and its sessions stay
 
     async def _session_on(self, peer: Peer) -> Session:
-        """The session of this run's thread, or one of its own."""
+        """Returns the session of this run's thread, or one of its own."""
         thread, links, kind = self._ctx.thread_id, self._mounted.engine.links, self._kind
         if thread is None:
             return await self._host.new_session(peer, self._place, self._agent)
@@ -270,7 +270,7 @@ class Turn:
     # -- after a death ------------------------------------------------------------------------------------
 
     async def _take_up(self, handle: Handle, why: str) -> dict[str, Any]:
-        """Go on with a turn that was cut off, if the agent does."""
+        """Goes on with a turn that was cut off, if the agent does."""
         if not handle.asks_again:
             self._asking.withdraw(why)
         if not self._asking.unheard:
@@ -297,7 +297,7 @@ class Turn:
             ending.cancel()
 
     async def _end_of(self, session: Session) -> dict[str, Any]:
-        """The end of a turn for which no prompt of ours is open."""
+        """Returns the end of a turn for which no prompt of ours is open."""
         if session.peer.version == 2:
             return await session.idle()
         quiet, seen = 0.0, -1
@@ -340,7 +340,7 @@ class Turn:
         return {"text": self._incoming.text}
 
     async def _hear_the_rest(self, within: float | None = None) -> None:
-        """Wait until the agent has said nothing for a moment: many send text after the answer to a prompt."""
+        """Waits until the agent has been silent for a moment: many agents send text after the answer to a prompt."""
         loop, silence = asyncio.get_running_loop(), self._host.settings.silence_after_answer
         answered_at = loop.time()
         latest = answered_at + (_SILENCES * silence if within is None else within)
@@ -382,7 +382,7 @@ class Turn:
         )
 
     async def _cancel(self) -> None:
-        """Stop the turn there too, and hear its last words."""
+        """Cancels the turn at the agent, and reads its last updates."""
         session, prompting = self._session, self._prompting
         if session is None or session.peer.rpc.lost or self._ended_there:
             await self._asking.settle()
@@ -406,10 +406,10 @@ class Turn:
             session.servant.asker = None  # type: ignore[attr-defined]
         done = self._prompting is None or self._prompting.done()
         if self._ctx.thread_id is None and done and self._mounted.leaving != "hand_back":
-            self._host.spawn(session.close())  # nobody will come back to it
+            self._host.spawn(session.close())  # no later run uses it
             self._host.prepare(session.peer, self._place, self._agent)
 
-    # -- what the session says ----------------------------------------------------------------------------
+    # -- updates of the session ---------------------------------------------------------------------------
 
     @property
     def editor(self) -> Editor | None:
@@ -449,7 +449,7 @@ class Turn:
         known: dict[str, Any] = {}
         if isinstance(about, dict):
             before = self._calls.get(str(about.get("toolCallId")), {})
-            if any(before.get(name) != value for name, value in about.items()):  # it tells more than was told before
+            if any(before.get(name) != value for name, value in about.items()):  # it differs from the earlier updates
                 await self.told({"status": "pending", **about, "sessionUpdate": "tool_call_update"})
             known = self._calls.get(str(about.get("toolCallId")), about)
         return await self._asking.answer(call, known, self._incoming)
@@ -460,7 +460,7 @@ def _handle(session: Session) -> Handle:
 
 
 def place_of(host: Host, ctx: Context[Any, Any] | None) -> Place:
-    """Where a run works: where its editor is, or where the mount is told to."""
+    """Returns the working directory of a run: that of its editor, or that of the mount."""
     editor = ctx.editor if ctx is not None else None
     if editor is None:
         return host.place

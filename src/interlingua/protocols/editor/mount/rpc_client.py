@@ -1,7 +1,7 @@
-"""Our side of one connection to an agent: what was agreed on, its sessions, and what they are in the middle of.
+"""Our side of one connection to an agent: the agreed version, the sessions, and their running turns.
 
-Who prompts gives a session a listener, which hears its updates and answers what the agent asks meanwhile. Updates of a
-session that is not known yet are kept until it is: some agents send them before they answer `session/new`.
+A run that prompts gives its session a listener, which takes its updates and answers the agent's requests meanwhile.
+Updates of an unknown session are kept until it is known: some agents send them before they answer `session/new`.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ log = logging.getLogger("interlingua.editor")
 
 _EARLY = 1000  # updates that are kept for sessions which are not known yet
 _CLOSED = 100  # sessions that are remembered after they were closed, because their agents may still say something
-_LATE_KEEPS = 1000  # characters of what an agent says after its turn
+_LATE_KEEPS = 1000  # characters that are kept of an agent's text after its turn
 _SAYS = ("agent_message_chunk", "agent_message")
 
 __all__ = ["AuthenticationNeeded", "ConnectionLost", "Listener", "Peer", "Session", "Unsuitable"]
 
 
 class AuthenticationNeeded(Denied):
-    """The agent wants somebody to log in first."""
+    """The agent requires a login first."""
 
     code = "auth_required"
 
 
 class Unsuitable(Unavailable):
-    """What answers is no agent that we can talk to."""
+    """The remote side answers, but is no agent that this client can talk to."""
 
     code = "unsuitable_agent"
     transient = False
 
 
 class Listener(Protocol):
-    """Who hears a session."""
+    """Takes the updates and requests of a session."""
 
     async def told(self, update: dict[str, Any]) -> None: ...
     async def asked(self, call: Call) -> Any: ...
 
 
 class Servant(Protocol):
-    """Answers what the agent wants of files and terminals."""
+    """Answers the agent's requests for files and terminals."""
 
     async def serve(self, method: str, params: dict[str, Any]) -> Any: ...
     async def close(self) -> None: ...
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a session works, and with which tool servers."""
+    """The working directories and tool servers of a session."""
 
     cwd: str
     directories: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Abilities(msgspec.Struct):
-    """What an agent offers, in the words of neither version."""
+    """The abilities of an agent, independent of the version."""
 
     load: bool = False
     resume: bool = False
@@ -115,24 +115,24 @@ class Session:
         self.place = place
         self.servant = servant
         self.options: list[Option] = []
-        self.answers: str | None = None  # who does, as one of ours tells it when the session is opened
+        self.answers: str | None = None  # the agent that answers, as an Interlingua server reports it
         self.commands: list[dict[str, Any]] = []
         self.commands_known = asyncio.Event()
         self.title: str | None = None
-        self.named_after: str | None = None  # what our thread was called after it
+        self.named_after: str | None = None  # the name of our thread when the session was named after it
         self.listener: Listener | None = None
-        self.replaying = False  # it is being taken up again: what was said before is not told again
+        self.replaying = False  # it is being resumed: earlier updates are not shown again
         self.news = 0  # updates that came
         self._idle: asyncio.Future[dict[str, Any]] | None = None  # version 2: the end of the turn
         self._ran = False
         self.prompting: asyncio.Future[Any] | None = None
         self.run: str | None = None  # the last run that prompted
-        self._late = ""  # what the agent said after that run was over
+        self._late = ""  # the agent's text after the end of that run
 
     # -- asking -------------------------------------------------------------------------------------------
 
     async def prompt(self, blocks: list[dict[str, Any]], meta: dict[str, Any]) -> dict[str, Any]:
-        """Prompt, and wait for the end of the turn. Gives the stop reason, and what came with it."""
+        """Prompts, and waits for the end of the turn. Returns the stop reason, and the members that came with it."""
         self.watch_for_idle()
         told = await self.peer.request("session/prompt", {"sessionId": self.id, "prompt": blocks, "_meta": meta})
         told = _object(told)
@@ -145,7 +145,7 @@ class Session:
         self._idle = asyncio.get_running_loop().create_future()
 
     async def idle(self) -> dict[str, Any]:
-        """Version 2: wait until the agent says that the turn is over."""
+        """Waits until the agent reports the end of the turn, in version 2."""
         if self._idle is None:
             self.watch_for_idle()
         assert self._idle is not None
@@ -155,15 +155,16 @@ class Session:
         self.peer.rpc.notify("session/cancel", {"sessionId": self.id})
 
     def chosen(self, name: str) -> Any:
-        """What something is set to."""
+        """Returns the present value of an option."""
         return next((option.current for option in self.options if option.id == name), None)
 
     def is_set_to(self, agent: str | None) -> bool:
-        """Whether this agent answers. Where the other side has one agent left, there is nothing to set."""
+        """Tells if this agent answers in the session. Where the remote side has only one agent left, there is nothing
+        to set."""
         return agent is None or (self.chosen("agent") or self.answers or agent) == agent
 
     async def set_option(self, name: str, value: Any) -> None:
-        """Set something, if it is not so already."""
+        """Sets an option, unless it has the value already."""
         option = next((option for option in self.options if option.id == name), None)
         if option is None or option.current == value:
             return
@@ -221,7 +222,7 @@ class Session:
         self._late = (self._late + text)[:_LATE_KEEPS]
 
     def take_late(self) -> tuple[str, str] | None:
-        """Give what the agent said after the last run was over, and that run, once."""
+        """Returns the last run and the text that came after its end; None when called again."""
         late, self._late = self._late, ""
         return (self.run, late) if late and self.run is not None else None
 
@@ -250,10 +251,10 @@ class Session:
     def lost(self, error: ConnectionLost) -> None:
         if self._idle is not None and not self._idle.done():
             self._idle.set_exception(error)
-            self._idle.exception()  # whoever waits is told; nobody need be waiting
+            self._idle.exception()  # a waiting prompt gets the error; perhaps none waits
 
     async def close(self) -> None:
-        """Tell the agent that nobody needs this session any more."""
+        """Tells the agent that this session is not needed any more."""
         self.peer.forget(self)
         await self.servant.close()
         if self.peer.able.close and not self.peer.rpc.lost:
@@ -269,7 +270,7 @@ class Peer:
     def __init__(self, channel: Channel, servants: Any, *, trace: Trace | None = None) -> None:
         self.rpc = Connection(channel, self, trace=trace, is_piece=_is_piece)
         self.sessions: dict[str, Session] = {}
-        self.of_threads: dict[tuple[str, str], str] = {}  # sessions, by what links them to our threads
+        self.of_threads: dict[tuple[str, str], str] = {}  # sessions, by kind and thread
         self.version = 1
         self.able = Abilities()
         self.info: dict[str, Any] = {}
@@ -303,7 +304,7 @@ class Peer:
         info = {"name": "interlingua", "title": "Interlingua", "version": _our_version()}
         params: dict[str, Any] = {"protocolVersion": wanted, "clientInfo": info, "clientCapabilities": offers}
         if wanted >= 2:
-            # The members of version 1 stay: an agent that knows no more than that finds what we offer.
+            # The members of version 1 stay, so that an agent which knows only that version finds our abilities.
             params |= {
                 "info": info,
                 "capabilities": {"elicitation": offers["elicitation"], "auth": {"terminal": {}}},
@@ -334,7 +335,8 @@ class Peer:
     # -- sessions -----------------------------------------------------------------------------------------
 
     async def new(self, place: Place, *, agent: str | None = None, timeout: float | None = None) -> Session:
-        """`agent` is what the option of that name will be set to: one of ours does it at once."""
+        """Opens a session. `agent` is the value that its option `agent` will get: an Interlingua server sets it at
+        once."""
         self._opening += 1
         meta = {"_meta": {wire.META_AGENT: agent}} if agent is not None else {}
         try:
@@ -353,13 +355,14 @@ class Peer:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is a server like this one: no other names its agents."""
+        """Tells if the remote side is an Interlingua server: only such a server names its agents."""
         return bool(self.agents)
 
     async def take_up(
         self, id_: str, place: Place, listener: Listener | None = None, *, replay: bool = False
     ) -> Session:  # fmt: skip
-        """Go on with a session of an earlier connection. `replay`: the listener is told again what was said in it."""
+        """Goes on with a session of an earlier connection. `replay` sends its whole conversation to the listener
+        again."""
         known = self.sessions.get(id_)
         if known is not None:
             known.listener = listener
@@ -386,7 +389,7 @@ class Peer:
         return session
 
     def forget(self, session: Session) -> None:
-        """Let a session go. What its agent still says is only logged."""
+        """Forgets a session. Later updates of it are only logged."""
         self.sessions.pop(session.id, None)
         self._closed[session.id] = session
         if len(self._closed) > _CLOSED:
@@ -422,7 +425,7 @@ class Peer:
             if listener is None:
                 if call.method == "elicitation/create":
                     return {"action": "cancel"}
-                return {"outcome": {"outcome": "cancelled"}}  # nobody is there who could allow it
+                return {"outcome": {"outcome": "cancelled"}}  # no run is there that could allow it
             return await listener.asked(call)
         if call.method.startswith(("fs/", "terminal/")):
             if session is None:
@@ -431,7 +434,7 @@ class Peer:
         raise RpcError(METHOD_NOT_FOUND, f"there is no method {call.method!r}")
 
     def _only_listener(self, call: Call) -> Listener | None:
-        """For a form that belongs to a request of ours instead of a session."""
+        """Returns the listener for a form that belongs to one of our requests instead of a session."""
         found = [s.listener for s in self.sessions.values() if s.listener is not None]
         return found[0] if call.method == "elicitation/create" and len(found) == 1 else None
 
@@ -443,7 +446,8 @@ class Peer:
 
 
 def _server(server: Any, version: int) -> dict[str, Any] | None:
-    """A tool server as each version writes it: one that is started has a type only in version 2, which lacks sse."""
+    """Returns a tool server as each version writes it: one that is started has a type only in version 2, which lacks
+    sse."""
     if not isinstance(server, dict):
         return None
     if version == 1:
@@ -454,7 +458,7 @@ def _server(server: Any, version: int) -> dict[str, Any] | None:
 
 
 def _is_piece(message: Any) -> bool:
-    """True for updates whose text goes on in the next one."""
+    """Tells if the text of an update goes on in the next one."""
     params = _object(_object(message).get("params"))
     return _object(params.get("update")).get("sessionUpdate") in ("agent_message_chunk", "agent_thought_chunk")
 

@@ -1,7 +1,7 @@
 """The mount: coding agents of any kind as local agents, started as a process or reached at an address.
 
-This starts one, asks what it is, and makes an agent of it. What keeps it there is in `host`, the connection and its
-sessions in `peer`, what a run of it does in `turn`, and what it may do on this machine in `served`.
+This starts an agent, learns its description, and makes a local agent of it. `sessions` keeps it reachable, `rpc_client`
+has the connection and its sessions, `remote_run` carries one run, and `local_tools` its work on this machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CANCEL_WITHIN = 5.0
 
 
 class Target(Protocol):
-    """What the loader needs to know of a target of the command line."""
+    """The parts of a command-line target that the loader needs."""
 
     @property
     def kind(self) -> str: ...
@@ -46,7 +46,8 @@ class Target(Protocol):
 
 
 async def load(target: Target) -> list[Agent[..., Any]]:
-    """The agents of editor:COMMAND, editor+http(s)://… or editor+ws(s)://…: all, or the one that #AGENT means."""
+    """Returns the agents of editor:COMMAND, editor+http(s)://… or editor+ws(s)://…: all, or the one that #AGENT
+    means."""
     settings = MountSettings.from_environment(target.access)
     source: Source
     if target.kind == "editor":
@@ -57,7 +58,7 @@ async def load(target: Target) -> list[Agent[..., Any]]:
 
 
 class Mount:
-    """One agent, or several between which a session chooses."""
+    """One agent, or several of which a session chooses one."""
 
     def __init__(self, source: Source, settings: MountSettings | None = None) -> None:
         self.source = source
@@ -66,26 +67,27 @@ class Mount:
 
     @property
     def host(self) -> Host:
-        """One per event loop: an agent that was started in a loop which has ended is gone with it."""
+        """Returns the host of this event loop: an agent that was started in an ended loop is gone with it."""
         loop = asyncio.get_running_loop()
         if self._host is None or self._host[0] is not loop:
             self._host = (loop, Host(self.source, self.settings))
         return self._host[1]
 
     def watch(self, tell: Callable[[], None]) -> None:
-        """Be told when it is gone without having been let go."""
+        """Calls back when the agent is gone without being closed."""
         self.host.lost = tell
 
     async def close(self) -> None:
-        """End the agent. The event loop's end does it too."""
+        """Ends the agent. The end of the event loop does it too."""
         await self.host.close()
 
     async def agent(self, wanted: str | None = None) -> Agent[..., Any]:
-        """The one that is wanted, or the only one."""
+        """Returns the wanted agent, or the only one."""
         return (await self.agents(wanted))[0]
 
     async def agents(self, wanted: str | None = None) -> list[Agent[..., Any]]:
-        """Where the other side has several and lets us choose (ours does): the one that is wanted, or all of them."""
+        """Returns the agents of the remote side: the wanted one, or all. Only an Interlingua server has several to
+        choose from."""
         host = self.host
         try:
             session = await host.first_session(place_of(host, None))
@@ -99,7 +101,7 @@ class Mount:
         return made
 
     async def _learn(self, session: Session, choice: Choice | None) -> Agent[..., Any]:
-        """What a session tells of the agent that it is set to."""
+        """Returns the agent that a session is set to, from what the session reports of it."""
         if choice is not None and session.chosen("agent") != choice.value:
             session.commands_known.clear()
             try:
@@ -151,8 +153,9 @@ class Mount:
         return made
 
     async def _cancel(self, left: LeftRun) -> None:
-        """A run was cancelled while its handler was not here. A process of ours ended with its turn, so there is
-        nothing to stop, and none is started for that; an agent at an address may still be at work."""
+        """Cancels the remote turn of a run that was cancelled while its handler was not here. A process of ours ended
+        with its turn, so there is nothing to stop, and none is started for that; an agent at an address may still be at
+        work."""
         handle = left.recorded("session")
         if self.source.command or not isinstance(handle, dict):
             return
@@ -168,6 +171,6 @@ class Mount:
 
 
 async def _commands(session: Session) -> None:
-    """Wait until the agent has told its commands. One that has none may tell nothing."""
+    """Waits until the agent has sent its commands. An agent without commands may send nothing."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(session.commands_known.wait(), _COMMANDS_WITHIN)

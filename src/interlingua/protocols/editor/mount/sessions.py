@@ -1,6 +1,6 @@
 """Keeps an agent reachable: starts it when it is needed, for any number of runs, and ends it when it is idle for long.
 
-Two ways lead to an agent, a process of ours and an address; both give a link, and what is above cannot tell them apart.
+An agent is a process of ours or has an address; both give the same kind of link.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ _PREFIX = "INTERLINGUA_EDITOR_"
 
 
 class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
-    """Each can be given in the environment, as INTERLINGUA_EDITOR_ and its name in capitals."""
+    """The settings of a mount. Each can be given in the environment, as INTERLINGUA_EDITOR_ and its name in
+    capitals."""
 
     version: Literal[1, 2] = 1
-    """Of the protocol, to ask for."""
+    """The version of the protocol to ask for."""
     directory: str | None = None
-    """Where agents work, and whose files they may have; the current directory where none is named."""
+    """The directory in which agents work, and whose files they may have; by default the current directory."""
     read: Policy = "allow"
     write: Policy = "ask"
     terminal: Policy = "ask"
-    """Whether agents may read and write files there and run commands: deny, ask or allow."""
+    """The policy for agents that read and write files there and run commands: deny, ask or allow."""
     auth: str | None = None
     """The id of the way to log in, where the agent wants that."""
     key: str | None = None
@@ -51,9 +52,9 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
     idle_timeout: float = 300.0
     """Seconds without a run after which an agent is ended."""
     answer_within: float = 3600.0
-    """Seconds for whoever shall allow something; then it is rejected."""
+    """Seconds to wait for a permission; then it is rejected."""
     ask_again_within: float = 10.0
-    """Seconds for an agent that died to ask again what it had asked."""
+    """Seconds for an agent that died to repeat its question."""
     silence_after_answer: float = 0.3
     """Seconds of silence after the answer to a prompt with which its turn is over: many agents send text after it."""
     quiet_after: float = 5.0
@@ -77,7 +78,7 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
         return os.path.realpath(self.directory or ".")
 
     def offers(self) -> dict[str, Any]:
-        """What we can do for an agent, in version 1; in version 2 there are no files and terminals."""
+        """Returns the abilities that an agent can use here, in version 1; version 2 has no files and terminals."""
         return {
             "fs": {"readTextFile": self.read != "deny", "writeTextFile": self.write != "deny"},
             "terminal": self.terminal != "deny",
@@ -117,7 +118,7 @@ class AddressSource:
         return AddressLink(await open_remote(self._address, self._sent()), self.name)
 
     async def reach(self) -> None:
-        """Whether it is there, which leaves nothing of us behind. Raises where it is not."""
+        """Checks that the agent is there, and leaves nothing behind. Raises where it is not."""
         from .http_channel import reach
 
         try:
@@ -131,7 +132,7 @@ class AddressSource:
 
 
 class Host:
-    """One agent. Belongs to an event loop: it ends with it."""
+    """The connection to one agent. It belongs to an event loop, and ends with it."""
 
     def __init__(self, source: Source, settings: MountSettings, trace: Callable[[], Trace] | None = None) -> None:
         self.source = source
@@ -152,7 +153,7 @@ class Host:
         self.lost: Callable[[], None] = lambda: None  # called when it is gone, unless we let it go
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that nobody waits for."""
+        """Starts a job in the background."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -160,7 +161,7 @@ class Host:
     # -- being there --------------------------------------------------------------------------------------
 
     async def peer(self) -> Peer:
-        """The connection, started if there is none."""
+        """Returns the connection. Starts one if there is none."""
         async with self._opening:
             if self._peer is None or self._peer.rpc.lost:
                 await self._start()
@@ -169,7 +170,7 @@ class Host:
 
     async def _start(self) -> None:
         if self._keeper is not None:
-            await asyncio.wait([self._keeper])  # what is left of the one before is ended first
+            await asyncio.wait([self._keeper])  # the connection before it is ended first
         settings = self.settings
         try:
             link = await self.source.open()
@@ -210,11 +211,11 @@ class Host:
         return LocalWork(place, self.policies)
 
     async def why(self) -> str:
-        """Why the agent is gone."""
+        """Returns the reason why the agent is gone."""
         return await self._link.why() if self._link is not None else "it was never there"
 
     def noise(self) -> tuple[int, str] | None:
-        """Lines that were no messages and the first of them; told once."""
+        """Returns the number of lines that were no messages, and the first of them; only once."""
         if self._link is None or self._noise_told or not self._link.noise[0]:
             return None
         self._noise_told = True
@@ -225,13 +226,13 @@ class Host:
             self.lost()
 
     def using(self) -> contextlib.AbstractContextManager[None]:
-        """As long as this lasts, the agent is not idle."""
+        """Marks the agent as busy for the time of this context."""
         return self._use.counted()
 
     def _too_idle(self) -> None:
         if self._keeper is not None:
             log.info("%s is ended: nobody has used it for %g s", self.source.name, self.settings.idle_timeout)
-            self._peer = None  # whoever comes now waits for its end, and starts it again
+            self._peer = None  # the next caller waits for its end, and starts it again
             self._keeper.cancel()
 
     async def close(self) -> None:
@@ -245,18 +246,18 @@ class Host:
     # -- sessions -----------------------------------------------------------------------------------------
 
     async def first_session(self, place: Place) -> Session:
-        """A session to learn from what the agent offers."""
+        """Opens a session in which the agent describes its options and commands."""
         return await self.new_session(await self.peer(), place)
 
     def spare(self, session: Session, agent: str | None) -> None:
-        """A session that nobody has used. The next run that wants one like it has it."""
+        """Keeps an unused session for the next run that wants one like it."""
         before = self._spares.get(agent)
         self._spares[agent] = session
         if before is not None and before is not session and before.peer is session.peer:
             self.spawn(before.close())
 
     async def ready(self, place: Place, agent: str | None) -> Session | None:
-        """A session that was made ahead, and is set to this agent."""
+        """Returns a session that was prepared ahead, and is set to this agent."""
         if agent in self._preparing:
             await asyncio.wait({self._preparing[agent]})
         spare = self._spares.get(agent)
@@ -265,11 +266,11 @@ class Host:
         return self._spares.pop(agent)
 
     def session_of(self, kind: str, thread: str) -> str | None:
-        """The session of a thread of ours, where this connection has had it."""
+        """Returns the session of a local thread, where this connection has had it."""
         return self._peer.of_threads.get((kind, thread)) if self._peer is not None else None
 
     def open_session(self, id_: str, place: Place, agent: str | None) -> Session | None:
-        """A session of the connection that stands, if it is as a run wants it and does nothing else."""
+        """Returns an idle session of the present connection, if it fits the run."""
         peer = self._peer
         session = peer.sessions.get(id_) if peer is not None and not peer.rpc.lost else None
         if session is None or session.place != place or session.listener is not None:
@@ -279,7 +280,8 @@ class Host:
         return session if session.is_set_to(agent) else None
 
     def prepare(self, peer: Peer, place: Place, agent: str | None) -> None:
-        """Have a session ready for the next run. Only where sessions cost next to nothing, which others do not say."""
+        """Prepares a session for the next run, only where sessions cost almost nothing. Only an Interlingua server
+        reports that."""
         if not peer.ours or peer is not self._peer or agent in self._preparing:
             return
         spare = self._spares.get(agent)
@@ -293,7 +295,7 @@ class Host:
                 await session.set_option("agent", agent)
             self.spare(session, agent)
         except (RpcError, TimeoutError, ConnectionLost, InterlinguaError) as error:
-            log.info("%s made no session ahead: %s", self.source.name, error)  # the next run tries by itself
+            log.info("%s made no session ahead: %s", self.source.name, error)  # the next run tries again
         finally:
             self._preparing.pop(agent, None)
 
@@ -340,7 +342,8 @@ class Host:
 
 
 async def _keep(peer: Peer, link: Link) -> None:
-    """Read what the agent says until it is gone or not wanted any more; what was started for it ends here, always."""
+    """Reads messages of the agent until it is gone or no longer wanted; then always ends all parts that were started
+    for it."""
     try:
         await peer.run()
     except Exception:

@@ -1,10 +1,10 @@
-"""What a mounted agent tells of a turn, as events of the run that stands for it. Pure, both versions at once.
+"""Turns the updates of a mounted agent into events of its run. Pure, both versions at once.
 
-Version 1 appends and version 2 also replaces: there null clears and what is left out stays. What the log cannot take
-back (text that was streamed and then replaced) is told by the run's output at the end, which counts.
+Version 1 appends and version 2 also replaces: there null clears and an absent member stays. Text that was streamed and
+then replaced cannot be taken back from the log; the run's output at the end has the final text, which counts.
 
-What is lost: user messages (the run's request has them), kinds and states that are not known, and patches as files
-(they show as text, because they do not hold the files' whole content).
+Lost are user messages (the run's request has them), unknown kinds and states, and patches as files (they show as text,
+because they do not hold the files' whole content).
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Incoming:
         self._v2 = version >= 2
         self._place = place
         self._pieces: dict[str, list[str]] = {}  # the agent's messages, by id, in order
-        self._level = True  # what was streamed is what the messages say
-        self._last = ""  # the end of what was streamed
-        self._spoken_to = ""  # the message that is being told, where the agent gives no ids
+        self._level = True  # the streamed text equals the messages
+        self._last = ""  # the end of the streamed text
+        self._spoken_to = ""  # the message in progress, where the agent gives no ids
         self._unnamed = 0
         self._thought = 0
         self._contents: dict[str, list[Any]] = {}  # of tool calls
@@ -62,7 +62,8 @@ class Incoming:
         self._v2 = version >= 2
 
     def go_on_from(self, shown: list[Emission]) -> None:
-        """After a restart: what the log holds already. The next message goes on from it: ids are not in the log."""
+        """Takes the events that the log already holds, after a restart. The next message continues the last one,
+        because ids are not in the log."""
         for body in shown:
             if isinstance(body, OutputDelta) and isinstance(body.delta, dict):
                 self._pieces.setdefault("", []).append(str(body.delta.get("text", "")))
@@ -72,7 +73,7 @@ class Incoming:
         return whole("".join(piece for pieces in self._pieces.values() for piece in pieces))
 
     def take(self, update: dict[str, Any]) -> list[Emission]:
-        """What an update adds to the log. An update that makes no sense adds nothing."""
+        """Returns the emissions of an update for the log. An update that makes no sense adds nothing."""
         kind = update.get("sessionUpdate")
         match kind:
             case "agent_message_chunk":
@@ -131,7 +132,7 @@ class Incoming:
         return [OutputDelta({"text": text}, self._place)] if self._level else []
 
     def _replaced(self, update: dict[str, Any]) -> list[Emission]:
-        """A whole message. Where it goes on from what was streamed, the rest is streamed."""
+        """Takes a whole message. Where it continues the streamed text, the rest is streamed."""
         if "content" not in update:
             return []
         message = self._message_of(update)
@@ -230,7 +231,7 @@ class Incoming:
         return parts, diffs
 
     def _terminal(self, update: dict[str, Any]) -> list[Emission]:
-        """A terminal of the agent's own. Its output is shown when it ends; a tool call stands for it."""
+        """Takes a terminal of the agent's own, shown as a tool call. Its output is shown when it ends."""
         id_ = update.get("terminalId")
         if not isinstance(id_, str):
             return []
@@ -299,7 +300,7 @@ class _Terminal:
 
 
 def as_update(call: ToolCall) -> dict[str, Any]:
-    """News of a tool call out of the log, as the agent had told it."""
+    """Returns an event of a tool call from the log, as the agent had sent it."""
     told: dict[str, Any] = {"title": call.title, "kind": call.kind_, "status": call.status, "rawInput": call.input}
     if call.content is not None or call.diffs is not None:
         told["content"] = [
@@ -312,7 +313,7 @@ def as_update(call: ToolCall) -> dict[str, Any]:
 
 
 def counts_of(result: Any) -> dict[str, int]:
-    """What the answer to a prompt says of tokens."""
+    """Returns the token counts in the answer to a prompt."""
     usage = result.get("usage") if isinstance(result, dict) else None
     if not isinstance(usage, dict):
         return {}
@@ -352,7 +353,7 @@ def _locations(given: Any) -> list[Location] | None:
 
 
 def _diff(entry: dict[str, Any]) -> tuple[list[Diff], list[Part]]:
-    """A diff of version 1 is two texts; one of version 2 names changes, and may hold a patch."""
+    """Returns a diff. In version 1 it is two texts; in version 2 it names changes, and may hold a patch."""
     if isinstance(entry.get("newText"), str):
         old = entry.get("oldText")
         return [Diff(str(entry.get("path", "")), entry["newText"], old if isinstance(old, str) else None)], []

@@ -1,7 +1,8 @@
-"""The door of agents over MCP: `agents/*` for those who know it, and every agent as a tool for all others.
+"""The door of agents over MCP: `agents/*` for clients that know it, and every agent as a tool for all others.
 
-`McpDoor` is what all connections share; `McpConnection` is one client, over any channel. Revisions with a handshake are
-told what they can do at `initialize`; the one without says it in every request.
+`McpDoor` holds the parts that all connections share; `McpConnection` is one client, over any channel. Clients of
+revisions with a handshake report their abilities at `initialize`; those of the revision without one report them in
+every request.
 """
 
 from __future__ import annotations
@@ -61,19 +62,20 @@ class McpDoor:
         self.states = RequestStates(engine)
         self.unasked = Unasked(engine)
         self.connections: set[McpConnection] = set()
-        self.stopping = False  # what is open ends, and no run because of that
+        self.stopping = False  # open streams end, but no run
         self._tasks: set[asyncio.Task[None]] = set()
         engine.agents.listeners.append(self._changed)
 
     def connect(
         self, channel: Channel, caller: Caller = OWNER, trace: Trace | None = None, *, silent_cancel: bool = True
     ) -> McpConnection:
-        """`silent_cancel`: a request that was taken back gets no answer. Where each has a stream of its own that ends
-        with the answer, there must be one: a client that misses it (mcp 2.3.0) opens the stream again for ever."""
+        """Returns a connection to one client. With `silent_cancel`, a cancelled request gets no answer. Where each
+        request has a stream of its own that ends with the answer, there must be one: a client that misses it (mcp
+        2.3.0) opens the stream again for ever."""
         return McpConnection(self, channel, caller, trace, silent_cancel=silent_cancel)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that no request waits for any more."""
+        """Starts a job that outlives its request."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -83,7 +85,7 @@ class McpDoor:
             connection.tell_changed()
 
     async def stop(self) -> None:
-        """From now on what is open ends, and no run because of that. Those who listen are told so."""
+        """Ends all open streams, but no run, and notifies the subscribers."""
         self.stopping = True
         listeners = [task for connection in self.connections for task in connection.listening.tell()]
         if listeners:
@@ -91,7 +93,7 @@ class McpDoor:
 
 
 class Named(msgspec.Struct):
-    """Something that can be run under a name: an agent, or an agent with a configuration."""
+    """An agent, or an agent with a configuration, that can be run under a name."""
 
     name: str
     card: AgentCard
@@ -99,7 +101,7 @@ class Named(msgspec.Struct):
 
 
 class McpConnection:
-    """One client."""
+    """The connection to one client."""
 
     def __init__(
         self,
@@ -123,12 +125,12 @@ class McpConnection:
         self.listening = Listening(door, self.rpc)
         self._waits_after_cancelling = False  # for an answer, to a request that it has taken back
         self.runs: dict[Id, str] = {}  # of requests that are open, where it is known
-        self.began: Callable[[Id, str], None] = lambda request, run: None  # told of each of them
-        self.changed: Callable[[], Awaitable[Any]] | None = None  # called when what the client said of itself changes
-        # Requests that another process began to answer: how many messages it sent, and the last event of the run that
-        # they told of.
+        self.began: Callable[[Id, str], None] = lambda request, run: None  # called for each of them
+        self.changed: Callable[[], Awaitable[Any]] | None = None  # called when the client's own description changes
+        # Requests that another process began to answer: the number of its messages, and the last event of the run in
+        # them.
         self.again: dict[Call, tuple[int, int | None]] = {}
-        self.runs_go_on = True  # when the client is gone without a word; False where going is how it cancels
+        self.runs_go_on = True  # when the client is gone silently; False where going is how it cancels
         door.connections.add(self)
 
     def gone(self) -> None:
@@ -141,13 +143,13 @@ class McpConnection:
             self.rpc.notify("notifications/tools/list_changed")
 
     def warn(self, agent: str, message: str, about: Id) -> None:
-        """A warning of a run, as a log message. Clients that never asked for any get none: those of acp-sdk 0.0.6 stop
-        at a notification that they do not take."""
+        """Sends a warning of a run as a log message. Clients that never asked for log messages get none: those of
+        acp-sdk 0.0.6 stop at a notification that they do not know."""
         if self.level is not None and wire.LEVELS.index(self.level) <= wire.LEVELS.index("warning"):
             params = {"level": "warning", "logger": agent, "data": message}
             self.rpc.notify("notifications/message", params, about=about)
 
-    # -- what the connection calls ------------------------------------------------------------------------
+    # -- callbacks of the connection ----------------------------------------------------------------------
 
     async def called(self, call: Call) -> Any:
         method = _METHODS.get(call.method)
@@ -173,7 +175,7 @@ class McpConnection:
         return wire.complete(result) if modern and isinstance(result, dict) else result
 
     def noticed(self, notice: Notice) -> None:
-        return None  # `initialized` needs nothing of us, and what we do not know is ignored
+        return None  # `initialized` needs no action, and unknown notifications are ignored
 
     def failure(self, error: Exception) -> RpcError:
         if isinstance(error, InterlinguaError):
@@ -199,7 +201,7 @@ class McpConnection:
         return wire.MODERN if self._modern(call) else self.version
 
     def asks(self, call: Call) -> bool:
-        """Whether this client can be asked by a form."""
+        """Tells if this client can be asked by a form."""
         told = self.able.elicitation
         if self._modern(call):
             told = self.meta(call)[wire.META_CAPABILITIES].get("elicitation")
@@ -219,14 +221,15 @@ class McpConnection:
         }
 
     def met(self, params: Any) -> str | int:
-        """Who the client is and what it can do, as it says at the beginning. Gives the revision that is spoken."""
+        """Handles `initialize`: takes the client's description and abilities, and returns the revision of the
+        connection."""
         request = params_.read(params, wire.InitializeRequest)
         wanted = request.protocol_version
         # acp-sdk 0.0.6 knows one revision and leaves at any other answer.
         version = "2024-11-05" if wanted == 1 else wanted if wanted in wire.LEGACY else wire.LEGACY[-1]
         self.version, self.able = str(version), request.capabilities
-        # MCP says that what was taken back should get no answer. These clients wait for one, for ever: their own server
-        # sends it. Whoever has stopped waiting ignores it, as MCP says too; all others get none.
+        # MCP says that a cancelled request should get no answer. These clients wait for one, for ever: their own server
+        # sends it. A client that has stopped waiting ignores it, as MCP says too; all others get none.
         told = (self.version, request.client_info.name, request.client_info.version)
         self._waits_after_cancelling = told == _WAITS_AFTER_CANCELLING
         return version
@@ -270,7 +273,7 @@ class McpConnection:
         return [a.card for a in self.engine.agents if scopes.may(self.caller, "run", a.card.key).allowed]
 
     async def _known(self) -> list[Named]:
-        """All that can be run, under names that are each there once: the newest version has the plain name."""
+        """Returns all agents that can be run, under unique names: the newest version has the plain name."""
         found: list[Named] = []
         for card in self._cards():
             newest = self.engine.agents.find(card.name)
@@ -356,11 +359,11 @@ class McpConnection:
         self.runs[call.id] = running.run
         self.began(call.id, running.run)
 
-    # -- questions of the revision without requests of ours ---------------------------------------------------
+    # -- questions of the revision in which the server sends no requests --------------------------------------
 
     async def _input_required(self, call: Call, wanted: InputWanted, problem: str = "") -> dict[str, Any]:
-        """The request comes again with the answer, to any process that has this store. `problem` is what was wrong with
-        the one before."""
+        """Returns the result that asks a question. The client repeats the request with the answer, to any process that
+        has this store. `problem` is the fault of the answer before."""
         params = translate.elicitation(wanted.question, wire.MODERN)
         if problem:
             params["message"] = f"{problem}\n\n{params['message']}"
@@ -372,7 +375,8 @@ class McpConnection:
         }
 
     async def _take_up(self, running: Running, call: Call, state: Any) -> dict[str, Any] | None:
-        """The answer to what was asked before, and the run that goes on. A result where it must be asked again."""
+        """Joins the waiting run and gives it the answer to its question. Returns a result where the question must be
+        asked again."""
         run, question_id = await self.door.states.open(self.caller.id, call, state)
         await running.join(run)
         question = next((q for q in await self.engine.questions.open(run=run, limit=1000) if q.id == question_id), None)

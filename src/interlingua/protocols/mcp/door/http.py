@@ -1,8 +1,8 @@
-"""The door over HTTP. At the prefix itself: Streamable HTTP, for revisions with sessions and for the one without.
-At `/sse` and `/messages/`: the older HTTP+SSE, which the published clients of agents over MCP speak.
+"""The door over HTTP. At the prefix itself: Streamable HTTP, for revisions with sessions and for the one without. At
+`/sse` and `/messages/`: the older HTTP+SSE, which the published clients of agents over MCP speak.
 
-A session belongs to its caller; to others it is not there. A client that vanishes is forgotten after a while, and can
-come back with Last-Event-ID until then. Its runs go on, as they do when the server stops; a DELETE takes them along.
+A session belongs to its caller; for others it does not exist. A client that vanishes is forgotten after a while, and
+can return with Last-Event-ID until then. Its runs go on, also when the server stops; a DELETE cancels them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class WebDoor:
     def forget(
         self, client: Session | OldSession | Single, *, runs_go_on: bool = False, keeps_note: bool = False
     ) -> None:
-        """The client is gone, or is sent away."""
+        """Forgets a client that has gone, or is dismissed."""
         if isinstance(client, Single):
             self.singles.discard(client)
         else:
@@ -81,12 +81,12 @@ class WebDoor:
             await self.placed.drop(session)
 
     def _let_go(self) -> None:
-        """What is here is at another replica by now, or is made anew when somebody asks for it."""
+        """Forgets all sessions. By now another replica has them, or creates them when a client asks for them."""
         for client in list(self.sessions.values()):
             self.forget(client, runs_go_on=True, keeps_note=True)
 
     async def close(self) -> None:
-        """The server stops: what is open ends now, and nobody waits for a time-out."""
+        """Ends all open streams when the server stops, so that no client waits for a time-out."""
         self._closed = True
         await self.mcp.stop()
         for client in [*self.sessions.values(), *self.singles]:
@@ -136,7 +136,7 @@ class WebDoor:
             if request.method == "DELETE":
                 session = self._session(headers, caller)
                 self.forget(session)
-                await self.placed.drop(session.id)  # nobody makes it anew
+                await self.placed.drop(session.id)  # no replica creates it again
                 return Response(status_code=204)
             _check_stream(headers)
             return self._session(headers, caller).listen(headers.get("last-event-id"))
@@ -168,7 +168,7 @@ class WebDoor:
         asked = self._read(headers, body)
         if is_modern(headers, asked):
             check_modern(raw, headers, asked)
-            if not asked.ids:  # nothing can be told without a session
+            if not asked.ids:  # without a session the client cannot be notified
                 return Response(status_code=202)
             return await self._single(asked, body, caller)
         if asked.initializes and SESSION not in headers:
@@ -210,7 +210,7 @@ class WebDoor:
         if wanted is None:
             raise Refused(400, "the header Mcp-Session-Id is missing; initialize gives you one")
         found = self.sessions.get(wanted)
-        if not isinstance(found, Session) or not _same(found.caller, caller):  # whose it is, is nobody else's business
+        if not isinstance(found, Session) or not _same(found.caller, caller):  # the owner of a session stays secret
             raise Refused(404, "there is no such session; begin with initialize")
         return found
 
@@ -221,8 +221,9 @@ class WebDoor:
             raise Refused(503, f"{limit} are open already")
 
     def _make_room(self, caller: Caller) -> None:
-        """Many clients never say that they go: the one that has been silent longest makes room, among those of the
-        caller who has the most. Who begins again and again pushes nobody else out, and has never all of them."""
+        """Forgets a session, because many clients never report that they go: the one that has been silent longest,
+        among those of the caller with the most sessions. So a caller that opens sessions again and again displaces no
+        other caller, and never holds all of them."""
         limit = self.settings.max_sessions
         count = Counter([caller.id, *(found.caller.id for found in self.sessions.values())])
         alone = has_share(caller, count[caller.id] - 1, limit)
@@ -271,7 +272,7 @@ class WebDoor:
 
 
 def _named(scope: Scope) -> str | None:
-    """The session that a request names."""
+    """Returns the session that a request names."""
     if scope["path"].endswith("/messages/"):
         found = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("session_id")
         return found[0] if found else None
@@ -283,7 +284,8 @@ def _named(scope: Scope) -> str | None:
 
 
 def _same(one: Caller, other: Caller) -> bool:
-    """One caller with the same rights: a token that allows less must not do more by way of a session."""
+    """Tells if two callers are the same, with the same rights: a token with fewer rights must not gain more through a
+    session."""
     return one.id == other.id and set(one.scopes) == set(other.scopes)
 
 

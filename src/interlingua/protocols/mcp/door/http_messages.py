@@ -1,4 +1,4 @@
-"""What a POST brings, before anything is done with it: its messages, and the headers that must agree with them."""
+"""Reads a POST: its messages, and the headers that must agree with them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Asked(msgspec.Struct):
 
     @property
     def ids(self) -> list[Id]:
-        """Of the requests."""
+        """Returns the ids of the requests."""
         return [message["id"] for message in self.messages if "method" in message and "id" in message]
 
     @property
@@ -37,15 +37,15 @@ class Asked(msgspec.Struct):
 
 
 def by_name(raw: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers as the server has them, read once: starlette's mapping goes through all of them for each one that is
-    asked for. The first of several counts, as there. Blanks around a value are no part of it, and not every server
-    removes them."""
+    """Returns the headers of a request by name, read once, because starlette's mapping searches all of them at every
+    access. The first of several counts, as there. Blanks around a value are no part of it, and not every server removes
+    them."""
     return {name.decode("latin-1"): value.decode("latin-1").strip(" \t") for name, value in reversed(raw)}
 
 
 @contextlib.contextmanager
 def about(body: bytes) -> Iterator[None]:
-    """Gives every refusal inside the id of the request in this body."""
+    """Gives every refusal in this context the id of the request in the body."""
     try:
         yield
     except Refused as error:
@@ -77,7 +77,7 @@ def read(body: bytes, max_batch: int) -> Asked:
 
 
 def accepts(headers: Mapping[str, str], *kinds: str) -> bool:
-    """Whether all of these may be sent. Who says nothing takes everything."""
+    """Tells if the client accepts all of these media types. A client without the header accepts everything."""
     told = headers.get("accept")
     return told is None or _accepts(told, kinds)
 
@@ -89,7 +89,7 @@ def _accepts(told: str, kinds: tuple[str, ...]) -> bool:
 
 
 def is_modern(headers: Mapping[str, str], asked: Asked) -> bool:
-    """Whether a POST is of the revision without sessions. What names a revision that nobody knows is told so there."""
+    """Tells if a POST is of the revision without sessions. A POST of an unknown revision is refused there."""
     version = headers.get(VERSION)
     if version is not None:
         return version not in wire.LEGACY
@@ -103,7 +103,7 @@ def _meta(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_modern(raw: Sequence[tuple[bytes, bytes]], headers: Mapping[str, str], asked: Asked) -> None:
-    """The headers are for those on the way, who do not read bodies: they say what the body says."""
+    """Checks that the headers repeat the body. They are for proxies, which do not read bodies."""
     if asked.batch:
         raise Refused(400, f"{wire.MODERN} has no batches; send one message at a time")
     message = asked.messages[0]
@@ -144,7 +144,7 @@ def _known(version: str | None) -> None:
 
 
 def _plain(value: str | None) -> str | None:
-    """A header's value, which is in base64 where a header could not hold it."""
+    """Returns a header's value, which is in base64 where a header could not hold it."""
     if value is None or not (value.startswith("=?base64?") and value.endswith("?=")):
         return value
     try:

@@ -1,8 +1,8 @@
-"""What one client is sent over HTTP: a message goes into the answer to the POST that it belongs to, or to the stream
+"""The streams of one client over HTTP: a message goes into the answer to the POST that it belongs to, or to the stream
 that a GET has opened.
 
-The answer to a POST is plain JSON where it comes soon and nothing comes before it, and an event stream otherwise. Each
-stream has an outbox of its own: one that is not read holds up only what it carries.
+The answer to a POST is plain JSON where it comes soon and is the first message, and an event stream otherwise. Each
+stream has an outbox of its own: a stream that is not read delays only its own messages.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
     max_requests: int = 10_000
     """Requests without a session that may be open."""
     max_buffered_bytes: int = 64 * 1024 * 1024
-    """Of messages that wait for the readers of one session."""
+    """The limit for messages that wait for the readers of one session."""
     keep_bytes: int = 16 * 1024 * 1024
-    """Of messages of one stream that were sent, kept for a reader that comes back with Last-Event-ID; and of all
-    streams of a session that have ended. More than the buffers of a connection hold: what was sent into those may be
-    just what the reader has missed."""
+    """The limit for sent messages of one stream, kept for a reader that comes back with Last-Event-ID; and for all
+    ended streams of a session. It is more than the buffers of a connection hold: bytes that were sent into those may be
+    the ones that the reader has missed."""
     keep_streams: int = 8
-    """Of a session's streams that have ended: the newest of them can be read again."""
+    """The limit for a session's ended streams: the newest of them can be read again."""
 
 
 class Refused(Exception):
-    """An answer that is no success."""
+    """An answer with an error status."""
 
     def __init__(
         self, status: int, message: str, code: int = INVALID_REQUEST, data: Any = None, id_: Any = None
@@ -59,7 +59,7 @@ class _Named(msgspec.Struct):
 
 
 class _Sent(msgspec.Struct):
-    """The little of a message of ours that tells where it goes."""
+    """The members of our own message that decide its stream."""
 
     id: Any = None
     method: str | None = None
@@ -72,17 +72,17 @@ _CHANGED = (
     b'{"jsonrpc":"2.0","method":"notifications/agents/list_changed"}',
     b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}',
 )
-"""Whoever has not read one yet learns nothing from a second, and many clients never read any."""
+"""A second one tells nothing new to a client that has not read the first, and many clients never read any."""
 
 _LONG = 256 * 1024
-"""Bytes of a stream that has ended and that nobody reads, beyond which it is not held: where its messages come from the
-log of a run, they are made again for a client that comes back to it."""
+"""The bytes of an ended stream without a reader, beyond which its messages are not held: where they come from the log
+of a run, they are made again for a client that resumes the stream."""
 
-_REQUEST = b'{"jsonrpc":"2.0","id":'  # how a request of ours begins; a notification has no id
+_REQUEST = b'{"jsonrpc":"2.0","id":'  # how our own requests begin; a notification has no id
 
 
 class Exchange:
-    """One POST with requests in it, and what is sent because of them."""
+    """A POST with requests in it, and the messages that answer it."""
 
     def __init__(self, name: str, ids: list[Id], make: Callable[[str], Outbox]) -> None:
         self.name = name
@@ -90,11 +90,11 @@ class Exchange:
         self.answer: bytes | None = None  # where it is all that was sent
         self.streams = False
         self.over = False
-        self.ours: set[Id] = set()  # requests of ours that were sent here
+        self.ours: set[Id] = set()  # our own requests that were sent here
         self.asked: list[dict[str, Any]] = []  # the requests, where it is a stream
-        self.mark = ""  # how far the run's log was told here
+        self.mark = ""  # the last event of the run's log that was sent here
         self.noted = False  # in the store, for the day when this process is dead
-        self.emptied = False  # its messages are made again for who comes back
+        self.emptied = False  # its messages are made again for a client that resumes it
         self._make = make
         self._outbox: Outbox | None = None  # most answers come alone, and need none
         self._news = False
@@ -109,7 +109,8 @@ class Exchange:
         return self._outbox
 
     async def alone(self, patience: float | None) -> bytes | None:
-        """The answer, where it comes soon and nothing comes before it. Otherwise None: this is a stream now."""
+        """Returns the answer, where it comes soon and is the first message. Otherwise returns None: the exchange is a
+        stream now."""
         if not self._news:
             loop = asyncio.get_running_loop()
             self._waiting = loop.create_future()
@@ -138,7 +139,7 @@ class Exchange:
         self._tell()
 
     def end(self, answer: bytes | None) -> None:
-        """The answer is the last message. None: there will be no answer."""
+        """Ends the exchange with its answer as the last message. None means that there will be no answer."""
         if answer is not None:
             if self.streams:
                 self.outbox.put(answer, mark=self.mark)
@@ -175,9 +176,10 @@ class PostsChannel:
     """The channel of a client that sends POSTs."""
 
     def __init__(self, settings: WebSettings, *, resumable: bool = True, times: int = 0) -> None:
-        """`times`: how many processes had the session before this one. Names of streams tell theirs from ours."""
+        """`times` counts the processes that had the session before this one. It is part of stream names, so that a
+        process knows its own."""
         self.settings = settings
-        self.let_go: Callable[[Exchange], None] = lambda exchange: None  # told of what is no longer kept
+        self.let_go: Callable[[Exchange], None] = lambda exchange: None  # called for an exchange that is no longer kept
         self.too_much = asyncio.Event()
         self.closed = False
         self._held = Held()
@@ -190,7 +192,7 @@ class PostsChannel:
 
     @property
     def whole(self) -> Outbox:
-        """What belongs to no request. Most clients that send a single one never get any."""
+        """The outbox for messages that belong to no request. Most clients that send a single request never get any."""
         if self._whole is None:
             self._whole = self._outbox(f"{self._before}0")
             if self.closed:
@@ -224,13 +226,14 @@ class PostsChannel:
         self._put(exchange, frame)
 
     def mark(self, about: Id, seq: int) -> None:
-        """What is sent about a request from now on tells of this event of its run, or of later ones."""
+        """Marks all later messages about a request as belonging to this event of its run, or to later ones."""
         exchange = self._asked.get(about)
         if exchange is not None and len(exchange.ids) == 1:  # of several runs, one number says nothing
             exchange.mark = str(seq)
 
     def _asking(self, request: Any) -> Exchange | None:
-        """Where a request of ours was sent that is taken back: elsewhere, that could come first."""
+        """Returns the exchange in which a request of ours was sent. Its cancellation goes there too, because on another
+        stream it could arrive first."""
         if request is None:
             return None
         return next((exchange for exchange in self._asked.values() if request in exchange.ours), None)
@@ -272,7 +275,7 @@ class PostsChannel:
             self.let_go(exchange)
 
     async def drain(self) -> None:
-        """Answers wait each in its own stream: they are no reason to stop listening."""
+        """Does not wait: answers are held in streams of their own, so the channel can go on reading requests."""
 
     async def drain_topic(self, topic: Id) -> None:
         exchange = self._asked.get(topic)
@@ -290,7 +293,7 @@ class PostsChannel:
     # -- POSTs and streams --------------------------------------------------------------------------------
 
     def begin(self, ids: list[Id]) -> Exchange:
-        """A POST with these requests has come."""
+        """Begins the exchange of a POST with these requests."""
         self._number += 1
         return self._begin(f"{self._before}{self._number}", ids, self._outbox)
 
@@ -302,24 +305,24 @@ class PostsChannel:
         return exchange
 
     def begin_again(self, name: str, ids: list[Id], after: int) -> Exchange:
-        """A stream whose messages are not here, after the last of them that arrived."""
+        """Begins a stream again whose messages are not here, after the last of them that arrived."""
         exchange = self._begin(name, ids, lambda name: self._outbox(name, after))
         exchange.streams = exchange.noted = True
         self.keep(exchange)
         return exchange
 
     def asking(self, id_: Any) -> Exchange | None:
-        """The exchange of a request that has no answer."""
+        """Returns the exchange of a request that has no answer yet."""
         return self._asked.get(id_) if type(id_) in (int, str) else None
 
     def keep(self, exchange: Exchange) -> None:
-        """It is a stream now, and may be taken up again."""
+        """Keeps an exchange that is a stream now, so that a client can resume it."""
         self._kept.pop(exchange.name, None)
         self._kept[exchange.name] = exchange
         self._let_go()
 
     def find(self, event: str) -> tuple[Outbox, str]:
-        """The stream that an event was in, and the event's number there."""
+        """Returns the stream of an event, and the event's number in it."""
         name, _, number = event.partition("-")
         if name == f"{self._before}0":
             return self.whole, number
@@ -334,11 +337,12 @@ class PostsChannel:
         return exchange is not None and not exchange.emptied
 
     def knows(self, name: str) -> bool:
-        """Whether a stream is one of ours."""
+        """Tells if a stream belongs to this process."""
         return name in self._kept or name.rpartition(".")[0] == self._before.removesuffix(".")
 
     def catch_up(self) -> None:
-        """Whoever read what belongs to no request elsewhere may have missed that lists changed."""
+        """Tells the client that the lists changed: it read another process's stream, and may have missed that
+        notification."""
         for frame in _CHANGED:
             self.whole.put(frame, once=True)
 

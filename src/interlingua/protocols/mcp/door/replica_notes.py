@@ -1,7 +1,7 @@
-"""What of a session is in the store, for the day when its process is dead: who the client is, and which runs its open
-streams wait for. With that, another replica goes on under the same session id.
+"""Notes of a session in the store, for another replica to take over when its process dies: the client, and the runs
+that its open streams wait for. The other replica goes on under the same session id.
 
-Messages are not in there: what a run says is in its log, and what was asked is asked again.
+Messages are left out: output of a run is in its log, and open questions are asked again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Waiting(msgspec.Struct):
     token: Any = None
 
     def again(self) -> tuple[Id, str, dict[str, Any]]:
-        """The request that joins the run."""
+        """Returns the request that joins the run."""
         meta: dict[str, Any] = {wire.META_RUN: self.run}
         if self.token is not None:
             meta["progressToken"] = self.token
@@ -83,13 +83,13 @@ class Notes:
         await self._note()
 
     async def restore(self, note: Document) -> None:
-        """Go on where another process had the session."""
+        """Takes over a session of another process."""
         client, mcp = read(note), self._session.mcp
         self._params = client.params
         mcp.met(client.params)
         mcp.level = client.level
         mcp.rpc.rpc.count_from(self._times * 1_000_000)
-        # Nobody told the client of changes between the two processes, and it may come back without an event's id.
+        # The client missed changes between the two processes, and it may come back without an event's id.
         self._session.channel.catch_up()
         for document in await self._documents.search(STREAMS, topic=self._key, limit=10_000):
             self._lost[document.state] = msgspec.json.decode(document.body, type=list[Waiting])
@@ -103,13 +103,13 @@ class Notes:
     # -- streams ------------------------------------------------------------------------------------------
 
     def _began(self, request: Id, run: str) -> None:
-        """The run of a request is known. Where that is a stream already, it is noted now."""
+        """Takes the run of a request. Where the exchange is a stream already, the run is noted now."""
         exchange = self._session.channel.asking(request)
         if exchange is not None and exchange.asked:
             self.stream(exchange)
 
     def stream(self, exchange: Exchange) -> asyncio.Future[Any] | None:
-        """It may be taken up again elsewhere."""
+        """Notes that the exchange is a stream, which another process may resume."""
         runs = self._session.mcp.runs
         waiting = []
         for message in exchange.asked:
@@ -134,7 +134,8 @@ class Notes:
             self._keep(Drop(STREAMS, self._place(exchange)))
 
     def _keep(self, change: Put | Drop) -> asyncio.Future[Any] | None:
-        """A note is worth nothing to who cannot write it: then a stream cannot be taken up elsewhere."""
+        """Writes the note. Where that fails, the request goes on: its stream just cannot be resumed at another
+        process."""
         with contextlib.suppress(InterlinguaError):
             kept = self._documents.write([change])
             kept.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -142,8 +143,8 @@ class Notes:
         return None
 
     def take_up(self, after: str) -> None:
-        """A client comes back to a stream whose messages are not here: another process had it, or it was too long to be
-        held. It goes on with the runs that it waited for."""
+        """Resumes a stream whose messages are not here: another process had it, or it was too long to be held. It goes
+        on with the runs that it waited for."""
         name, _, told = after.partition("-")
         number, _, mark = told.partition(".")
         channel, mcp = self._session.channel, self._session.mcp
@@ -156,7 +157,8 @@ class Notes:
             mcp.again[call] = (int(number), seq)
 
     def whole(self, after: str) -> bool:
-        """Whether that is of another process, and of no request: there is nothing to take up, and little missed."""
+        """Tells if a stream is another process's stream for messages of no request: there is nothing to resume, and
+        little was missed."""
         name = after.partition("-")[0]
         lost = bool(self._times) and not self._session.channel.knows(name) and name.rpartition(".")[2] == "0"
         if lost:
@@ -166,7 +168,7 @@ class Notes:
     # -- runs of requests that another process had --------------------------------------------------------
 
     async def cancelled(self, request: Any) -> None:
-        """The client takes a request back. Where this process does not know it, its run is stopped."""
+        """Cancels the run of a request that this process does not know."""
         if self._session.channel.asking(request) is None:
             for waiting in self._lost.values():
                 for one in waiting:
@@ -174,7 +176,7 @@ class Notes:
                         await self._stop(one.run)
 
     async def stop_all(self) -> None:
-        """The client ends the session, and takes its runs along."""
+        """Cancels all runs of a session that its client ends."""
         for waiting in self._lost.values():
             for one in waiting:
                 await self._stop(one.run)

@@ -1,7 +1,7 @@
-"""The `requestState` of a question that is returned: sealed, because clients carry it and could change it.
+"""Seals the `requestState` of a question that is returned, because clients carry it and could change it.
 
-It holds the run and the question. It opens for the caller who got it, with the same method, name and input, at every
-process that shares the store, and never for anything else. It has no time limit of its own: the question has one.
+It holds the run and the question. Only the caller that got it can open it, with the same method, name and input, at
+every process that shares the store. It has no time limit of its own: the question has one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RequestStates:
         return base64.urlsafe_b64encode(nonce + sealed).decode()
 
     async def open(self, caller: str, call: Call, state: Any) -> tuple[str, str]:
-        """The run and the question. Raises InvalidRequest for any state that this request did not get."""
+        """Returns the run and the question. Raises InvalidRequest for any state that this request did not get."""
         try:
             data = base64.b64decode(state, altchars=b"-_", validate=True)
             if base64.urlsafe_b64encode(data).decode() != state:  # several texts can stand for the same bytes
@@ -48,7 +48,7 @@ class RequestStates:
         return run, question
 
     async def _ready(self) -> ChaCha20Poly1305:
-        """The key is made once for each store."""
+        """Returns the key, which is made once for each store."""
         if self._cipher is None:
             documents = self._engine.documents
             await documents.write([Put(_SPACE, _ID, ChaCha20Poly1305.generate_key(), version=0)])
@@ -59,7 +59,7 @@ class RequestStates:
 
 
 def _about(caller: str, call: Call) -> bytes:
-    """The caller and the request that a state is bound to."""
+    """Returns the caller and the request that a state is bound to."""
     params = call.params
     input_ = params.get("input", params.get("arguments"))
     return json_values.digest([caller, call.method, params.get("name"), input_]).encode()

@@ -44,7 +44,8 @@ _TEXT_RATE = 2_000_000  # characters per second of it: the whole text per token 
 
 
 class InputWanted(Exception):
-    """The run asks, and this revision is told by a result: the request comes again with the answer."""
+    """Raised where the run asks and this revision returns questions as results: the client repeats the request with the
+    answer."""
 
     def __init__(self, question: Question, run: str) -> None:
         super().__init__(question.id)
@@ -71,12 +72,12 @@ class Running:
         self._joins = True  # deltas still lead to the output
         told, after = connection.again.pop(call, (0, 0))
         if after is None:
-            self._joins = False  # which deltas arrived is not known: the result is what counts
-        self._after = after or 0  # the event up to which another process has told
+            self._joins = False  # it is not known which deltas arrived: the result counts
+        self._after = after or 0  # the last event that another process has sent
         self._told = told  # progress notifications of a tool
         self._text: list[str] = []  # of a tool, so far
         self._length = 0  # of it
-        self._text_at = 0.0  # when it may be told next
+        self._text_at = 0.0  # when the next one may be sent
         self._text_timer: asyncio.Handle | None = None
         self._asks: dict[str, asyncio.Task[None]] = {}
         self._withdrawn: list[asyncio.Task[None]] = []  # of questions that need no answer any more
@@ -87,7 +88,7 @@ class Running:
         self._takes_along = True  # a request that is taken back takes its run along
 
     async def start(self, input_: dict[str, Any], config: Any) -> None:
-        """Submit, or join the run that the request names."""
+        """Submits the run, or joins the run that the request names."""
         joins = self._named(wire.META_RUN)
         if joins is not None:
             await self.join(joins)
@@ -106,12 +107,12 @@ class Running:
         submitting = asyncio.ensure_future(self.engine.runs.submit(request, watch=True))
         try:
             self.run = (await asyncio.shield(submitting)).id
-        except asyncio.CancelledError:  # taken back while it is written down: it would run for nobody
+        except asyncio.CancelledError:  # cancelled while it is submitted: its result would be lost
             submitting.add_done_callback(self._cancel_late)
             raise
 
     def _named(self, key: str) -> str | None:
-        """A member of `_meta` that is ours."""
+        """Returns a member of `_meta` that belongs to this project."""
         value = self.meta.get(key)
         if value is not None and not isinstance(value, str):
             raise RpcError(INVALID_PARAMS, f"_meta {key!r} is {value!r}; it is a string")
@@ -123,7 +124,7 @@ class Running:
         return may.allowed and self.connection.asks(self.call)
 
     async def _join_waiting(self, input_: dict[str, Any], config: Any) -> bool:
-        """Join the run that an earlier request like this one has left waiting."""
+        """Joins the run that an earlier identical request has left waiting. Returns False where there is none."""
         unasked, caller = self.connection.door.unasked, self.connection.caller
         self._mark = mark_of(caller.id, self.card, input_, config, self.meta)
         run = await unasked.find(self.card, self._mark)
@@ -138,8 +139,8 @@ class Running:
         return True
 
     async def _check_thread(self, thread: str) -> None:
-        """A thread that is somebody else's is not there: its state would be told. One that holds the state of another
-        agent is not for this one: it would be overwritten."""
+        """Checks the thread of a request. A thread of another caller counts as not found, because its state would be
+        shown. A thread with the state of another agent is refused, because that state would be overwritten."""
         found = await self.engine.threads.find(thread)
         if found is None:
             return
@@ -148,7 +149,7 @@ class Running:
         await self.engine.threads.check_state(found, self.card)
 
     async def join(self, run: str) -> None:
-        """Follow a run that exists, if this client may know of it."""
+        """Follows an existing run, if this client may see it."""
         view, caller = await self.engine.runs.get(run), self.connection.caller
         if not scopes.sees(caller, view.caller) or view.agent != self.card.name:
             raise RunNotFound(f"there is no run {run} of {self.card.name}")
@@ -158,7 +159,7 @@ class Running:
         self.run = run
 
     async def end(self) -> RunFinished:
-        """Follow the run to its end. A client that takes its request back takes the run along; when it only goes, the
+        """Follows the run to its end. A client that cancels its request cancels the run; when it only disconnects, the
         run goes on, and can be joined again."""
         try:
             finished = await self._follow()
@@ -174,7 +175,7 @@ class Running:
             await self._stop_asking()
 
     async def _stop_asking(self) -> None:
-        """What is asked is taken back before the answer is sent: behind it there may be no stream left for that."""
+        """Withdraws open questions before the answer is sent: after it there may be no stream for that."""
         asking = [*self._asks.values(), *self._withdrawn]
         for task in asking:
             task.cancel()
@@ -214,14 +215,14 @@ class Running:
         raise RunNotFound(f"run {self.run} was deleted")
 
     async def _told_before(self) -> int:
-        """What another process told is joined here, and not told again. Gives the last event of it. From the store,
-        where each event is by itself: a reader that is behind is given several as one."""
+        """Reads the events that another process has sent, without sending them again, and returns the last of them.
+        Reads from the store, where each event is by itself: a reader that is behind gets several as one."""
         cursor = 0
         while page := await self.engine.runs.page(self.run, cursor, 500):
             for event in page:
                 body = event.body
                 if event.seq > self._after or isinstance(body, RunFinished):
-                    self._joins = self._joins and event.seq > self._after  # its last delta is told with the end
+                    self._joins = self._joins and event.seq > self._after  # its last delta is sent with the end
                     return cursor
                 cursor = event.seq
                 self.given.feed(event)
@@ -235,7 +236,7 @@ class Running:
         return cursor
 
     async def _read_beside(self, reader: LogReader) -> list[Event]:
-        """Read on while questions are open: one that cannot be asked ends the request."""
+        """Reads on while questions are open: a question that cannot be asked ends the request."""
         reading = asyncio.ensure_future(reader.read())
         try:
             while not reading.done():
@@ -253,7 +254,7 @@ class Running:
         if isinstance(body, OutputDelta):
             self._delta(body.delta)
         elif isinstance(body, RunRestarted):
-            self._joins = False  # what was sent cannot be taken back; the result is what counts
+            self._joins = False  # sent deltas cannot be taken back; the result counts
         elif isinstance(body, QuestionAsked):
             self._ask(body.question)
         elif isinstance(body, QuestionAnswered | QuestionWithdrawn):
@@ -267,7 +268,7 @@ class Running:
                 if not self.tool and self.wants and self._has_messages:  # deltas have no place for it
                     self._progress(body.message)
             if self.tool and self.wants and (line := translate.activity(body)) is not None:
-                self._tell_text()  # what came before it
+                self._tell_text()  # the text before it
                 self._progress(line)
 
     # -- progress -----------------------------------------------------------------------------------------
@@ -310,7 +311,7 @@ class Running:
             self._text_timer = loop.call_later(wait, self._tell_text) if wait > 0 else loop.call_soon(self._tell_text)
 
     def _tell_text(self) -> None:
-        """The text so far, if there is more than was told."""
+        """Sends the text so far, if there is more than was sent."""
         if self._text_timer is None:
             return
         self._text_timer.cancel()
@@ -329,11 +330,11 @@ class Running:
 
     @property
     def _has_messages(self) -> bool:
-        """True where progress has text in this revision."""
+        """Returns True where progress has text in this revision."""
         return self.version >= "2025-03-26"
 
     async def _last_delta(self, event: Event, finished: RunFinished) -> None:
-        """Sends what leads from the deltas that were sent to the output, where a delta can."""
+        """Sends the difference between the deltas that were sent and the output, where a delta can express it."""
         self._tell_text()
         if self.tool or not self.wants or not self._joins or finished.status is not Status.SUCCEEDED:
             return
@@ -355,11 +356,11 @@ class Running:
         if question.answerer not in (None, self.connection.caller.id):
             return
         task = self._asks[question.id] = asyncio.ensure_future(self._ask_client(question))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # several may fail, and one is told
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # several may fail; one is reported
 
     async def _ask_client(self, question: Question) -> None:
         if (await self.engine.questions.get(question.id)).state != "open":
-            return  # a run that is joined again tells what was asked before
+            return  # a run that is joined again repeats earlier questions
         if not self._can_ask:
             if self._mark is not None:
                 await self.connection.door.unasked.note(self.card, self._mark, self.run)
@@ -393,7 +394,7 @@ class Running:
         raise translate.question_open(question, self.run)
 
     async def give(self, question: Question, told: wire.ElicitResult) -> bool:
-        """Whether the question is answered now."""
+        """Gives the client's answer to a question. Returns False where the client has not answered yet."""
         value = translate.answer(question, told)
         if value is msgspec.UNSET:
             return False

@@ -1,6 +1,5 @@
 """Clients over HTTP: sessions of the revisions with a handshake, the older pair of a stream and an address for POSTs,
-and single requests of the revision that has no sessions.
-"""
+and single requests of the revision that has no sessions."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("interlingua.mcp")
 
-# The revision without sessions says by the status, too, what is wrong: those on the way do not read bodies.
+# The revision without sessions also reports the error by the status, because proxies do not read bodies.
 _STATUS = {
     PARSE_ERROR: 400,
     INVALID_REQUEST: 400,
@@ -59,7 +58,7 @@ class Session:
     """One client of a revision with a handshake."""
 
     def __init__(self, door: WebDoor, caller: Caller, id_: str | None = None, times: int = 0) -> None:
-        """`id_`: of one that another process had, and `times`: how many had it before."""
+        """`id_` is the id of a session that another process had; `times` counts the processes that had it before."""
         self.id = id_ or door.placed.id(secrets.token_urlsafe(24))
         self.caller = caller
         self.settings = door.settings
@@ -88,21 +87,22 @@ class Session:
                 self._idle = loop.call_later(self.settings.idle, self._rings)
 
     def _rings(self) -> None:
-        """One timer serves many silences: it is set anew only when it rings too early."""
+        """Forgets a session that was silent for too long. One timer serves many silences: it is set again only when it
+        rings too early."""
         self._idle = None
         if self.idle_since is None:
-            return  # whoever leaves next sets it again
+            return  # the next client that leaves sets it again
         loop = asyncio.get_running_loop()
         left = self.idle_since + self.settings.idle - loop.time()
         if left > 0:
             self._idle = loop.call_later(left, self._rings)
         else:
-            # To go without a word is not to cancel: what runs may wait for an answer from anywhere, for a month.
+            # A silent client has not cancelled: its runs may wait for an answer from anywhere, for a month.
             self._door.forget(self, runs_go_on=True)
 
     @property
     def free(self) -> bool:
-        """Nobody waits for anything of it."""
+        """Tells if no request or stream of the session is open."""
         return self.idle_since is not None and not self.mcp.rpc.rpc.open_calls
 
     async def _watch(self) -> None:
@@ -164,7 +164,7 @@ class Session:
     # -- GET ----------------------------------------------------------------------------------------------
 
     def listen(self, after: str | None) -> ASGIApp:
-        """The stream of what belongs to no request; or any stream, after an event that was in it."""
+        """Returns the stream for messages that belong to no request; or any stream, after an event of it."""
         if after is not None:
             self.notes.take_up(after)
             after = None if self.notes.whole(after) else after
@@ -197,7 +197,7 @@ class Session:
 
 
 class OldSession:
-    """One client of HTTP+SSE: it reads one stream, and is there as long as it reads."""
+    """One client of HTTP+SSE: it reads one stream, and its session lasts as long as it reads."""
 
     def __init__(self, door: WebDoor, caller: Caller) -> None:
         self.id = door.placed.id(secrets.token_hex(16))
@@ -228,7 +228,8 @@ class OldSession:
         await self.mcp.rpc.close()
 
     def listen(self, posts: str) -> ASGIApp:
-        """`posts` is where the client sends to: a path, because clients insist on the origin that they came from."""
+        """Returns the stream. `posts` is the address for the client's messages: a path, because clients insist on the
+        origin that they connected to."""
         outbox = self.channel.outbox
         first = b"event: endpoint\ndata: %s?session_id=%s\n\n" % (posts.encode(), self.id.encode())
         return OutboxStream(
@@ -246,7 +247,7 @@ class OldSession:
         return Response(status_code=202)
 
     async def _room(self) -> None:
-        """Who asks faster than it reads answers must wait."""
+        """Waits while a client sends requests faster than it reads the answers."""
         try:
             async with asyncio.timeout(self.settings.stall):
                 await self.channel.drain()
@@ -255,7 +256,7 @@ class OldSession:
 
 
 class Single:
-    """One request of the revision without sessions. Who leaves before the answer takes the request back."""
+    """One request of the revision without sessions. A client that leaves before the answer cancels the request."""
 
     def __init__(self, door: WebDoor, caller: Caller) -> None:
         self.settings = door.settings

@@ -1,7 +1,8 @@
-"""`subscriptions/listen` of the revision without sessions: a request that stays open, and tells that lists changed.
+"""Serves `subscriptions/listen` of the revision without sessions: a request that stays open, and notifies of changed
+lists.
 
-There is nothing to catch up with: each notification says only "list again". So a client that reads slowly is told once
-of any number of changes, and one that comes back just listens anew.
+There is nothing to catch up with: each notification says only "list again". So a client that reads slowly gets one
+notification for any number of changes, and one that returns just subscribes anew.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Listening:
         self._news: dict[asyncio.Event, asyncio.Task[Any]] = {}
 
     def tell(self) -> list[asyncio.Task[Any]]:
-        """The lists have changed, or the door stops. Gives what tells it."""
+        """Wakes all subscriptions, because the lists have changed or the door stops. Returns the tasks that notify
+        them."""
         for news in self._news:
             news.set()
         return list(self._news.values())
@@ -48,7 +50,7 @@ class Listening:
         assert task is not None
         self._news[news] = task
         try:
-            # What is listened for is said before anything else; kinds that never change here are left out.
+            # The honoured kinds are sent first; kinds that never change here are left out.
             acknowledged = {"notifications": honoured, "_meta": meta}
             rpc.notify("notifications/subscriptions/acknowledged", acknowledged, about=call.id)
             while not self._door.stopping:

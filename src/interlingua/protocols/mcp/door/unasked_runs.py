@@ -1,6 +1,7 @@
-"""Runs that wait because their client could not be asked. The same request joins its run when it is sent again: clients
-retry, and each retry would leave one more run waiting. Once the client has got the end of the run, the next request
-starts another.
+"""Runs that wait because their client could not be asked.
+
+The same request joins its run when it is sent again: clients retry, and each retry would leave one more run waiting.
+After the client has got the end of the run, the next request starts another.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Unasked:
         self._askers: set[str] = set()  # agents that asked here without declaring it: for those they called
 
     async def find(self, card: AgentCard, mark: str) -> str | None:
-        """The run that waits for this request."""
+        """Returns the run that waits for this request."""
         if not card.questions and card.key not in self._askers:  # most agents never ask, and cost no look
             return None
         return await self._engine.links.find(_RUNS, mark)
@@ -32,7 +33,7 @@ class Unasked:
             await self._engine.links.add(_MARKS, run, mark)
 
     async def forget(self, run: str) -> None:
-        """The client has got the end of this run, or it is gone."""
+        """Forgets a run that is gone, or whose end the client has got."""
         mark = await self._engine.links.find(_MARKS, run)
         if mark is not None:
             await self._engine.links.remove(_RUNS, mark)
@@ -40,7 +41,8 @@ class Unasked:
 
 
 def mark_of(caller: str, card: AgentCard, input_: Any, config: Any, meta: dict[str, Any]) -> str:
-    """Tells the same request of the same caller. Metadata does not count: some clients put a new id there each time."""
+    """Returns a mark that identifies the same request of the same caller. Metadata does not count: some clients put a
+    new id there each time."""
     beside = [meta.get(name) for name in (wire.META_THREAD, wire.META_PARTS)]
     return json_values.digest([caller, card.key, input_, config, *beside])
 

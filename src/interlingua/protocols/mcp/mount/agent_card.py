@@ -1,4 +1,4 @@
-"""A remote agent as its server lists it: the card that stands for it here."""
+"""The card of a remote agent, from the list of its server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KNOWN = ("name", "description", "inputSchema", "outputSchema", "configSchema", 
 
 
 def card_of(entry: dict[str, Any], source: str) -> AgentCard:
-    """Nothing is expected of the schemas: what cannot be used is left to the server, which checks by itself."""
+    """Returns the card of a listed agent. Unusable schemas are ignored, because the server checks by itself."""
     name, meta = entry["name"], entry.get("_meta")
     meta = meta if isinstance(meta, dict) else {}
     version = entry.get("version") or meta.get(wire.META_AGENT_VERSION)
@@ -43,7 +43,7 @@ def card_of(entry: dict[str, Any], source: str) -> AgentCard:
 
 
 def _object_schema(schema: Any) -> Schema:
-    """Input and output are objects on this wire, whatever a schema says of its root."""
+    """Returns a schema for an object: input and output are objects on this wire, whatever a schema says of its root."""
     if not isinstance(schema, dict) or schema.get("type") not in (None, "object"):
         return dict(ANY_OBJECT)
     found = {**schema, "type": "object"}

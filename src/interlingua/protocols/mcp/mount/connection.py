@@ -1,6 +1,6 @@
-"""Keeps a server reachable: starts or reaches it when needed, for any number of runs, and lets go when it is idle.
+"""Keeps a server reachable: starts or reaches it when needed, for any number of runs, and closes it when it is idle.
 
-Two ways lead to a server, a process of ours and an address; both give a link, and what is above cannot tell them apart.
+A server is a process of ours or has an address; both give the same kind of link.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _PREFIX = "INTERLINGUA_MCP_"
 
 
 class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
-    """Each can be given in the environment, as INTERLINGUA_MCP_ and its name in capitals."""
+    """The settings of a mount. Each can be given in the environment, as INTERLINGUA_MCP_ and its name in capitals."""
 
     key: str | None = None
     """A bearer token for servers at an address."""
     start_timeout: float = 60.0
     """Seconds for a server to start and to agree on a revision. Package runners download first."""
     idle_timeout: float = 300.0
-    """Seconds without a run after which a server is let go."""
+    """Seconds without a run after which the connection to a server is closed."""
     answer_within: float = 3600.0
-    """Seconds for whoever shall answer what a server asks; then it is declined."""
+    """Seconds to wait for the answer to a server's question; then it is declined."""
     patience: float = 60.0
     """Seconds for which a server that a run can be found at again is tried before the run fails as transient."""
 
@@ -88,7 +88,7 @@ class AddressSource:
 
 
 class Host:
-    """One server. Belongs to an event loop: it ends with it."""
+    """The connection to one server. It belongs to an event loop, and ends with it."""
 
     def __init__(self, source: Source, settings: MountSettings) -> None:
         self.source = source
@@ -103,7 +103,8 @@ class Host:
         self.lost: Callable[[], None] = lambda: None  # called when it is gone, unless we let it go
 
     async def peer(self) -> Peer:
-        """The connection with its agents known; made if there is none, and listed anew if they have changed."""
+        """Returns the connection with its agents known. Opens it if there is none, and lists the agents again if they
+        have changed."""
         async with self._opening:
             try:
                 return await self._listed()
@@ -123,7 +124,7 @@ class Host:
 
     async def _start(self) -> None:
         if self._keeper is not None:
-            await asyncio.wait([self._keeper])  # what is left of the one before is ended first
+            await asyncio.wait([self._keeper])  # the connection before it is ended first
         link = await self.source.open()
         peer = Peer(link.channel, self.source.name)
         self._link, self._noise_told = link, False
@@ -140,7 +141,7 @@ class Host:
         self._use.rest()
 
     async def _asked(self, peer: Peer, work: Any) -> None:
-        """Do something that the server must answer soon, and say plainly why it did not."""
+        """Does something that the server must answer soon, and raises a plain error where it did not."""
         name, within = self.source.name, self.settings.start_timeout
         try:
             async with asyncio.timeout(within):
@@ -155,11 +156,11 @@ class Host:
             raise Unavailable(f"{name} did not answer within {within:g} s") from error
 
     async def why(self) -> str:
-        """Why the server is gone."""
+        """Returns the reason why the server is gone."""
         return await self._link.why() if self._link is not None else "it was never there"
 
     def notes(self) -> list[tuple[str, Any]]:
-        """What is odd about the server; told once for each connection."""
+        """Returns warnings about oddities of the server; each once per connection."""
         found: list[tuple[str, Any]] = []
         if self._peer is not None and self._peer.note is not None:
             found.append((self._peer.note, None))
@@ -176,13 +177,13 @@ class Host:
             self.lost()
 
     def using(self) -> contextlib.AbstractContextManager[None]:
-        """As long as this lasts, the server is not idle."""
+        """Marks the server as busy for the time of this context."""
         return self._use.counted()
 
     def _too_idle(self) -> None:
         if self._keeper is not None:
             log.info("%s is let go: nobody has used it for %g s", self.source.name, self.settings.idle_timeout)
-            self._peer = None  # whoever comes now waits for its end, and starts it again
+            self._peer = None  # the next caller waits for its end, and starts it again
             self._keeper.cancel()
 
     async def close(self) -> None:
@@ -193,7 +194,8 @@ class Host:
 
 
 async def _keep(peer: Peer, link: Link) -> None:
-    """Read what the server says until it is gone or not wanted any more; what was started for it ends here, always."""
+    """Reads messages of the server until it is gone or no longer wanted; then always ends all parts that were started
+    for it."""
     try:
         await peer.rpc.run()
     except Exception:

@@ -1,8 +1,8 @@
 """A channel to a server at an address: Streamable HTTP, and the older pair of an event stream and posts.
 
-Which of the two is told by how the address answers the first message. Each request is a POST of its own, answered by
-JSON or by an event stream; a stream that breaks is taken up again with `Last-Event-ID` where the server numbers its
-events. What cannot be answered any more is answered here, with an error that says so.
+The answer to the first message shows which of the two it is. Each request is a POST of its own, answered by JSON or by
+an event stream; a stream that breaks is resumed with `Last-Event-ID` where the server numbers its events. A request
+that the server can no longer answer is answered here, with an error that says so.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class HttpChannel(Queues):
         self._posts: str | None = None  # the older pair: where messages go
         self._session: str | None = None
         self._version: str | None = None
-        self.keeps_session = False  # somebody will come back for what runs in it
+        self.keeps_session = False  # a later connection will find its run there
         self.about: dict[Id, Any] = {}  # requests of the server: the progress token of the run that they belong to
         self._exchanges: dict[Id, Exchange] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -84,8 +84,8 @@ class HttpChannel(Queues):
                 async with asyncio.timeout(_CLOSING):
                     await self._client.delete(self._url, headers=self._headers())
         self._session = None
-        # Most servers end the streams now. Those who do not are left; the readers notice that, and close their sockets,
-        # which they would not do if they were cancelled.
+        # Most servers end the streams now. The others are left; the readers notice that, and close their sockets, which
+        # they would not do if they were cancelled.
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_SOON)
         await self._client.aclose()
@@ -95,7 +95,7 @@ class HttpChannel(Queues):
         await asyncio.gather(*left, return_exceptions=True)
 
     async def _look(self) -> None:
-        """Ask something small, with an id that no request has: nobody waits for what is answered."""
+        """Sends a small request with an id that no other request has, so that its answer is ignored."""
         message = Message(f"look-{next(self._looks)}", "ping", {})
         if self._version == wire.MODERN:  # which has no ping
             message = Message(message.id, "server/discover", {"_meta": modern_meta()})
@@ -106,8 +106,8 @@ class HttpChannel(Queues):
     # -- sending ------------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
-        # Requests are sent beside each other in any case: where nothing waits to go before it, one need not wait for
-        # the turn of whoever sends the rest.
+        # Requests are sent in parallel in any case: where no message must go before it, a request need not wait for the
+        # task that sends the rest.
         if self.streamable and self._posts is None and self._empty.is_set() and not self._gone:
             try:
                 message = message_of(frame)
@@ -133,7 +133,7 @@ class HttpChannel(Queues):
         log.info("%s did not take a message: %s", self._name, told(error))
 
     async def _deliver(self, frame: bytes, message: Message) -> None:
-        if message.method == "notifications/initialized":  # what comes after it depends on it
+        if message.method == "notifications/initialized":  # later messages depend on it
             await self._tell(frame, message)
             return
         if message.method is None or message.id is None:
@@ -145,7 +145,7 @@ class HttpChannel(Queues):
             self._begin(frame, message)
             return
         exchange = self._exchanges[message.id] = Exchange(message.id, message.member("_meta", "progressToken"))
-        if message.method in _OPENING:  # what comes after it depends on the answer
+        if message.method in _OPENING:  # later messages depend on the answer
             await self._first(frame, message, exchange)
         else:
             await self._post(frame, message, exchange)
@@ -233,7 +233,7 @@ class HttpChannel(Queues):
         return None
 
     async def _tell(self, frame: bytes, message: Message) -> None:
-        """A notification, or an answer to the server."""
+        """Sends a notification, or an answer to the server."""
         if message.method is None:
             self.about.pop(message.id, None)
         exchange = None
@@ -244,7 +244,7 @@ class HttpChannel(Queues):
                     exchange.task.cancel()  # there, to leave is to cancel
                 return
             if exchange is not None:
-                with contextlib.suppress(TimeoutError):  # it must not come before what it cancels
+                with contextlib.suppress(TimeoutError):  # it must not come before the request that it cancels
                     await asyncio.wait_for(exchange.sent.wait(), _SENT_WITHIN)
         url = self._posts or self._url
         try:
@@ -254,7 +254,7 @@ class HttpChannel(Queues):
         except (httpx2.HTTPError, OSError, ValueError) as error:
             self._not_taken(error)
         if exchange is not None and exchange.task is not None:
-            exchange.task.cancel()  # nobody hears the answer any more, and many servers send none
+            exchange.task.cancel()  # the answer is not read any more, and many servers send none
         if message.method == "notifications/initialized" and self._posts is None:
             self._spawn(self._listen())
 
@@ -277,7 +277,7 @@ class HttpChannel(Queues):
         return headers
 
     def _fail(self, exchange: Exchange, why: str, data: dict[str, Any]) -> None:
-        """A request that cannot be answered any more is answered with an error, as if by the server."""
+        """Answers a request with an error, as if by the server, where the server can no longer answer it."""
         if not exchange.answered and exchange.id is not None:
             exchange.answered = True
             error = {"code": INTERNAL_ERROR, "message": why, "data": {"transient": True, **data}}
@@ -323,7 +323,7 @@ class HttpChannel(Queues):
                 break
 
     async def _take_up(self, exchange: Exchange, why: str) -> None:
-        """Go on with a stream that broke, where its events are numbered."""
+        """Resumes a stream that broke, where its events are numbered."""
         waits = iter(_AGAIN)
         while exchange.last_id is not None and not exchange.answered and not self._gone:
             before = exchange.last_id
@@ -345,7 +345,7 @@ class HttpChannel(Queues):
             self._fail(exchange, f"the answer of {self._name} was lost: {why}", {"code": LOST})
 
     async def _get(self, exchange: Exchange) -> int:
-        """Read an event stream to its end."""
+        """Reads an event stream to its end. Returns the status of the answer."""
         headers = {**self._headers(), "accept": "text/event-stream"}
         if exchange.last_id is not None:
             headers["last-event-id"] = exchange.last_id
@@ -355,7 +355,7 @@ class HttpChannel(Queues):
             return answer.status_code
 
     async def _listen(self) -> None:
-        """What the server says that belongs to no request. Many have nothing to say, and refuse."""
+        """Reads the messages of the server that belong to no request. Many servers have none, and refuse the stream."""
         exchange, waits = Exchange(), iter(_LISTEN_AGAIN)
         listened = False
         while not self._gone:
@@ -384,7 +384,8 @@ class HttpChannel(Queues):
             return False
 
     async def _read_pair(self, ready: asyncio.Future[bool]) -> None:
-        """The stream on which everything comes, until it ends: then all is lost, for nothing is numbered."""
+        """Reads the one stream for all messages until it ends. Then the connection is lost, because its events have no
+        numbers."""
         why = "its event stream ended"
         any_ = Exchange()
         try:
@@ -427,7 +428,7 @@ class HttpChannel(Queues):
 
 
 def _same_server(stream: str, endpoint: str) -> str:
-    """Where messages go: an address of the same server, or somebody else would hear them."""
+    """Returns the address for messages. It must be on the same server, so that no other server gets them."""
     url = urljoin(stream, endpoint)
     here, there = urlsplit(stream), urlsplit(url)
     if (here.scheme, here.netloc) != (there.scheme, there.netloc):

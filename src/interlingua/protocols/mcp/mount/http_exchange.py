@@ -1,6 +1,6 @@
-"""What a channel to a server at an address looks at in messages and answers, and what it knows of a request on its way.
+"""Reads messages and answers for the channel to a server at an address, and keeps the state of a request on its way.
 
-Nothing here is sent or decided: that is in `remote`.
+Nothing is sent or decided here: `http_channel` does that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Exchange:
 
 
 class Message(msgspec.Struct):
-    """The little that tells where a message belongs."""
+    """The members that tell the request of a message."""
 
     id: Any = None
     method: str | None = None
@@ -54,8 +54,8 @@ class Seen(msgspec.Struct):
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
     def answers(self, id_: Id | None) -> bool:
-        """Exactly as the connection sees it: what that takes for no answer must not count as one here, or nobody would
-        ever tell that there is none. (1.0 is no 1.)"""
+        """Tells if a message answers a request, exactly as the connection decides it: if the connection ignored an
+        answer that counts here, the request would wait for ever. (1.0 is no 1.)"""
         told = self.result is not msgspec.UNSET or self.error is not msgspec.UNSET
         return told and self.method is msgspec.UNSET and type(self.id) is type(id_) and bool(self.id == id_)
 
@@ -66,7 +66,7 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def seen_in(frame: bytes) -> list[Seen]:
-    """The messages of a frame. Raises ValueError for what cannot be read."""
+    """Returns the messages of a frame. Raises ValueError where it cannot be read."""
     batch = frame.lstrip()[:1] == b"["
     return (
         [_seen(bytes(one)) for one in json_text.decode_as(frame, _raws)]
@@ -80,7 +80,7 @@ def reader() -> Reader:
 
 
 async def whole_of(answer: httpx2.Response) -> bytes:
-    """The body, up to the size that a message may have."""
+    """Returns the body, up to the size that a message may have."""
     pieces: list[bytes] = []
     size = 0
     async for piece in answer.aiter_bytes():

@@ -1,7 +1,7 @@
-"""What a server asks while a run of it goes on, as questions of the run here: forms, and addresses to visit.
+"""Questions of a server during a run, as questions of the local run: forms, and addresses to visit.
 
-Any door may answer. Nobody answering in time declines, and never accepts. A server that is met again and asks the same
-again is given the question that is open, or the answer that it did not hear.
+Any door may answer. A question without an answer in time is declined, never accepted. After a reconnect, a server that
+repeats a question gets the open question, or the answer that it did not hear.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ....model.question_forms import Choices, matching_choices, matching_form, p
 from ....model.run import Option
 from .. import wire
 
-_THEIRS_TO_SAY = 10.0  # seconds that a server has to take back what it need not ask any more
+_THEIRS_TO_SAY = 10.0  # seconds for a server to withdraw a question that has expired
 
 
 class Settled(Exception):
-    """There will be no answer: the run ends."""
+    """Raised where no answer will come, because the run ends."""
 
 
 class Asking:
@@ -34,18 +34,18 @@ class Asking:
     def __init__(self, mounted: MountedRun, within: float) -> None:
         self._mounted = mounted
         self._within = within
-        self._open: dict[str, tuple[Any, asyncio.Task[Any]]] = {}  # key → what was asked, and the wait for its answer
+        self._open: dict[str, tuple[Any, asyncio.Task[Any]]] = {}  # key → the question, and the wait for its answer
         self._uses: dict[str, int] = {}
-        self.silent = False  # the run is only set aside: what is asked stays open, there too
-        self.taken_back = False  # the request that it belongs to: the server takes back with it what it asked
+        self.silent = False  # the run is only parked: its questions stay open, also at the server
+        self.taken_back = False  # its request was cancelled: the server withdraws its questions with it
         self.server_is_gone: Callable[[], bool] = lambda: False
 
     def met_again(self) -> None:
-        """A server that was gone asks from the beginning again what is still open."""
+        """Notes a reconnect: the server repeats its open questions from the beginning."""
         self._uses.clear()
 
     async def settle(self) -> None:
-        """The run is over: whoever waits is told that there is no answer."""
+        """Ends all waiting at the end of the run: no answer will come."""
         tasks = [task for _, task in self._open.values()]
         for task in tasks:
             task.cancel()
@@ -53,7 +53,7 @@ class Asking:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def elicit(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The result of an elicitation."""
+        """Returns the result of an elicitation."""
         message = str(params.get("message") or "The server asks")
         meta = params["_meta"] if isinstance(params.get("_meta"), dict) else {}
         known, until = meta.get(wire.META_QUESTION), parse_time(meta.get(wire.META_DEADLINE))
@@ -75,7 +75,7 @@ class Asking:
             return {"action": "accept", "content": answer if laid is None else laid.content(answer)}
         except QuestionExpired:
             if until is not None and until <= now():
-                await asyncio.sleep(_THEIRS_TO_SAY)  # it expires there too, and that is no decision of ours
+                await asyncio.sleep(_THEIRS_TO_SAY)  # it expires there too, and the server decides
             return {"action": "decline"}
         except Settled:
             return {"action": "cancel"}
@@ -95,7 +95,8 @@ class Asking:
         self, type_: str, mark: Any, payload: Any, schema: Schema, prompt: str, options: list[Option],
         until: int | None,
     ) -> Any:  # fmt: skip
-        """`mark` is what makes it the same question when it is asked again. `until` is when it expires there."""
+        """Asks a question and returns the answer. `mark` identifies a repeated question. `until` is its remote
+        deadline."""
         within = self._within if until is None else min(self._within, max(0.0, (until - now()) / 1e6))
         place = f"{type_}-{json_values.digest(mark)[:16]}"
         self._uses[place] = self._uses.get(place, 0) + 1
@@ -138,7 +139,7 @@ _NO = ("no", "n", "false", "reject", "deny", "decline", "cancel")
 
 
 def _options(schema: Schema) -> list[Option]:
-    """A form that only lets choose is a choice, with the names that the server gives to what can be chosen."""
+    """Returns the options of a form that is only a choice, with the server's names for them."""
     properties = schema.get("properties")
     member = next(iter(properties.values())) if isinstance(properties, dict) and len(properties) == 1 else None
     if not isinstance(member, dict) or schema.get("required") != list(properties or ()):
@@ -160,8 +161,8 @@ def _options(schema: Schema) -> list[Option]:
 
 
 def _kinds(kinds: Any, shown: Any) -> list[Option]:
-    """What a server of ours lets choose from, where the answer may say more than which of it. A form has no place for
-    what a choice means, and by its name it is not known."""
+    """Returns the options that an Interlingua server offers, where an answer may say more than the choice. A form has
+    no place for the kind of an option, and its name does not show it."""
     fields = shown.get("properties") if isinstance(shown, dict) else None
     if not isinstance(kinds, dict) or not isinstance(fields, dict):
         return []
@@ -173,7 +174,7 @@ def _kinds(kinds: Any, shown: Any) -> list[Option]:
 
 
 def _decided(offered: Choices, answer: Any) -> dict[str, Any]:
-    """What an answer begins with as the choice, and the answer itself where it says more."""
+    """Returns the result for an answer: its choice, and the answer itself where it says more."""
     chosen = offered.chosen(answer)
     if chosen is None:
         return {"action": "decline"}

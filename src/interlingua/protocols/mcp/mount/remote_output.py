@@ -1,7 +1,7 @@
-"""The deltas of a remote run as they are shown here, each once, and what they come to beside the result.
+"""The deltas of a remote run as the local run shows them, each once, and their sum beside the result.
 
-Deltas are passed on in the order of the wire. A run that is met again tells them from the beginning: then what leads
-from what was shown to what there is now is worked out, until both are the same.
+Deltas are passed on in the order of the wire. After a reconnect the remote run sends them from the beginning: then the
+difference between the shown output and the remote one is computed, until both are the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ....model.events import ArtifactAdded, OutputDelta, Warned
 from .. import wire
 
 STEP = "run"
-"""What all that is shown belongs to; it is never recorded, so that it can always be shown again."""
+"""The step of all output; it is never recorded, so that it can always be shown again."""
 
 _PLACE = step_place(STEP)
 
@@ -29,10 +29,10 @@ class Mirror:
         self._deltas = 0
         self._joins = True
         self._warnings: set[str] = set()  # that were shown
-        self._gave = False  # what came beside the output was shown
+        self._gave = False  # files and data beside the output were shown
 
     async def begin_again(self) -> None:
-        """The handler was entered again: show what was shown before, as it was."""
+        """Shows the output from before again, unchanged, when the run is resumed."""
         here = Joiner()
         for body in self._mounted.shown(STEP):
             if isinstance(body, OutputDelta):
@@ -45,7 +45,7 @@ class Mirror:
         self._here = here
 
     def met_again(self) -> None:
-        """The remote run is met again in the middle, and tells its deltas from the beginning."""
+        """Notes a reconnect in the middle of the remote run, which sends its deltas from the beginning."""
         self._here = self._here or self._there
         self._there, self._joins, self._deltas = Joiner(), True, 0
 
@@ -71,12 +71,12 @@ class Mirror:
             await self._mounted.show(OutputDelta(missing, _PLACE))
 
     async def compare(self, output: dict[str, Any]) -> None:
-        """With the result, which is what counts."""
+        """Warns where the deltas do not add up to the result, which is the one that counts."""
         if self._deltas and self._joins and not _same(self._there.value, output):
             await self.warned("the deltas do not join to the result; the result is what counts")
 
     async def given(self, result: dict[str, Any]) -> None:
-        """Show the files and data that came beside the output, once."""
+        """Shows the files and data beside the output, once."""
         meta = result.get("_meta")
         told = meta.get(wire.META_PARTS) if isinstance(meta, dict) else None
         parts = [read_part(one) for one in told if isinstance(one, dict)] if isinstance(told, list) else []
@@ -85,7 +85,7 @@ class Mirror:
             await self._mounted.show(ArtifactAdded(Artifact("beside", parts), _PLACE))
 
     async def warned(self, message: str) -> None:
-        """Show a warning that is told again whenever the run is met again."""
+        """Shows a warning once, although the remote run repeats it at every reconnect."""
         if message not in self._warnings:
             self._warnings.add(message)
             await self.warn(message)
@@ -95,8 +95,8 @@ class Mirror:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Members that are null and members that are not there are the same: acp-sdk 0.0.6 writes out every default, and
-    null in a delta adds nothing."""
+    """Tells if two values are the same. Null members count as absent: acp-sdk 0.0.6 writes out every default, and null
+    in a delta adds nothing."""
     if isinstance(one, dict) and isinstance(other, dict):
         return all(_same(one.get(key), other.get(key)) for key in one.keys() | other.keys())
     if isinstance(one, list) and isinstance(other, list):

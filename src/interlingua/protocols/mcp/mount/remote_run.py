@@ -1,8 +1,8 @@
 """One run of a mounted agent: one `agents/run`, and all that comes of it.
 
-That it begins is recorded before the request is sent. Over pipes, and at servers that are not ours, the request is sent
-once: a run that is entered again, or whose server died, fails as transient, because nobody can tell how far the agent
-came. A server of ours behind an address keeps the run: the same request with the same key finds it again.
+The begin is recorded before the request is sent. Over pipes, and at foreign servers, the request is sent once: a run
+that is resumed, or whose server died, fails as transient, because it cannot know how far the agent came. An Interlingua
+server behind an address keeps the run: the same request with the same key finds it again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BEGUN = 1.0  # seconds for a run to be found again before it is cancelled
 
 
 class Handle(msgspec.Struct):
-    """What is recorded before the request is sent."""
+    """The record that is written before the request is sent."""
 
     again: bool  # whether the run can be found again
 
@@ -53,7 +53,7 @@ class Attachment:
     def __init__(
         self, host: Host, name: str, schema: Validator, ctx: Context[Any, Any], existing: str | None = None
     ) -> None:
-        """`existing`: a run at a server of ours, to go on with instead of beginning one."""
+        """`existing` is a run at an Interlingua server, to go on with instead of beginning one."""
         self._existing = existing
         self._host = host
         self._name = name  # as the server calls it
@@ -116,7 +116,7 @@ class Attachment:
         return result
 
     async def _start(self) -> Handle:
-        """Nothing is sent yet that could have to be found again."""
+        """Returns the handle. Nothing has been sent yet that would have to be found again."""
         peer = await self._listed()
         return Handle(peer.finds_again)
 
@@ -132,7 +132,7 @@ class Attachment:
     # -- the request --------------------------------------------------------------------------------------
 
     async def _result(self, input_: dict[str, Any]) -> dict[str, Any]:
-        """What the request is answered with, over any number of connections."""
+        """Returns the answer to the request, over any number of connections."""
         loop = asyncio.get_running_loop()
         lost_at: float | None = None
         pause = 0.05
@@ -192,7 +192,7 @@ class Attachment:
         return told if isinstance(told, dict) else {}
 
     def _params(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
-        self._token = f"il-{uuid.uuid4().hex}"  # a new one each time: what comes for an old one is too late
+        self._token = f"il-{uuid.uuid4().hex}"  # a new one each time: messages for an old one are too late
         meta: dict[str, Any] = {"progressToken": self._token, **self._trace}
         if self._existing is not None:
             meta[wire.META_RUN] = self._existing
@@ -208,7 +208,7 @@ class Attachment:
         return {**params, "_meta": meta}
 
     async def _answered(self, answer: Coroutine[Any, Any, Any]) -> Any:
-        """What a request is answered with, unless what is told before breaks the run."""
+        """Returns the answer to a request, unless an earlier message breaks the run."""
         self._request = asyncio.ensure_future(answer)
         self._request.add_done_callback(_noticed)
         either: set[asyncio.Future[Any]] = {self._request, self._broken}
@@ -225,7 +225,8 @@ class Attachment:
         self._answer = answer
 
     async def _answers(self, told: dict[str, Any]) -> dict[str, Any]:
-        """The revision without requests of the server's: it is answered by asking again."""
+        """Returns the answers for the revision in which the server sends no requests: they go into the repeated
+        request."""
         requests = told.get("inputRequests")
         given: dict[str, Any] = {}
         for key, request in requests.items() if isinstance(requests, dict) else ():
@@ -243,14 +244,15 @@ class Attachment:
     # -- the end ------------------------------------------------------------------------------------------
 
     def _left(self) -> None:
-        """The run is cancelled, or only set aside: then it is found again later, where that is possible."""
+        """Cancels the remote run with the local one, or leaves it where the local run is only parked and can find it
+        again later."""
         self._asking.silent = self._again and not self._mounted.leaving_for_good
         if not self._asking.silent:
             self._asking.taken_back = True
             self._take_back()
 
     def _take_back(self) -> None:
-        """Tell the server that nobody wants the answer any more. One that comes all the same is nothing."""
+        """Cancels the request at the server. An answer that comes nevertheless is ignored."""
         if self._request is not None and not self._request.done():
             self._request.cancel()
 
@@ -263,7 +265,7 @@ class Attachment:
                 peer.keep_session()
         await self._asking.settle()
 
-    # -- what the server says -----------------------------------------------------------------------------
+    # -- messages of the server ---------------------------------------------------------------------------
 
     async def told(self, delta: Any) -> None:
         await self._shown(self._mirror.take, delta)
@@ -287,7 +289,7 @@ class Attachment:
                 self._broken.set_exception(error)
 
     def _found(self, told: dict[str, Any]) -> None:
-        """Tell which run it is at the server, where that says it."""
+        """Reports the id of the run at the server, where the server tells it."""
         about = told.get("_meta")
         if isinstance(about, dict) and isinstance(about.get(wire.META_RUN), str):
             self._mounted.found_at_server(about[wire.META_RUN])
@@ -304,10 +306,11 @@ class Attachment:
 
 
 async def cancel_left(host: Host, name: str, left: LeftRun, existing: str | None = None) -> None:
-    """A run was cancelled while its handler was not here. Where it can be found again, it is, and cancelled."""
+    """Cancels the remote run of a run that was cancelled while its handler was not here, where it can be found
+    again."""
     handle = left.recorded("start")
     if not isinstance(handle, dict) or not handle.get("again"):
-        return  # a process of ours ended with us, and others cannot be told
+        return  # a process of ours ended with this one, and foreign servers cannot find the run
     try:
         async with asyncio.timeout(_CANCEL_WITHIN):
             with host.using():
@@ -329,7 +332,8 @@ async def cancel_left(host: Host, name: str, left: LeftRun, existing: str | None
 
 @contextlib.asynccontextmanager
 async def named(peer: Peer, name: str, config: Any) -> AsyncIterator[str]:
-    """The name to run an agent by: its own, or that of one that is made from its template and lasts as long as this."""
+    """Yields the name to run an agent by: its own, or that of an agent that is made from its template for the time of
+    this context."""
     if not config and name in (peer.agents or ()):
         yield name
         return
@@ -345,15 +349,15 @@ async def named(peer: Peer, name: str, config: Any) -> AsyncIterator[str]:
         yield called
     finally:
         destroying = asyncio.ensure_future(peer.request("agents/destroy", {"name": called}))
-        destroying.add_done_callback(_noticed)  # where the server cannot destroy, nobody can
+        destroying.add_done_callback(_noticed)  # a server that cannot destroy it keeps it
         await asyncio.wait({destroying}, timeout=_CANCEL_WITHIN)
 
 
 def failure(error: RpcError) -> RunError:
-    """Codes mean nothing here: the published servers answer 0 to everything. Ours says code, transient and details
-    beside it."""
+    """Returns the error in a refusal. Its code means nothing: the published servers answer 0 to everything. An
+    Interlingua server adds code, transient and details."""
     ours = our_failure(error.message, error.data)
-    question = error.code in (translate.QUESTION_OPEN, wire.MISSING_CAPABILITY)  # it is told in the data
+    question = error.code in (translate.QUESTION_OPEN, wire.MISSING_CAPABILITY)  # its data has the question
     if ours is not None and not question:
         return ours
     told = error.data if isinstance(error.data, dict) else {}

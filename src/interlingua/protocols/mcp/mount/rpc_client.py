@@ -1,4 +1,4 @@
-"""Our side of one connection to a server: what was agreed on, which agents it has, and who listens to which run.
+"""Our side of one connection to a server: the agreed revision, its agents, and the listener of each run.
 
 Published servers of this protocol end at a request that they do not know (acp-sdk 0.0.6), so nothing is tried out on
 them: `initialize` comes first, and `server/discover` only where that was refused.
@@ -24,27 +24,27 @@ LOST = "connection_lost"
 """In the data of an error that stands for an answer which cannot come any more."""
 DENIED = "denied"
 NO_SERVER = "unsuitable_server"
-"""In the data of errors that a channel answers with: who answered does not speak MCP, or does not let us in."""
+"""In the data of errors that a channel answers with: the server does not speak MCP, or does not let us in."""
 
 _OFFERS: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 _MAX_PAGES = 1000
 _PROGRESS = "notifications/agents/run/progress"
-_RESULT = {"jsonrpc", "id", "result"}  # what a message with a result has
+_RESULT = {"jsonrpc", "id", "result"}  # the members of a message with a result
 
 
 class Unsuitable(Unavailable):
-    """What answers is no server that has agents for us."""
+    """The remote side answers, but is no server with agents for this client."""
 
     code = "unsuitable_server"
     transient = False
 
 
 class NotBegun(ConnectionLost):
-    """The server is there and knows nothing of us any more: what was asked was never begun."""
+    """The server is there, but has forgotten this client: the request was never begun."""
 
 
 class Listener(Protocol):
-    """Who hears a run."""
+    """Takes the updates and questions of a run."""
 
     async def told(self, delta: Any) -> None: ...
     async def warned(self, message: str) -> None: ...
@@ -69,20 +69,22 @@ class Peer:
         self.changed = True  # they must be listed (again)
         self.forgotten = False  # the server has ended our session
         self.listeners: dict[str, Listener] = {}  # by the progress token of their run
-        self.note: str | None = None  # what whoever runs something shall be warned of
+        self.note: str | None = None  # a warning for the next run
 
     @property
     def ours(self) -> bool:
-        """It knows what only our servers do: threads, keys that name a run, and which run a question belongs to."""
+        """Tells if it is an Interlingua server: only such a server knows threads, keys that name a run, and which run a
+        question belongs to."""
         return self.info.get("name") == "interlingua"
 
     @property
     def finds_again(self) -> bool:
-        """Whether a run goes on there without us, and is found again by its key."""
+        """Tells if a run goes on at the server without this connection, and is found again by its key."""
         return self.ours and self.version != wire.MODERN and bool(getattr(self.channel, "streamable", False))
 
     def keep_session(self) -> None:
-        """Somebody will come back for a run: when we go, nothing ends there."""
+        """Keeps the session at the server when the connection closes, because a later connection will find its run
+        there."""
         if hasattr(self.channel, "keeps_session"):
             self.channel.keeps_session = True
 
@@ -160,8 +162,8 @@ class Peer:
         return any(isinstance(place.get("agents"), dict) for place in places) or wire.EXTENSION in extensions
 
     async def find_agents(self) -> None:
-        """List them. A server that does not declare agents is asked all the same, unless it is one that must not be
-        asked what it does not know."""
+        """Lists the agents. A server that does not declare agents is asked too, unless it is one that ends at an
+        unknown request."""
         others = [what for what in ("tools", "prompts", "resources") if what in self.able]
         none = f"{self.name} offers no agents"
         if others:
@@ -183,18 +185,19 @@ class Peer:
 
     @property
     def offered(self) -> dict[str, dict[str, Any]]:
-        """Agents and templates, by name. Where an agent of ours is a template, too, it may have a config."""
+        """Returns the agents and templates, by name. An agent of an Interlingua server that is a template, too, may
+        have a config."""
         agents = self.agents or {}
         more = {name: entry for name, entry in self.templates.items() if self.ours or name not in agents}
         return {**agents, **more}
 
     async def _list(self) -> dict[str, dict[str, Any]]:
         self.agents = None  # whatever goes wrong, they are listed anew
-        self.changed = False  # what is told from here on may be newer than what is listed
+        self.changed = False  # a change from here on may be newer than the list
         return await self._pages("agents/list", "agents")
 
     async def _list_templates(self) -> dict[str, dict[str, Any]]:
-        """Only of a server that declares them: others may end at the question."""
+        """Lists the templates, only of a server that declares them: others may end at the request."""
         if not _object(self.able.get("agents")).get("templates"):
             return {}
         try:
@@ -220,16 +223,16 @@ class Peer:
             seen.add(cursor)
         return found
 
-    # -- being told and asked -----------------------------------------------------------------------------
+    # -- notifications and requests -----------------------------------------------------------------------
 
     def noticed(self, notice: Notice) -> Awaitable[None] | None:
         params = notice.params if isinstance(notice.params, dict) else {}
         token = params.get("progressToken")
         listener = self.listeners.get(token) if isinstance(token, str) else None
         if notice.method == _PROGRESS:
-            # One that comes after the result, or for nobody, is nothing.
+            # A delta after the result, or of an unknown run, is ignored.
             return listener.told(params.get("delta")) if listener is not None else None
-        if notice.method == "notifications/progress":  # the text of ours is a warning of the run
+        if notice.method == "notifications/progress":  # its text is a warning of the run, from an Interlingua server
             message = params.get("message")
             return listener.warned(message) if listener is not None and self.ours and isinstance(message, str) else None
         if notice.method == "notifications/agents/list_changed":
@@ -252,7 +255,8 @@ class Peer:
         return {"action": "cancel"}
 
     def _meant(self, call: Call, params: dict[str, Any]) -> Listener | None:
-        """Whose run asks. Where that cannot be told nobody is asked: an answer could come from somebody else's run."""
+        """Returns the listener of the run that asks. Returns None where the run is unclear: the answer could come from
+        another caller's run."""
         token = _object(params.get("_meta")).get(wire.META_TOKEN)
         if not isinstance(token, str):
             token = getattr(self.channel, "about", {}).get(call.id)
@@ -268,18 +272,18 @@ class Peer:
 
 def _noticed(answer: asyncio.Future[Any]) -> None:
     if not answer.cancelled():
-        answer.exception()  # who asked may be gone by then
+        answer.exception()  # the caller may be gone by then
 
 
 def _older(refusal: RpcError) -> str | None:
-    """The newest revision that a server which refused ours says it knows, and that we know too."""
+    """Returns the newest revision that both this client and a server that refused ours know."""
     supported = _object(refusal.data).get("supported")
     known = [version for version in wire.LEGACY if isinstance(supported, list) and version in supported]
     return known[-1] if known and known[-1] != wire.LEGACY[-1] else None
 
 
 def modern_meta() -> dict[str, Any]:
-    """What every request says of us in the revision without a handshake."""
+    """Returns the members about this client in every request of the revision without a handshake."""
     return {wire.META_VERSION: wire.MODERN, wire.META_CAPABILITIES: _OFFERS, wire.META_CLIENT: _our_info()}
 
 

@@ -1,10 +1,11 @@
-"""The mount: agents of any server that has agents over MCP as local agents, started as a process or at an address.
+"""The mount: finds agents of a server that has agents over MCP, started as a process or at an address, and makes local
+agents of them.
 
-This finds them and makes agents of them. What keeps the server there is in `host`, the connection in `peer`, what a
-run does in `attach`, what it shows in `mirror` and asks in `asking`, and the channel to an address in `remote`.
+`connection` keeps the server reachable, `rpc_client` is one connection, `remote_run` carries a run, `remote_output`
+shows its output, `questions` asks its questions, and `http_channel` is the channel to an address.
 
-When a server's agents change, the next run lists them anew: one that is gone fails its run and says so, and those that
-are new are there when the server is mounted again.
+When a server's agents change, the next run lists them again: a run of a removed agent fails and says so, and new agents
+appear when the server is mounted again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["Mount", "MountSettings", "load"]
 
 
 class Target(Protocol):
-    """What the loader needs to know of a target of the command line."""
+    """The parts of a command-line target that the loader needs."""
 
     @property
     def kind(self) -> str: ...
@@ -43,7 +44,7 @@ class Target(Protocol):
 
 
 async def load(target: Target) -> list[Agent[..., Any]]:
-    """The agents of mcp:COMMAND or mcp+http(s)://…: all of them, or those that #AGENT can mean."""
+    """Returns the agents of mcp:COMMAND or mcp+http(s)://…: all of them, or those that #AGENT can mean."""
     settings = MountSettings.from_environment(target.access)
     source: Source
     if target.kind == "mcp":
@@ -66,18 +67,18 @@ class Mount:
 
     @property
     def host(self) -> Host:
-        """One per event loop: a server that was started in a loop which has ended is gone with it."""
+        """Returns the host of this event loop: a server that was started in an ended loop is gone with it."""
         loop = asyncio.get_running_loop()
         if self._host is None or self._host[0] is not loop:
             self._host = (loop, Host(self.source, self.settings))
         return self._host[1]
 
     def watch(self, tell: Callable[[], None]) -> None:
-        """Be told when it is gone without having been let go."""
+        """Calls back when the server is gone without being closed."""
         self.host.lost = tell
 
     async def close(self) -> None:
-        """Let the server go. The event loop's end does it too."""
+        """Closes the connection to the server. The end of the event loop does it too."""
         await self.host.close()
 
     async def agents(self, wanted: str | None = None) -> list[Agent[..., Any]]:
@@ -99,7 +100,7 @@ class Mount:
     def _agent(
         self, entry: dict[str, Any], others: dict[str, Agent[..., Any]], *, finds: bool, existing: str | None = None
     ) -> Agent[..., Any]:
-        """`finds`: whether the server finds a run by its id. `existing`: the run to go on with."""
+        """Returns an agent. `finds` tells if the server finds a run by its id; `existing` is the run to go on with."""
         name = entry["name"]
         prefix = "mcp:" if self.source.command else "mcp+"
         card = card_of(entry, f"{prefix}{self.source.name}")
@@ -126,5 +127,5 @@ class Mount:
         else:
             made.no_attach = "MCP has no request that finds a run of another connection; servers of Interlingua add one"
         made.let_go, made.watch = self.close, self.watch
-        made.check_output = Validator(ANY_OBJECT, what="output")  # the result is what counts; a misfit is a warning
+        made.check_output = Validator(ANY_OBJECT, what="output")  # the result counts as it is; a misfit is a warning
         return made

@@ -1,1 +1,1 @@
-"""The ways to a peer: HTTP, WebSocket, TCP lines, pipes, a relay."""
+"""The transports to a peer: HTTP, WebSocket, TCP lines, pipes, a relay."""

@@ -1,5 +1,6 @@
-"""Reaching a peer: by a WebSocket (acp://, acps://), by lines over TCP (tcp://), or by the pipes of a process. Gives a
-channel or says in plain words why there is none; whether and when to try again is up to `Backoff` and whoever asks it.
+"""Connects to a peer: by a WebSocket (acp://, acps://), by lines over TCP (tcp://), or by the pipes of a process.
+
+Returns a channel or raises an error in plain words; `Backoff` and its caller decide about retries.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ W = TypeVar("W", bound=Wire)
 
 
 def trusting(certificates: Path | str | None) -> ssl.SSLContext | None:
-    """Trusts these beside the authorities of the system; None: those alone."""
+    """Returns a TLS context that trusts these authorities beside those of the system; None means those of the system
+    alone."""
     if certificates is None:
         return None
     context = ssl.create_default_context()
@@ -38,9 +40,9 @@ def trusting(certificates: Path | str | None) -> ssl.SSLContext | None:
 
 
 class Backoff:
-    """How long to wait before the next try: longer each time, and by chance, so that many who lost the same peer do not
-    all come back at once. A connection that lasted a while makes the next wait short again; one that was only accepted
-    does not, or a peer that falls over would be called every second for ever."""
+    """The wait before the next try: longer each time, and random, so that many peers that lost the same peer do not all
+    return at once. A connection that lasted a while makes the next wait short again; one that was only accepted does
+    not, or a peer that falls over would be called every second for ever."""
 
     def __init__(
         self, first: float = 1.0, last: float = 30.0, *, lasting: float = 10.0, chance: random.Random | None = None
@@ -51,13 +53,13 @@ class Backoff:
         self.tries = 0
 
     def next(self) -> float:
-        """Seconds to wait now."""
+        """Returns the seconds to wait now."""
         longest = min(self._last, self._first * 2.0 ** min(self.tries, 60))
         self.tries += 1
         return self._chance.uniform(0.0, longest)
 
     def lasted(self, seconds: float) -> None:
-        """There was a connection, for so long."""
+        """Notes how long a connection lasted."""
         if seconds >= self._lasting:
             self.tries = 0
 
@@ -72,9 +74,9 @@ async def dial(
     ping_every: float = 20.0,
     pong_within: float = 20.0,
 ) -> Channel:
-    """Connect to the peer of a link. `address` is where its host was found, where somebody has looked already.
+    """Connects to the peer of a link. `address` is the address of its host, where it is already known.
 
-    Raises ConnectionError. A wrong token is no error here: the peer takes the connection, and says so in its first
+    Raises ConnectionError. A wrong token is no error here: the peer takes the connection, and reports it in its first
     frame.
     """
     context = (tls or ssl.create_default_context()) if link.secure else None
@@ -160,13 +162,14 @@ class _DialledWebSocket(WebSocket):
 
 
 def stdio_channel(*, max_bytes: int) -> Channel:
-    """Our own stdin and stdout, for the process that started us. Whatever prints goes to stderr from now on."""
+    """Returns a channel over our own stdin and stdout, for the process that started us. All prints go to stderr from
+    now on."""
     reads, writes = divert_stdio()
     return PipeChannel(reads, writes, max_line=max_bytes)
 
 
 class PeerProcess(Child):
-    """A peer that is a process of ours, reached by its stdin and stdout."""
+    """A peer in a child process, reached by its stdin and stdout."""
 
     def __init__(
         self,
@@ -192,7 +195,7 @@ class _ProcessChannel(QuietChannel):
         ]
 
     def _is_message(self, frame: bytes) -> bool:
-        # Unlike JSON-RPC, frames have no member by which a line of a structured log could be told from them.
+        # Unlike JSON-RPC, frames have no member that distinguishes them from a line of a structured log.
         if frame.lstrip()[:1] == b"{":
             return True
         if frame:
@@ -210,7 +213,7 @@ async def start_process(
     env: Mapping[str, str] | None = None,
     clean: Clean = str,
 ) -> PeerProcess:
-    """Start a peer. Its `channel` is open until it ends or `end()` is called. Raises Unavailable."""
+    """Starts a peer. Its `channel` is open until it ends or `end()` is called. Raises Unavailable."""
     child = await PeerProcess.start(
         list(command), cwd or str(Path.cwd()), environment(os.environ) if env is None else env, clean=clean, log=log
     )

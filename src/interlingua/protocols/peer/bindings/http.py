@@ -1,8 +1,8 @@
-"""Binding D as a channel, for whoever dials an http(s):// link: frames become calls of the remote's HTTP API, and what
-it answers and streams becomes frames again.
+"""Binding D as a channel, for the side that dials an http(s):// link: frames become calls of the remote's HTTP API, and
+its answers and streams become frames.
 
 A remote that is away for a while is tried again, with the same ids, so that nothing is done twice; one that stays away
-ends the channel, and whoever dialled it dials again. Tasks are followed in `overhttp_tasks`.
+ends the channel, and the caller dials again. Tasks are followed in `http_tasks`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from .http_tasks import Following
 log = logging.getLogger("interlingua.peer")
 
 _AGAIN = frozenset({425, 429, 502, 503, 504})
-_BROKEN_TRIES = 3  # of what is answered with 500
+_BROKEN_TRIES = 3  # tries of a request that is answered with 500
 _CLOSING = 2.0
 _ANSWER = 30.0
 _REPLY_WITHIN = 25.0  # seconds that the remote is asked to wait for a reply, each time
@@ -63,21 +63,21 @@ Frame = dict[str, Any]
 
 
 class Memory:
-    """What a channel should know of the ones before it: how far their stream was read, and what was sent. This knows
-    nothing, which will do for whoever asks again by itself."""
+    """The state that a channel takes over from the channels before it: the position in their stream, and the sent
+    messages. This class remembers nothing, which is enough for a caller that asks again by itself."""
 
     place: str | None = None
 
     def reached(self, place: str) -> None:
-        """The stream was read so far."""
+        """Notes the position up to which the stream was read."""
 
     async def sent(self, message_id: str) -> bool:
-        """Whether a message went to the remote, over whichever channel."""
+        """Tells if a message went to the remote, over any channel."""
         return False
 
 
 class Away(Exception):
-    """The remote has been away for too long, and the channel is over."""
+    """Raised where the remote has been away for too long, and the channel is over."""
 
 
 async def dial_http(
@@ -91,7 +91,7 @@ async def dial_http(
     outage: float = 30.0,
     memory: Memory | None = None,
 ) -> Channel:
-    """Reach the HTTP API of a node. Raises ConnectionError, in plain words."""
+    """Connects to the HTTP API of a node. Raises ConnectionError, in plain words."""
     if link.scheme not in HTTP:
         raise ConnectionError(f"{link.shown} is no address of an HTTP API")
     client = httpx2.AsyncClient(
@@ -116,7 +116,7 @@ async def dial_http(
 
 
 async def _find(client: httpx2.AsyncClient, link: Link) -> tuple[str, dict[str, Any]]:
-    """Where the API is, and the card of the node. Servers have it at the root, or below /peer."""
+    """Returns the address of the API, and the card of the node. Servers have it at the root, or below /peer."""
     bases = [link.url] if link.path else [link.url, f"{link.url}/peer"]
     said = ""
     for base in bases:
@@ -134,7 +134,7 @@ async def _find(client: httpx2.AsyncClient, link: Link) -> tuple[str, dict[str, 
 
 
 class HttpChannel(Queues):
-    replays = True  # a task that is delegated again is told from its beginning
+    replays = True  # a task that is delegated again is shown from its beginning
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class HttpChannel(Queues):
         self.client = client
         self.card = card
         self.ours = cards.has(card, "task_delegation")
-        self.remote = str(card["name"])  # who all frames come from
+        self.remote = str(card["name"])  # the sender of all frames
         self.name = name
         self.outage = outage
         self.max_bytes = max_bytes
@@ -164,7 +164,7 @@ class HttpChannel(Queues):
         self.take(frames.agent_card(card))
         self._memory = memory
         self._writing = self.spawn(self._write())
-        if memory.place is not None:  # there may be replies to what was sent earlier
+        if memory.place is not None:  # there may be replies to earlier messages
             self._streaming = self.spawn(self._follow_stream())
         self.spawn(self._pulse())
 
@@ -175,11 +175,11 @@ class HttpChannel(Queues):
         return self._gone
 
     def take(self, frame: Frame) -> None:
-        """A frame, as if the remote had sent it."""
+        """Takes a frame, as if the remote had sent it."""
         self._take(frames.encode(frame))
 
     async def room(self) -> None:
-        """Wait until whoever reads has taken enough."""
+        """Waits until the reader has taken enough."""
         await self._in_room.wait()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -202,7 +202,7 @@ class HttpChannel(Queues):
     async def drain(self) -> None:
         if cards.has(self.card, "delivery_ack"):
             await self._room.wait()
-        else:  # what was written counts as delivered there, so it has to be
+        else:  # written frames count as delivered there, so they have to be
             await self._empty.wait()
 
     async def close(self) -> None:
@@ -221,7 +221,8 @@ class HttpChannel(Queues):
     async def call(
         self, method: str, path: str, body: Any = None, *, within: float = _ANSWER, trace: Carrier | None = None
     ) -> tuple[int, dict[str, Any]]:
-        """One request, tried again while the remote is away: only for what may be done twice. Raises Away."""
+        """Makes one request, and retries while the remote is away: only for requests that may be repeated. Raises
+        Away."""
         backoff, began, broken = Backoff(0.2, 2.0), self._loop.time(), 0
         timeout = httpx2.Timeout(within + 5.0, connect=10.0)
         while True:
@@ -241,7 +242,7 @@ class HttpChannel(Queues):
             await self.pause(began, backoff, why)
 
     async def pause(self, since: float, backoff: Backoff, why: str) -> None:
-        """Between two tries. Raises Away when there is no use in another."""
+        """Waits between two tries. Raises Away when there is no use in another."""
         wait = 0.02 + backoff.next()
         if self._gone or self._loop.time() + wait - since > self.outage:
             if not self._gone:
@@ -251,7 +252,7 @@ class HttpChannel(Queues):
         await asyncio.sleep(wait)
 
     async def _pulse(self) -> None:
-        """Nothing tells that a quiet remote is gone, unless it is asked."""
+        """Asks a quiet remote regularly, because only that shows when it is gone."""
         while not self._gone:
             await asyncio.sleep(_PULSE)
             if self._loop.time() - self._heard >= _PULSE:
@@ -266,11 +267,11 @@ class HttpChannel(Queues):
         async for data in self._outgoing():
             frame = frames.decode(data)
             handler = _HANDLERS.get(frame.get("type", ""))
-            if handler is not None:  # what has no place in HTTP (cards, confirmations) is not sent
+            if handler is not None:  # frames without a place in HTTP (cards, confirmations) are not sent
                 await handler(self, frame)
 
     def _settle(self, frame: Frame, status: int, told: dict[str, Any]) -> bool:
-        """Say what became of a frame: the remote has it, or will not take it."""
+        """Reports the end of a frame. Returns True if the remote has taken it, False if it will not take it."""
         id_ = frame.get("message_id")
         good = status < 300 or told.get("queued") is True
         if isinstance(id_, str):
@@ -292,13 +293,13 @@ class HttpChannel(Queues):
         if follower is not None and follower.state == "input_required" and not self.ours:
             self._settle(frame, *await self.call("POST", f"{task_path(follower.id)}:continue", body))
             return
-        # A node of ours knows a message again by its id, also on a task: an answer that is sent twice counts once.
+        # An Interlingua node recognizes a message by its id, also on a task: a repeated answer counts once.
         if follower is None:
             await self._listen()
         self._settle(frame, *await self.call("POST", "/message:send", body, trace=trace))
 
     async def _ask(self, frame: Frame, body: Frame, trace: Carrier | None) -> None:
-        """A message whose sender waits for the reply."""
+        """Sends a message whose sender waits for the reply."""
         told_of, asked = False, None
         while not self._gone:
             wanted = {**body, "sync": True, "timeout": _REPLY_WITHIN}
@@ -318,7 +319,7 @@ class HttpChannel(Queues):
                 continue
             question = task.get("question") if isinstance(task, dict) else None
             if not isinstance(task, dict) or not isinstance(question, dict):
-                return  # it has ended without a word
+                return  # it has ended without a reply
             if asked != question.get("id"):
                 asked = question.get("id")
                 self.take(asked_of(self.remote, frame, task, question))
@@ -346,14 +347,14 @@ class HttpChannel(Queues):
         if status >= 300:
             self._fail(frame, code_in(status, told), error_in(told))
             return
-        # It is confirmed when it has ended: who sends it again after this channel is lost gets all of it again.
+        # It is confirmed when it has ended: a sender that repeats it after this channel is lost gets all of it again.
         again = frame.get("again") is True
         follower = self.following[task] = Following(self, task, frame.get("message_id"), again=again)
         self.spawn(follower.run())
 
     @staticmethod
     def _delegation(frame: Frame) -> tuple[Frame, Carrier | None]:
-        """The body that makes a task, and its trace."""
+        """Returns the body that creates a task, and its trace."""
         payload = frame["payload"] if isinstance(frame.get("payload"), dict) else {}
         task = str(frame.get("task_id"))
         body, trace = _traced({"role": "user", **payload, "task_id": task, "message_id": frame.get("message_id")})
@@ -364,7 +365,7 @@ class HttpChannel(Queues):
     async def _delegate_at_once(
         self, frame: Frame, body: Frame, trace: Carrier | None
     ) -> tuple[int, dict[str, Any]] | None:  # fmt: skip
-        """One request that makes the task and tells of it. Gives the answer where that is none of its kind."""
+        """Creates the task and follows it with one request. Returns the answer where it is no stream of a task."""
         task = str(frame.get("task_id"))
         opened: asyncio.Future[int] = self._loop.create_future()
         follower = self.following[task] = Following(self, task, frame.get("message_id"))
@@ -372,11 +373,11 @@ class HttpChannel(Queues):
         status = await opened
         if status == 200:
             return None
-        # It was refused, or nobody knows: asked the other way, which is patient, and finds what was made.
+        # It was refused, or the result is unknown: the patient way asks again, and finds a task that was created.
         return await self.call("POST", "/tasks", body, trace=trace)
 
     def _fail(self, frame: Frame, code: str, why: str, *, transient: bool = False) -> None:
-        """A task that nobody works on."""
+        """Reports a task as failed that no agent works on."""
         info = {"code": code, "message": why, "transient": transient}
         self.take(frames.updated(self.remote, str(frame.get("task_id")), "failed", error=why, error_info=info))
         self._settle(frame, 200, {})
@@ -384,7 +385,7 @@ class HttpChannel(Queues):
     async def _cancel(self, frame: Frame) -> None:
         task = frame.get("task_id")
         status, told = await self.call("POST", f"{task_path(str(task))}:cancel", {})
-        # One that has ended cannot be cancelled, and how it ended is told by its stream.
+        # A task that has ended cannot be cancelled, and its stream shows how it ended.
         self._settle(frame, 200 if status in (400, 409) else status, told)
 
     async def _updated(self, frame: Frame) -> None:
@@ -408,10 +409,10 @@ class HttpChannel(Queues):
                 self.heard()
                 self.take(frames.pong(self.remote, str(frame.get("nonce"))))
 
-    # -- what the remote says by itself -------------------------------------------------------------------
+    # -- the remote's own messages ------------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        """Replies to what is sent from now on come by the stream, which is open before."""
+        """Opens the stream for replies before a message is sent."""
         if self._streaming is None:
             self._streaming = self.spawn(self._follow_stream())
         await asyncio.wait({self._stream_open}, timeout=_ANSWER)
@@ -443,8 +444,8 @@ class HttpChannel(Queues):
     async def events(
         self, path: str, place: str | None, body: Frame | None = None, trace: Carrier | None = None
     ) -> AsyncIterator[tuple[int, AsyncIterator[Received]]]:
-        """Opens a stream from a place on; where there is none, the status says so. With a body, the stream is that of
-        what the request begins."""
+        """Opens a stream from a cursor on; the status tells where there is none. With a body, the stream is that of the
+        task or message that the request begins."""
         headers = {**(trace or {}), "accept": "text/event-stream", **({"last-event-id": place} if place else {})}
         query = {"since": place} if place and place.isdecimal() else None
         method = "GET" if body is None else "POST"
@@ -476,7 +477,7 @@ class HttpChannel(Queues):
             return
         if told.get("sync") is True:  # a reply that its asker waits for, and gets as the answer to the request
             return
-        # What a node of ours streams may be about others, too. The reference does not say what is answered.
+        # An Interlingua node streams other messages, too. The reference does not name the answered one.
         if self.ours:
             answers = asked in self._sent or (isinstance(asked, str) and await self._memory.sent(asked))
         else:
@@ -487,7 +488,7 @@ class HttpChannel(Queues):
 
 
 def _traced(body: Frame) -> tuple[Frame, Carrier | None]:
-    """A body, and what of its metadata HTTP has headers for."""
+    """Returns a body, and the HTTP headers for the parts of its metadata that have some."""
     metadata = body.get("metadata")
     trace = trace_context.read(metadata)
     if not isinstance(metadata, dict) or trace is None:

@@ -1,4 +1,4 @@
-"""What the answers and events of a node's HTTP API mean, as frames. Pure."""
+"""Translates the answers and events of a node's HTTP API into frames. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Frame = dict[str, Any]
 
 
 def message_of(sender: str, told: dict[str, Any]) -> Frame:
-    """A message event as the frame that it stands for."""
+    """Returns the frame of a message event."""
     return frames.message(
         str(told.get("from") or sender),
         told["role"] if told.get("role") in frames.ROLES else "agent",
@@ -37,7 +37,7 @@ def reply_of(sender: str, asked: str, told: dict[str, Any]) -> Frame:
 
 
 def asked_of(sender: str, frame: Frame, task: dict[str, Any], question: dict[str, Any]) -> Frame:
-    """A message that led to a question has become a task. Whoever sent it is told what is asked."""
+    """Returns the question of a message that has become a task, as a frame for the message's sender."""
     said = [parts.text(str(question.get("prompt") or "")), parts.data({"question": question})]
     return frames.message(
         sender, "agent", said, task_id=str(task.get("id")), context_id=frame.get("context_id"),
@@ -50,7 +50,7 @@ def task_path(id_: str) -> str:
 
 
 def object_of(answer: httpx2.Response) -> dict[str, Any]:
-    """What an answer says. One that cannot be read says so, as an error would."""
+    """Returns the object in an answer; an error object where it cannot be read."""
     try:
         told = json_text.decode(answer.content)
     except json_text.Unreadable as error:
@@ -59,7 +59,8 @@ def object_of(answer: httpx2.Response) -> dict[str, Any]:
 
 
 def data_of(event: Received) -> dict[str, Any]:
-    """What an event says. Pieces of an output keep halves of characters, which are joined where they are shown."""
+    """Returns the data of an event. Pieces of an output keep halves of characters, which are joined where they are
+    shown."""
     try:
         told = json_text.decode_pieces(event.data, lambda one: isinstance(one, dict) and one.get("type") == "artifact")
     except json_text.Unreadable as error:
@@ -69,7 +70,7 @@ def data_of(event: Received) -> dict[str, Any]:
 
 
 def seq_of(event: Received) -> str | None:
-    """The reference (2.19) numbers its events only in their data."""
+    """Returns the number of an event. The reference (2.19) numbers its events only in their data."""
     seq = data_of(event).get("seq")
     return str(seq) if type(seq) is int else None
 
@@ -83,7 +84,7 @@ def words_of(error: BaseException) -> str:
 
 
 def code_in(status: int, told: dict[str, Any]) -> str:
-    """What an error is called: ours say the code of the tree beside the protocol's."""
+    """Returns the code of an error: a node of this project sends its own code beside the protocol's."""
     own = told.get("code")
     if isinstance(own, str) and own:
         return own

@@ -1,7 +1,8 @@
-"""A task at a remote's HTTP API, followed by its stream of events and told as the frames that a connection would carry.
+"""A task at a remote's HTTP API, followed by its stream of events and reported as the frames that a connection would
+carry.
 
-The reference (2.19) ends a task's stream when any task ends, leaves it open for ever, or never tells the end: there the
-task itself is looked at, too.
+The reference (2.19) ends a task's stream when any task ends, leaves it open for ever, or never reports the end: there
+the task itself is read, too.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ _LOOK_OURS = 60.0  # ours tell everything
 
 class Following:
     def __init__(self, channel: HttpChannel, id_: str, message_id: str | None, *, again: bool = False) -> None:
-        """`again`: whoever waits for it has followed it before, over another channel."""
+        """`again` means that the caller has followed the task before, over another channel."""
         self.id = id_
         self.state = "submitted"
         self._channel = channel
         self._message_id = message_id
         self._again = again
-        self._asks: Any = None  # the name of the question that was told last, while input is required
+        self._asks: Any = None  # the name of the last reported question, while input is required
         self._place: str | None = None
         self._seq = 0
         self._chunks = 0
-        self._last: dict[str, Any] | None = None  # the newest state, as it was told
+        self._last: dict[str, Any] | None = None  # the newest reported state
         self._said_at = 0.0
         self._new: tuple[dict[str, Any], Carrier | None, asyncio.Future[int]] | None = None
-        self._whole = False  # the stream tells in the end what came of the task
+        self._whole = False  # the stream ends with the whole task
 
     async def run(self) -> None:
-        """Until the task has ended, over any number of connections."""
+        """Follows the task until it has ended, over any number of connections."""
         loop, channel = asyncio.get_running_loop(), self._channel
         backoff, since = Backoff(0.1, 2.0), loop.time()
         try:
@@ -65,7 +66,8 @@ class Following:
             channel.following.pop(self.id, None)
 
     async def run_new(self, body: dict[str, Any], trace: Carrier | None, opened: asyncio.Future[int]) -> None:
-        """As `run`, of a task that does not exist yet. `opened` is told whether it does now: 200 where it does."""
+        """Does the same as `run` for a task that does not exist yet. `opened` is called with the status of the request:
+        200 where the task exists now."""
         self._new = body, trace, opened
         following, goes_on = self._channel.following, False
         try:
@@ -84,12 +86,13 @@ class Following:
             await self.run()
 
     def told_again(self) -> None:
-        """Somebody delegates it once more, because it does not know how it stands."""
+        """Reports the task once more to a caller that delegates it again, because it does not know how the task
+        stands."""
         if self._last is not None:
             self._channel.take({**self._last, "message_id": frames.new_id()})
 
     async def _read(self) -> bool:
-        """Reads one connection, and looks at the task itself where nothing comes for long. True if the task ended."""
+        """Reads one connection, and the task itself where nothing comes for long. Returns True if the task ended."""
         reading = asyncio.ensure_future(self._read_stream())
         every = _LOOK_OURS if self._channel.ours else _LOOK
         try:
@@ -138,7 +141,7 @@ class Following:
             return await self._look()  # it may have been the last
         seq = told.get("seq")
         if told.get("type") == "ready" and type(seq) is int and seq < self._seq:
-            self._seq = seq  # a power cut has taken the last of what was told, and the count goes on before it
+            self._seq = seq  # a power cut has taken the last events, and the count goes on before them
         if told.get("task_id") != self.id or (type(seq) is int and seq <= self._seq):
             return False
         self._said()
@@ -162,7 +165,7 @@ class Following:
                     if _is_activity(told["parts"]):
                         frame = frames.updated(channel.remote, self.id, self.state)
                         self._channel.take({**frame, "activity": told["parts"]})
-                    elif not _is_question(told["parts"]):  # which is told with the state
+                    elif not _is_question(told["parts"]):  # a question comes with the state
                         self._channel.take(message_of(channel.remote, told))
         await channel.room()
         return False
@@ -177,13 +180,13 @@ class Following:
         return False
 
     async def _is_so(self, state: str, told: dict[str, Any]) -> bool:
-        """Whether the task stands as it is told. The stream begins with what is long past, and would say of what is
-        still asked that the task has gone on from there."""
+        """Tells if the task really is in the reported state. The stream begins with old events, which would show a
+        question that is still open as answered."""
         _, task = await self._channel.call("GET", self._path)
         return (task.get("status"), _asks(task)) == (state, _asks(told))
 
     async def _look(self) -> bool:
-        """At the task itself. Whether it has ended; then that is told, with all that came of it."""
+        """Reads the task itself. Returns True if it has ended; then its end is reported, with its whole result."""
         status, task = await self._channel.call("GET", self._path)
         if status == 404:
             error = {"code": "not_found", "message": "the remote no longer has the task", "transient": True}
@@ -194,7 +197,7 @@ class Following:
         return self._stands(task)
 
     def _stands(self, task: dict[str, Any]) -> bool:
-        """The task as a whole. Whether it has ended."""
+        """Reports the task as a whole. Returns True if it has ended."""
         state = task.get("status")
         if state in task_states.STATES and state not in (self.state, "submitted"):
             self._tell(state, task)

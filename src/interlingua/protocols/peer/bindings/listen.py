@@ -1,9 +1,9 @@
-"""Where peers reach us: listeners for WebSockets (the token is the path) and for lines over TCP (the token is in the
-first line). They decide who comes in, and hand over a channel; what is said on it is not their business.
+"""Listeners for peers: WebSockets (the token is the path) and lines over TCP (the token is in the first line). They
+decide who may connect, and hand over a channel; they do not read the frames on it.
 
-Strangers, who have not shown the token, have places of their own, and for a short time; when more come, the oldest of
-them goes, so that nobody can keep others out by knocking. A peer that shows the token when all places of peers are
-taken gets an answer that says so.
+Strangers, which have not shown the token, have a limited number of places, and for a short time; when more come, the
+oldest of them is closed, so that no stranger can keep others out by connecting. A peer that shows the token when all
+places of peers are taken gets an answer that says so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INVALID_TOKEN = b'{"type":"error","code":"invalid_token"}'
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """What is known of a connection besides its channel."""
+    """The known facts of a connection besides its channel."""
 
     remote: str  # address
     headers: Mapping[str, str]  # of the handshake, names in lower case; none where there is no such thing
@@ -64,7 +64,7 @@ class _Hello(msgspec.Struct):
 
 
 class Listener:
-    """What listens at an address. Made by `listen_ws` and `listen_tcp`."""
+    """A listener at an address. Made by `listen_ws` and `listen_tcp`."""
 
     def __init__(self, on_connection: OnConnection, check_token: Callable[[str], bool], limits: ListenLimits) -> None:
         self.host = ""
@@ -81,7 +81,7 @@ class Listener:
 
     @property
     def connections(self) -> int:
-        """The number of peers that were let in and are still here."""
+        """The number of admitted peers that are still connected."""
         return len(self._admitted)
 
     @property
@@ -94,7 +94,7 @@ class Listener:
         return len(self._admitted) >= self.limits.connections
 
     async def close(self) -> None:
-        """Take no more, and end those that are open."""
+        """Stops listening, and closes all open connections."""
         if self._server is not None:
             self._server.close()
         for wire in list(self._strangers):
@@ -128,7 +128,7 @@ class Listener:
     # -- for connections ----------------------------------------------------------------------------------
 
     def knocked(self, wire: Wire) -> None:
-        """Somebody connects."""
+        """Takes a new connection of a stranger."""
         if len(self._strangers) >= self.limits.strangers:
             oldest = next(iter(self._strangers))
             self._strangers.pop(oldest).cancel()
@@ -158,8 +158,9 @@ class Listener:
             timer.cancel()
 
     async def turn_down(self, wire: Wire, why: bytes = INVALID_TOKEN) -> None:
-        """Tell why, and close. Of a WebSocket the upgrade has succeeded by then: the reference (2.19) does it so,
-        and its clients would take a refused upgrade for a host that is down, and try again for ever."""
+        """Reports why a connection is refused, and closes it. On a WebSocket the upgrade has succeeded by then: the
+        reference (2.19) does it so, and its clients would take a refused upgrade for a host that is down, and try again
+        for ever."""
         self.refused += 1
         wire.send(why)
         await wire.close()
@@ -189,7 +190,7 @@ async def listen_ws(
     policy: HostPolicy | None = None,
     limits: ListenLimits | None = None,
 ) -> Listener:
-    """Take peers at ws://HOST:PORT/TOKEN (wss with a TLS context). `check_token` compares in constant time."""
+    """Listens for peers at ws://HOST:PORT/TOKEN (wss with a TLS context). `check_token` compares in constant time."""
     origins = policy or HostPolicy.for_bind(host)
     listener = Listener(on_connection, check_token, limits or ListenLimits())
     return await listener.start(lambda it: _ServedWebSocket(it, origins, max_bytes), host, port, tls)
@@ -224,14 +225,14 @@ class _ServedWebSocket(WebSocket):
         protocol = self._server
         protocol.receive_data(head)
         requests = [event for event in protocol.events_received() if isinstance(event, Request)]
-        if not requests:  # no HTTP, or too much of it: the protocol says so by itself
+        if not requests:  # no HTTP, or too much of it: the protocol answers that
             self._listener.refused += 1
             self._hand_over()
             return
         [request] = requests
         headers = {name.lower(): value for name, value in request.headers.raw_items()}
         response = protocol.accept(request)
-        if "origin" in headers:  # a browser: whoever is none sends no such thing, and needs no such check
+        if "origin" in headers:  # only a browser sends it, and needs this check
             try:
                 self._policy.check(headers)
             except InterlinguaError as error:
@@ -266,7 +267,7 @@ async def listen_tcp(
     tls: ssl.SSLContext | None = None,
     limits: ListenLimits | None = None,
 ) -> Listener:
-    """Take peers at tcp://HOST:PORT, whose first line is {"type":"acp.hello","token":…}."""
+    """Listens for peers at tcp://HOST:PORT, whose first line is {"type":"acp.hello","token":…}."""
     listener = Listener(on_connection, check_token, limits or ListenLimits())
     return await listener.start(lambda it: _ServedLines(it, max_bytes), host, port, tls)
 

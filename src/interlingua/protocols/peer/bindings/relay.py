@@ -1,8 +1,8 @@
 """Peers that meet at a relay: one waits there as the host (`listen_relay`), others come as guests (`dial_relay`), and
 each guest has a channel with the host. Guests do not see each other.
 
-A guest says hello and is connected when the host answers, so that nobody takes an empty session for a peer. A host that
-starts tells those who spoke with the one before it to begin anew.
+A guest says hello and is connected when the host answers, so that an empty session is never taken for a peer. A host
+that starts tells the guests of the host before it to begin anew.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ async def dial_relay(
     tls: ssl.SSLContext | None = None,
     times: RelayTimes | None = None,
 ) -> Channel:
-    """Reach the host of a relay link (acp+wss:// or acp+ws://). Raises ConnectionError, also where nobody waits."""
+    """Connects to the host of a relay link (acp+wss:// or acp+ws://). Raises ConnectionError, also where no host
+    waits."""
     room = _Guest(link, name, max_bytes, times or RelayTimes(), tls)
     try:
         await room.enter(timeout)
@@ -115,7 +116,7 @@ class _Guest(Room):
 
 
 class RelayListener:
-    """What waits for guests at a relay, for ever, whether the relay is there or not. Made by `listen_relay`."""
+    """A host that waits for guests at a relay without end, also while the relay is away. Made by `listen_relay`."""
 
     def __init__(self, room: _Host) -> None:
         self._room = room
@@ -123,16 +124,16 @@ class RelayListener:
 
     @property
     def connected(self) -> bool:
-        """Whether the relay is there."""
+        """Tells if the relay can be reached."""
         return self._room.there.is_set()
 
     @property
     def why(self) -> str:
-        """Why it is not."""
+        """Returns why the relay cannot be reached."""
         return self._room.why
 
     async def ready(self) -> None:
-        """Wait until guests can come."""
+        """Waits until guests can come."""
         await self._room.there.wait()
 
     async def close(self) -> None:
@@ -150,9 +151,9 @@ async def listen_relay(
     on_change: Callable[[bool, str], None] | None = None,
     takes_left: Callable[[str, str], Awaitable[bool]] | None = None,
 ) -> RelayListener:
-    """Wait for guests at a relay. Does not wait for the relay itself: see `RelayListener.ready`; `on_change` is told
-    when the relay is there, and when and why it is not. `takes_left` says, by the sender's name and the message id,
-    whether a message is to be taken that was left at the relay while the host was away; without it, none is."""
+    """Waits for guests at a relay. Does not wait for the relay itself: see `RelayListener.ready`. `on_change` is called
+    when the relay is there, and when and why it is not. `takes_left` decides, by the sender's name and the message id,
+    about a message that was left at the relay while the host was away; without it, none is taken."""
     room = _Host(link, name, max_bytes, times or RelayTimes(), tls, on_connection, on_change, takes_left)
     room.begin()
     return RelayListener(room)

@@ -1,10 +1,10 @@
-"""Being in a session of a relay, and the channels in it; who is host there and who is guest is decided in `relayed`.
+"""The membership in a session of a relay, and the channels in it; `relay` decides who is host there and who is guest.
 
-A session of a relay is a log that everybody in it reads. The relay changes what it carries (it sets `ts`, `id` and
-`seq`), so frames travel as texts in `frames`, byte by byte as they were, beside the members of the frame itself until
-the other end is known to read `frames`. `n` counts the frames of one direction: what comes twice is dropped, and a gap
-ends the channel, so that whoever is above connects again and sends again. Whoever has no `sender` is taken for the
-reference, which is known by its name alone.
+A session of a relay is a log that all its members read. The relay changes what it carries (it sets `ts`, `id` and
+`seq`), so frames travel unchanged as texts in `frames`, beside the members of the frame itself until the other end is
+known to read `frames`. `n` counts the frames of one direction: a repeated frame is dropped, and a gap ends the channel,
+so that its owner connects again and sends again. A member without `sender` is taken for the reference, which is known
+by its name alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RelayTimes(msgspec.Struct, kw_only=True, frozen=True):
-    """Seconds."""
+    """The time limits and intervals, in seconds."""
 
     request: float = 15.0
     ping_every: float = 25.0
@@ -49,7 +49,7 @@ class RelayTimes(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class RelayChannel(Queues):
-    """One pair's conversation."""
+    """The channel between one pair of members."""
 
     def __init__(self, room: Room, other: str | None, *, ours: bool = False) -> None:
         super().__init__(room.link.shown)
@@ -71,7 +71,7 @@ class RelayChannel(Queues):
             super().send(frame)
 
     async def _write(self) -> None:
-        """Post what is queued, in order; what cannot be posted ends the channel."""
+        """Posts the queued frames, in order; a frame that cannot be posted ends the channel."""
         try:
             while not self._gone:
                 await self._more.wait()
@@ -120,7 +120,7 @@ class RelayChannel(Queues):
         return envelope
 
     def took(self, first: int, frames: list[Any]) -> None:
-        """Frames came, the first of which is the n-th of all."""
+        """Takes frames, the first of which is the n-th of all."""
         self.heard = self.room.loop.time()
         if first > self._got + 1:
             self.lose("the relay lost frames on the way")
@@ -132,7 +132,7 @@ class RelayChannel(Queues):
             self._got += 1
 
     def took_plain(self, message: dict[str, Any]) -> None:
-        """A message of a reference, whose time the relay has replaced by a number."""
+        """Takes a message of a reference, whose time the relay has replaced by a number."""
         ms = message.get("ts")
         if isinstance(ms, int | float) and 0 <= ms < 1e14:
             moment = datetime.fromtimestamp(ms / 1000, UTC)
@@ -141,7 +141,7 @@ class RelayChannel(Queues):
         self._take(_encode(message))
 
     async def taken(self) -> None:
-        """Wait, but not for ever, until somebody has taken what came."""
+        """Waits, but not for ever, until the reader has taken the frames."""
         if not self._in_room.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(5.0):
@@ -172,7 +172,7 @@ class RelayChannel(Queues):
 
 
 class Room:
-    """Being in a session of a relay: reading its log, and posting to it. The relay may be away for a while."""
+    """A member of a relay's session: it reads the log, and posts to it. The relay may be away for a while."""
 
     host = False
 
@@ -208,7 +208,7 @@ class Room:
     # -- the relay ----------------------------------------------------------------------------------------
 
     async def _ask(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        """One request. Raises `Away` where it may be tried again, `NoSession`, or `TooLargeForRelay`."""
+        """Makes one request. Raises `Away` where it may be retried, `NoSession`, or `TooLargeForRelay`."""
         try:
             response = await self._http.request(method, f"{self.link.url}/{path}", **more)
         except (httpx2.HTTPError, OSError) as error:
@@ -229,7 +229,7 @@ class Room:
         return answer
 
     async def join(self) -> None:
-        """Begin the session, or enter it where there is one."""
+        """Begins the session, or enters it where it exists."""
         seen = self._joins
         async with self._joining:
             if seen != self._joins:
@@ -237,8 +237,8 @@ class Room:
             await self._ask("POST", "new", params={"token": self.link.token})
             card = {"name": self.name, "relay_sender": self.sender}
             answer = await self._ask("POST", f"{self.link.token}/join", json={"name": self.name, "card": card})
-            # What was there before is for us only where we are who was meant; but who comes back after the relay forgot
-            # everything has missed what others said since, and knows by `n` what is new.
+            # Earlier messages are for us only where we are the member they were meant for; but a member that comes back
+            # after the relay forgot everything has missed the others' messages since, and knows by `n` which are new.
             seq = answer.get("seq")
             self._joined_at = seq if not self._joins and isinstance(seq, int) else 0
             wait = answer.get("wait")
@@ -247,7 +247,7 @@ class Room:
             self._joins += 1
 
     async def _keep(self, what: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        """Do something at the relay, and try again while it is away."""
+        """Does something at the relay, and retries while the relay is away."""
         backoff = Backoff(0.2, 5.0)
         since = self.loop.time()
         while True:
@@ -263,7 +263,7 @@ class Room:
             await asyncio.sleep(0.05 + backoff.next())
 
     async def post(self, envelope: dict[str, Any]) -> None:
-        """Leave a message. Sent again it is the same message: the relay drops what has an id that it knows."""
+        """Posts a message. A repeated post is the same message: the relay drops a message with a known id."""
         self._posted += 1
         body = _encode({**envelope, "id": f"{self.sender}-{self._posted}"})
         headers = {"content-type": "application/json"}
@@ -282,7 +282,8 @@ class Room:
             self.tasks.append(task)
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
-        """Nothing that comes should be able to do this; if it does, nobody must wait for ever."""
+        """Ends all channels where a job of the room stops with an error. Nothing that arrives should cause that; if it
+        does, nothing may wait for ever."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.error("reading from %s ended by an error", self.link.shown, exc_info=error)
@@ -331,7 +332,7 @@ class Room:
         return answer
 
     def _is_left(self, message: dict[str, Any]) -> bool:
-        """Whether a message of a reference was left before we came in."""
+        """Tells if a message of a reference was left before this member came in."""
         seq = message.get("seq")
         return (
             isinstance(seq, int)
@@ -377,7 +378,7 @@ class Room:
             channel.lose("the other end began anew")
 
     async def _watch(self) -> None:
-        """Notice who is gone without a word, and be noticed."""
+        """Notices members that vanished silently, and keeps this member noticed."""
         every = self.times.ping_every
         while True:
             await asyncio.sleep(every / 4)
@@ -405,18 +406,18 @@ class Room:
     # -- by which hosts and guests differ -----------------------------------------------------------------
 
     def came(self, sender: str, message: dict[str, Any]) -> None:
-        """Something for us, or for all, of one that has a sender id."""
+        """Takes a message for this member, or for all, from a member with a sender id."""
         raise NotImplementedError
 
     def came_plain(self, name: str, message: dict[str, Any]) -> None:
         raise NotImplementedError
 
     async def takes_left(self, message: dict[str, Any]) -> bool:
-        """Whether a message of a reference, left at the relay before we came in, is for us."""
+        """Tells if this member takes a message of a reference that was left at the relay before it came in."""
         return False
 
     def reference_joined(self, name: str, card: Any, *, before: bool) -> None:
-        """One that has no `sender` came in, before us or just now."""
+        """Notes that a member without `sender` came in, before this one or just now."""
         raise NotImplementedError
 
     def relay_gone(self, why: str) -> None:
@@ -426,7 +427,7 @@ class Room:
         return
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stops reading."""
         self._over = True
 
     def left(self, channel: RelayChannel) -> None:
@@ -442,8 +443,8 @@ class TooLargeForRelay(Exception):
 
 
 class Away(Exception):
-    """The relay does not answer as it should; it may later."""
+    """The relay does not answer as it should; it may recover."""
 
 
 class NoSession(Exception):
-    """The relay does not know the token: it forgot, or never knew."""
+    """The relay does not know the token: it forgot it, or never knew it."""

@@ -1,9 +1,9 @@
 """Channels over TCP: a WebSocket, one frame per text message, and plain lines. Who may connect is not decided here.
 
-Built on asyncio's protocols and not on streams, because thousands of frames per second go through: there is no task per
-frame, everything that one read of the socket brings is handed out together, and everything that is sent in one turn of
-the loop is written together. A WebSocket's whole text frames are read and written here; handshakes, control frames,
-fragments and all that is wrong are left to the protocol of `websockets`, which knows them. Nothing is compressed.
+They are built on asyncio's protocols and not on streams, because thousands of frames per second go through: there is no
+task per frame, all frames of one read of the socket are handed out together, and all frames that are sent in one turn
+of the loop are written together. A WebSocket's whole text frames are read and written here; handshakes, control frames,
+fragments and all faults are left to the protocol of `websockets`, which knows them. Nothing is compressed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ except ImportError:  # built without its extension
 
 log = logging.getLogger("interlingua.peer")
 
-# What websockets logs has the link's token in it.
+# The logs of websockets contain the link's token.
 quiet = logging.getLogger("interlingua.peer.websockets")
 quiet.disabled = True
 
@@ -38,7 +38,7 @@ _AT_ONCE = 32 * 1024  # bytes that are written before the turn of the loop is ov
 _HIGH, _LOW = 1024 * 1024, 256 * 1024  # bytes not yet taken at which one side waits, and at which it goes on
 _MANY = 8192  # frames not yet taken at which we stop reading
 _MOST = 64 * 1024 * 1024  # bytes unsent at which a peer that does not read is left
-_CLOSING = 2.0  # seconds for a peer to take what is queued at the end
+_CLOSING = 2.0  # seconds for a peer to take the queued bytes at the end
 _HEAD = 16 * 1024  # bytes of a handshake
 
 _DATA = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
@@ -48,7 +48,7 @@ _SHORT, _LONG = struct.Struct("!BBH"), struct.Struct("!BBQ")
 
 
 class Wire(asyncio.BufferedProtocol):
-    """What both kinds of channel share: the queues in both directions, and the waiting for whoever is slower."""
+    """The common parts of both kinds of channel: the queues in both directions, and the waiting for the slower side."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -91,7 +91,7 @@ class Wire(asyncio.BufferedProtocol):
         return frames
 
     def give_back(self, frames: list[bytes]) -> None:
-        """Frames that somebody took and that are for the next who asks."""
+        """Puts frames back into the queue, for the next reader."""
         self._frames[:0] = frames
         self._held += sum(map(len, frames))
         self._wake()
@@ -112,7 +112,7 @@ class Wire(asyncio.BufferedProtocol):
         await self._room.wait()
 
     async def written(self) -> bool:
-        """Wait until the system has taken all that was queued. False where the connection ended before."""
+        """Waits until the system has taken all queued bytes. Returns False where the connection ended before."""
         self._flush()
         transport = self._transport
         if transport is None:
@@ -137,7 +137,7 @@ class Wire(asyncio.BufferedProtocol):
         await self.ended.wait()
 
     def abort(self, why: str = "") -> None:
-        """Let go at once."""
+        """Closes the connection at once."""
         self._closed = True
         self.why = self.why or why
         if self._transport is None:
@@ -146,7 +146,7 @@ class Wire(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def turn_away(self, why: str) -> None:
-        """End a connection that has shown no token, in favour of another one."""
+        """Closes a connection that has shown no token, in favour of another one."""
         self.abort(why)
 
     # -- for those below ----------------------------------------------------------------------------------
@@ -162,8 +162,8 @@ class Wire(asyncio.BufferedProtocol):
             _keep_alive(found)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        # A view: asyncio's TLS (Python 3.11) slices what it is given to read several records behind each other, and a
-        # slice of a bytearray is a copy. All but the first would be lost.
+        # A view: asyncio's TLS (Python 3.11) slices the buffer to read several records after each other, and a slice of
+        # a bytearray is a copy. All but the first would be lost.
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -211,11 +211,11 @@ class Wire(asyncio.BufferedProtocol):
             self.abort("it did not read what was sent to it")
 
     def _took(self, data: bytes) -> None:
-        """Bytes came: put the frames that are complete now into `_frames`."""
+        """Parses new bytes: puts the complete frames into `_frames`."""
         raise NotImplementedError
 
     def _packed(self, frames: list[bytes]) -> bytes:
-        """Frames as bytes of the wire."""
+        """Returns frames as bytes of the wire."""
         raise NotImplementedError
 
     def _say_goodbye(self, code: int, reason: str) -> None:
@@ -240,11 +240,11 @@ class LineSocket(Wire):
 
     def _say_goodbye(self, code: int, reason: str) -> None:
         if self._transport is not None:
-            self._transport.close()  # after what is written
+            self._transport.close()  # after the written bytes
 
 
 class WebSocket(Wire):
-    """One end of a WebSocket. `opened` is called with the head of the handshake, by which the two ends differ."""
+    """One end of a WebSocket. `opened` is called with the head of the handshake; the two ends differ in it."""
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class WebSocket(Wire):
     ) -> None:
         super().__init__(max_bytes)
         self.protocol = protocol
-        self._masked = isinstance(protocol, ServerProtocol)  # what comes is masked, or else what goes
+        self._masked = isinstance(protocol, ServerProtocol)  # incoming frames are masked, or else outgoing ones
         self._open = False
         self._deaf = False  # whatever comes now is nothing any more
         self._rest = bytearray()  # of a frame that is not complete
@@ -269,13 +269,13 @@ class WebSocket(Wire):
         self._timer: asyncio.TimerHandle | None = None
 
     def opened(self) -> None:
-        """The handshake is done: from now on there are frames."""
+        """Notes the end of the handshake: from now on there are frames."""
         self._open = True
         self._heard = self._loop.time()
         self._timer = self._loop.call_later(self._ping_every, self._ping)
 
     def handshake(self, head: bytes) -> None:
-        """The other end's whole handshake is here."""
+        """Handles the other end's complete handshake."""
         raise NotImplementedError
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -308,7 +308,7 @@ class WebSocket(Wire):
             self._rest += data[self._parse(data) :]
 
     def _parse(self, data: bytes) -> int:
-        """Take the frames that are complete. How far that went."""
+        """Takes the complete frames, and returns the position after them."""
         frames, limit = self._frames, self.max_bytes
         mask = 0x80 if self._masked else 0
         at, end = 0, len(data)
@@ -340,7 +340,7 @@ class WebSocket(Wire):
         return at
 
     def _odd(self, data: bytes) -> bool:
-        """A frame that is no whole text message. Whether more may follow."""
+        """Handles a frame that is no whole text message. Returns True if more frames may follow."""
         protocol = self.protocol
         protocol.receive_data(data)
         for event in protocol.events_received():
@@ -353,7 +353,7 @@ class WebSocket(Wire):
         self._hand_over()
         if protocol.parser_exc is not None or protocol.close_rcvd is not None:
             self._deaf = True
-            self._loop.call_later(_CLOSING, self.abort)  # it ends by itself sooner, unless the peer is rude
+            self._loop.call_later(_CLOSING, self.abort)  # it ends sooner, unless the peer ignores the close
         return not self._deaf
 
     def _piece(self, frame: Frame) -> None:
@@ -369,16 +369,16 @@ class WebSocket(Wire):
                 self._pieces = []
 
     def _hand_over(self) -> None:
-        """Write what the protocol wants to be written: an answer to a ping, a close."""
+        """Writes the bytes of the protocol: an answer to a ping, a close."""
         pieces = self.protocol.data_to_send()
         if not pieces:
             return
-        self._flush()  # what was sent before comes before
+        self._flush()  # earlier frames go first
         self._write(b"".join(pieces))
         if self.protocol.close_sent is not None or self.protocol.eof_sent:
             self._closed = True
         if self.protocol.eof_sent and self._transport is not None:
-            self._transport.close()  # after what is written
+            self._transport.close()  # after the written bytes
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -396,7 +396,7 @@ class WebSocket(Wire):
         return b"".join(pieces)
 
     def _ping(self) -> None:
-        """Every now and then, so that a connection that is dead without a word is noticed."""
+        """Sends pings at intervals, so that a connection that died silently is noticed."""
         silent = self._loop.time() - self._heard
         if silent > self._pong_within + self._ping_every / 2 and not self._paused:
             self.abort(f"nothing came from it for {silent:.0f} s")
@@ -423,7 +423,8 @@ def _head(length: int, mask: int) -> bytes:
 
 
 def _keep_alive(connection: socket.socket) -> None:
-    """The kernel notices a cut cable within a minute or so, also where a peer sends nothing (lines have no pings)."""
+    """Makes the kernel notice a cut cable within a minute or so, also where a peer sends nothing (lines have no
+    pings)."""
     with contextlib.suppress(OSError, AttributeError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,5 +1,6 @@
-"""Binding B: a node for the one process that started ours, over stdin and stdout. No ports, and no coming back: what
-is known of the other side is what its card says.
+"""Binding B: a node for the one process that started ours, over stdin and stdout.
+
+It has no ports and cannot reconnect: the other side is known only by its card.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _CARD = 0.2  # seconds: a program that writes one message and no card is not kep
 
 
 def settings_of(environment: dict[str, str]) -> NodeSettings:
-    """A process that is started by others is told who it is by its environment."""
+    """Returns the settings of a node from the environment of its process, which the starting process sets."""
     identity = environment.get("INTERLINGUA_PEER_IDENTITY")
     return NodeSettings(
         name=environment.get("INTERLINGUA_PEER_NAME") or NodeSettings().name,
@@ -37,7 +38,7 @@ def settings_of(environment: dict[str, str]) -> NodeSettings:
 
 
 async def serve_pipes(engine: Engine, channel: Channel, trace: Trace | None) -> None:
-    """Until the other side closes our input."""
+    """Serves until the other side closes our input."""
     node = Node(engine, settings_of(dict(os.environ)))
     node.bindings = ["stdio"]
     hosting = Hosting(node)
@@ -50,7 +51,7 @@ async def serve_pipes(engine: Engine, channel: Channel, trace: Trace | None) -> 
 
 
 class _Piped:
-    """The pipes, written down where that is wanted. Their end is told when the last answers are out."""
+    """The pipes, logged on demand. They report their end only after the last answers were written."""
 
     def __init__(self, channel: Channel, trace: Trace | None) -> None:
         self._channel = channel

@@ -1,1 +1,1 @@
-"""Finding peers on the local network."""
+"""Finds peers on the local network."""

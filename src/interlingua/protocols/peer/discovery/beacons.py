@@ -1,9 +1,9 @@
-"""Finding peers on the local network by multicast beacons: a plain UDP socket, and no library. Beacons say how to
+"""Finds peers on the local network by multicast beacons: a plain UDP socket, without a library. Beacons tell how to
 connect; nothing is connected here.
 
-A beacon is `ACP1` and a JSON object with name, token, and ports, as the reference (2.19) sends it. Whoever announces
-gives its token to the whole network, so announcing is something that an owner asks for; listening gives away nothing.
-Beacons are hearsay: anybody on the network can send any, so there are limits to what is remembered of them.
+A beacon is `ACP1` and a JSON object with name, token, and ports, as the reference (2.19) sends it. An announcing node
+gives its token to the whole network, so an owner must switch announcing on; listening gives away nothing. Beacons
+cannot be trusted: every host on the network can send any beacon, so the memory for them is limited.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Discovery:
     """Listens for beacons, and sends them where there is something to announce.
 
     `on_found` is called for each peer that is new, or has a new link. `interfaces` are names of interfaces, or their
-    addresses; without any, it is all that there are.
+    addresses; without any, all interfaces are used.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Discovery:
         return self._socket is not None
 
     async def start(self) -> None:
-        """Raises OSError where there is no network to listen on."""
+        """Begins to listen. Raises OSError where there is no network to listen on."""
         self._loop = asyncio.get_running_loop()
         self._socket = _listening(self._port)
         try:
@@ -110,7 +110,7 @@ class Discovery:
         self._task = asyncio.ensure_future(self._run())
 
     async def stop(self) -> None:
-        """Say goodbye, and listen no more."""
+        """Sends a goodbye, and stops listening."""
         if self._socket is None or self._loop is None:
             return
         if self._task is not None:
@@ -123,14 +123,14 @@ class Discovery:
         self._socket = None
 
     def announce(self, announcement: Announcement | None) -> None:
-        """Announce something else from now on, or nothing."""
+        """Announces something else from now on, or nothing."""
         if self.announcement is not None and announcement is None:
             self._send(GOODBYE + msgspec.json.encode({"v": 1, "i": self._instance}))
         self.announcement = announcement
         self._changed.set()
 
     def peers(self) -> list[FoundPeer]:
-        """Those that are near, as far as we heard lately."""
+        """Returns the peers nearby, as far as their beacons came lately."""
         self._expire()
         return sorted(self._found.values(), key=lambda found: (found.name, found.ip, found.ws_port))
 
@@ -257,12 +257,13 @@ def _listening(port: int) -> socket.socket:
 
 
 def _member(group: str, index: int, address: str) -> bytes:
-    """Linux's ip_mreqn. With the address, or what goes over loopback would come from another interface's."""
+    """Returns Linux's ip_mreqn. It includes the address, because loopback traffic would otherwise come from another
+    interface's address."""
     return struct.pack("=4s4si", socket.inet_aton(group), socket.inet_aton(address), index)
 
 
 def _address_of(interface: str) -> str:
-    """The IPv4 address of an interface; nothing where it has none."""
+    """Returns the IPv4 address of an interface; nothing where it has none."""
     import fcntl
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:

@@ -1,5 +1,6 @@
-"""Finding peers by standard DNS-SD (Bonjour, Avahi): the service _acp._tcp, as an extra. The seed's own beacons are in
-`discovery`, and need no library; this needs `zeroconf`, which is imported only when somebody asks for it.
+"""Finds peers by standard DNS-SD (Bonjour, Avahi): the service _acp._tcp, as an extra.
+
+The seed's own beacons are in `beacons`, and need no library; this needs `zeroconf`, which is imported only on demand.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _ASK_MS = 3000
 
 
 class Dnssd:
-    """Announces and finds peers by DNS-SD. `on_found` is called for each that is new, or has a new link."""
+    """Announces and finds peers by DNS-SD. `on_found` is called for each peer that is new, or has a new link."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class Dnssd:
         self._news: set[asyncio.Future[None]] = set()
 
     async def start(self) -> None:
-        """Raises Unavailable where zeroconf is not installed."""
+        """Begins to announce and listen. Raises Unavailable where zeroconf is not installed."""
         zeroconf, zeroconf_asyncio = _imported()
         interfaces = self._interfaces or zeroconf.InterfaceChoice.All
         self._zeroconf = zeroconf_asyncio.AsyncZeroconf(interfaces=interfaces)
@@ -87,7 +88,7 @@ class Dnssd:
         return sorted(self._found.values(), key=lambda found: (found.name, found.ip, found.ws_port))
 
     def changed(self) -> asyncio.Future[None]:
-        """Done when one was found, or has left."""
+        """Returns a future that is done when a peer was found, or has left."""
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._news.add(news)
         return news
@@ -158,7 +159,7 @@ def _imported() -> tuple[Any, Any]:
 
 
 def _own_addresses(interfaces: list[str] | None) -> list[str]:
-    """The addresses at which others reach us. Loopback only where there is nothing else."""
+    """Returns the addresses at which others reach this host. Loopback only where there is no other."""
     import ifaddr  # comes with zeroconf
 
     found: list[str] = []

@@ -1,7 +1,7 @@
 """The control API: the owner's surface of a node, with the paths at the root, on a port of its own.
 
-Whoever can reach it may do what the owner may. So it answers to its own names alone, takes nothing from web pages of
-others, allows no page to read its answers, and wants a token wherever it is not on loopback.
+Every client that can reach it has the owner's rights. So it answers to its own host names alone, takes nothing from web
+pages of others, allows no page to read its answers, and requires a token wherever it is not on loopback.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ControlApp:
         await response(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        """Host and Origin. What was fine once is fine again, and need not be read again."""
+        """Checks Host and Origin. A pair that passed once passes again without being parsed again."""
         told = tuple(header for header in scope["headers"] if header[0] in (b"host", b"origin"))
         if told in self._welcome:
             return
@@ -112,7 +112,7 @@ def control_app(
     hosts: HostPolicy | None = None,
     streams: StreamSettings | None = None,
 ) -> ControlApp:
-    """The app for a node; by its settings, where nothing else is given."""
+    """Returns the app for a node; by its settings, where nothing else is given."""
     settings = node.settings
     wanted = token if token is not None else settings.http_token
     policy = hosts if hosts is not None else HostPolicy.for_bind(settings.http_host)

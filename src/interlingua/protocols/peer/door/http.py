@@ -1,7 +1,7 @@
-"""The HTTP API of a node: every path, who may use it, and what is around each operation.
+"""The HTTP API of a node: every path, its permissions, and the common frame of all operations.
 
-It has two surfaces. The control API is the owner's (see `control`). The door is for callers of the shared app: the same
-paths reach this node's agents, and what belongs to the owner is not there.
+It has two surfaces. The control API is the owner's (see `control_api`). The door is for callers of the shared app: the
+same paths reach this node's agents, and the owner's operations are absent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger("interlingua.peer")
 
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 
-# RFC 8615 has documents there be fetched afresh, as what they are.
+# RFC 8615 wants such documents to be fetched afresh, under their own media type.
 WELL_KNOWN = [
     (b"cache-control", b"no-cache, no-store"),
     (b"vary", b"Accept"),
@@ -209,7 +209,7 @@ class PeerDoor(Api):
 
 
 class _Elsewhere:
-    """Where no operation is: told in the envelope, too."""
+    """Answers paths that do not exist, also in the envelope."""
 
     def __init__(self, routes: list[Route]) -> None:
         self._routes = routes
@@ -235,13 +235,13 @@ class _Elsewhere:
 
 
 def _below(scope: Scope) -> str:
-    """The path without what the door is mounted at."""
+    """Returns the path below the mount point of the door."""
     path, root = scope["path"], scope.get("root_path", "")
     return str(path[len(root) :] if root and path.startswith(root) else path)
 
 
 def dressed(scope: Scope, answer: ASGIApp) -> ASGIApp:
-    """An answer with the headers that belong to its path."""
+    """Wraps an answer with the headers that belong to its path."""
     if isinstance(answer, Response) and _below(scope).startswith("/.well-known/"):
         names = {name for name, _ in WELL_KNOWN}
         answer.raw_headers = [header for header in answer.raw_headers if header[0] not in names] + WELL_KNOWN

@@ -1,7 +1,7 @@
 """The events of a feed as they happen: server-sent events, or the frames of a WebSocket.
 
-A reader is given more only after it has taken what it was given before, so one that stops reading holds up nobody, and
-little is kept for it: what it has not read yet is in the journal. An event is encoded once for all who listen.
+A reader gets more only after it has taken the earlier events, so one that stops reading delays no other, and little is
+kept for it: its unread events are in the journal. An event is encoded once for all readers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StreamSettings(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def place(request: Request | WebSocket) -> int | None:
-    """Where a reader wants to go on. What a browser remembers is newer than what stands in the address."""
+    """Returns the cursor of a reader. The one that a browser remembers is newer than the one in the address."""
     given = _header(request) or request.query_params.get("since") or request.query_params.get("since_seq")
     if not given:
         return None
@@ -67,7 +67,7 @@ def _header(request: Request | WebSocket) -> str | None:
 
 
 class Streams:
-    """All who listen to one node through one app."""
+    """All readers of one node through one app."""
 
     def __init__(self, node: Node, settings: StreamSettings | None = None) -> None:
         self._node = node
@@ -92,26 +92,27 @@ class Streams:
         return self._node.journal.feed(caller)
 
     async def listener(self, kind: type[L], surface: Surface, since: int | None, task: Task | None = None) -> L:
-        """A task is told from its beginning, everything else from now on, unless the reader knows where it was."""
+        """Returns a listener. A task is shown from its beginning, everything else from now on, unless the reader has a
+        cursor."""
         self.check_room(surface)
         feed = self.feed(surface, task)
         head = await feed.head()
         beginning = head if task is None else 0
-        after = beginning if since is None else min(since, head)  # nobody has read what is yet to come
+        after = beginning if since is None else min(since, head)  # a cursor cannot lie in the future
         return kind(self, feed, after, surface, task)
 
     async def task_now(self, task: Task) -> Task:
         return await self._node.journal.task(task.scope, task.id) or task
 
     async def close(self) -> None:
-        """The server stops."""
+        """Ends all streams when the server stops."""
         self._closed = True
         for listener in list(self.open):
             listener.end()
 
 
 class Listener:
-    """One reader. What it is sent, and how, is for the kinds of it to say."""
+    """One reader. Its subclasses decide what it is sent, and how."""
 
     def __init__(self, streams: Streams, feed: Feed, after: int, surface: Surface, task: Task | None) -> None:
         self._streams = streams
@@ -144,7 +145,8 @@ class Listener:
             self._news.set_result(None)
 
     async def run(self) -> bool:
-        """Until the reader goes, or there is nothing more to come. False where it took nothing any more."""
+        """Serves until the reader goes, or there is nothing more to come. Returns False where the reader took nothing
+        any more."""
         loop = asyncio.get_running_loop()
         self._running, self._said = asyncio.current_task(), loop.time()
         self._streams.open[self] = self._surface.scope
@@ -165,7 +167,8 @@ class Listener:
         return True
 
     def _tick(self) -> None:
-        """One clock for looking, for keeping alive, and for giving up: a timer per event would cost more than it."""
+        """Runs one clock for looking, keeping alive, and giving up: a timer per event would cost more than the
+        event."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._settings.look, self._tick)
         if self._writing is not None:
@@ -213,7 +216,8 @@ class Listener:
         self._said, self._writing = asyncio.get_running_loop().time(), None
 
     async def _has_ended(self, task: Task) -> bool:
-        """Whether nothing will come of a task any more. Its last event is in the store with the task, at the latest."""
+        """Tells if a task has no more events. Its last event is in the store together with the end of the task, at the
+        latest."""
         task = await self._streams.task_now(task)
         if task.status not in task_states.TERMINAL:
             return False
@@ -223,12 +227,12 @@ class Listener:
             await self._tell(left)
             return self._over
         if not self._told and not await self._saw_the_end(task):
-            # It ended so long ago that its events are gone. How it ended is known all the same.
+            # It ended so long ago that its events are gone, but the task still holds its end.
             await self.put([await self._last_word(task)])
         return True
 
     async def _saw_the_end(self, task: Task) -> bool:
-        """Whether the end is among what the reader says that it has read."""
+        """Tells if the end of the task lies before the reader's cursor."""
         after = 0
         while after < self._began and (page := await self._feed.stored(after, task.id)):
             if any(_ends(event) for event in page if event.seq <= self._began):
@@ -246,12 +250,12 @@ class Listener:
 
 
 def _ends(event: Heard) -> bool:
-    """Whether it is the last of its task."""
+    """Tells if an event is the last of its task."""
     return event.kind == "status" and msgspec.json.decode(event.data)["state"] in task_states.TERMINAL
 
 
 class FeedStream(Listener, EventStream):
-    """As server-sent events."""
+    """A stream of server-sent events."""
 
     def __init__(self, streams: Streams, feed: Feed, after: int, surface: Surface, task: Task | None) -> None:
         Listener.__init__(self, streams, feed, after, surface, task)
@@ -288,7 +292,7 @@ class FeedStream(Listener, EventStream):
 
 
 class WholeStream(FeedStream):
-    """As an event stream of a task, with all that the task holds in the end."""
+    """An event stream of a task, which ends with the whole result of the task."""
 
     async def put(self, events: list[Heard]) -> None:
         await super().put(events)
@@ -297,19 +301,19 @@ class WholeStream(FeedStream):
 
 
 def ready(after: int) -> bytes:
-    """The first event. It stands where the reader goes on from, so the numbers that it sees rise by one from here."""
+    """Returns the first event. It has the number of the reader's cursor, so the numbers rise by one from here."""
     told = msgspec.json.encode({"type": "ready", "ts": now_z(), "seq": after})
     return b"event: acp.ready\ndata: %s\n\n" % told
 
 
 def whole(task: Task) -> bytes:
-    """The last event of a stream that ends with all that the task holds."""
+    """Returns the last event of a stream that ends with the whole result of the task."""
     told = {"type": "task", "ts": now_z(), "task_id": task.id, "task": task.view()}
     return b"event: acp.task\ndata: %s\n\n" % msgspec.json.encode(told)
 
 
 class SocketStream(Listener):
-    """As frames of a WebSocket, in the reference's shape: the name of the event, and its data."""
+    """A stream of WebSocket frames, in the reference's shape: the name of the event, and its data."""
 
     channel: WebSocketChannel
 
@@ -321,7 +325,7 @@ class SocketStream(Listener):
         self.channel = WebSocketChannel(ServerSocket(socket))
         listening = asyncio.ensure_future(self._listen())
         try:
-            with contextlib.suppress(Exception):  # an engine that has closed ends a stream without a word
+            with contextlib.suppress(Exception):  # an engine that has closed ends a stream silently
                 await self.run()
         finally:
             listening.cancel()

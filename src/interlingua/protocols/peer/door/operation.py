@@ -28,7 +28,7 @@ from .send import DoorSending
 if TYPE_CHECKING:
     from ..node.node import Node
 
-# What a web page of another site can send without the browser asking first. Nothing at all counts as such, too.
+# Content types that a web page of another site can send without a preflight request. A missing one counts, too.
 _SIMPLE = frozenset({"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
 _BIGGEST = 10**15
 
@@ -41,7 +41,7 @@ class Api(ABC):
         self.use(node)
 
     def use(self, node: Node) -> None:
-        """Serve this node from now on."""
+        """Serves this node from now on, at the same paths."""
         self.node = node
         self.limits = HttpLimits(max_body_bytes=2 * node.settings.max_msg_bytes + 65_536)
         self.streams = Streams(node, self._settings)
@@ -49,19 +49,19 @@ class Api(ABC):
 
     @abstractmethod
     async def surface(self, request: Request | WebSocket) -> Surface:
-        """The surface of the caller. Raises where nobody knows who it is."""
+        """Returns the surface for the caller of a request. Raises where the caller is not known."""
 
     @abstractmethod
     def auth_schemes(self) -> list[str]:
-        """The names of the ways to say who one is."""
+        """Returns the names of the authentication schemes."""
 
     async def close(self) -> None:
-        """The server stops: streams end."""
+        """Ends all streams when the server stops."""
         await self.streams.close()
 
     async def body(self, request: Request) -> Any:
-        """The body, whatever its content type says: programs with curl send what they like. None of a web page that
-        did not ask for leave. An empty body is an empty object."""
+        """Returns the body, with any content type, because programs with curl send all kinds. Refuses the body of a web
+        page that sent no preflight request. An empty body is an empty object."""
         data = await read_body(request, self.limits)
         origin = header(request, b"origin")
         if origin is not None and origin.partition("://")[2] != header(request, b"host"):
@@ -87,13 +87,13 @@ class Operation(msgspec.Struct, frozen=True):
     method: str
     path: str
     handler: Handler
-    action: scopes.Action | None = "read"  # what a caller of the door must be allowed; None: nothing
-    public: bool = False  # also for callers that do not say who they are
+    action: scopes.Action | None = "read"  # the permission that a caller of the door needs; None: none
+    public: bool = False  # also for callers without credentials
     owner: bool = False  # of the control API alone
 
 
 def refusal(error: InterlinguaError, message_id: Any = None) -> Response:
-    """An error in its envelope."""
+    """Returns an error in its envelope."""
     if message_id is None and isinstance(error, Invalid) and error.refused_message:
         message_id = json_text.members(error.refused_message, "message_id").get("message_id")
     status, body = envelope(error, message_id=message_id if isinstance(message_id, str) else None)
@@ -105,7 +105,8 @@ def refusal(error: InterlinguaError, message_id: Any = None) -> Response:
 
 
 def number(request: Request, names: tuple[str, ...], default: int, low: int = 0, high: int = _BIGGEST) -> int:
-    """A whole number of the query, by the first of its names that is there. One that is too high is the highest."""
+    """Returns a whole number of the query, by the first of its names that is there. A number that is too high is
+    lowered to the limit."""
     for name in names:
         given = request.query_params.get(name)
         if given is None or given == "":
@@ -126,7 +127,7 @@ def newest_first(request: Request, default: bool) -> bool:
 
 
 def moment(request: Request, name: str) -> str | None:
-    """A time of the query, written as we write times."""
+    """Returns a time of the query, in the format of our times."""
     given = request.query_params.get(name)
     if not given:
         return None
@@ -140,7 +141,7 @@ def moment(request: Request, name: str) -> str | None:
 
 
 def listing(request: Request, name: str, items: list[Any], **beside: Any) -> Response:
-    """A list as an object; bare where `format=array` asks for that."""
+    """Returns a list as an object; bare where `format=array` asks for that."""
     wanted = request.query_params.get("format", "object")
     if wanted not in ("object", "array"):
         raise InvalidRequest(f"/format is object or array, got {wanted[:80]!r}", path="/format")

@@ -1,6 +1,6 @@
-"""Operations on what this node tells of itself: card, skills, extensions, availability, keys; and the files it offers.
+"""Operations on the node's description: card, skills, extensions, availability, keys; and on the files that it offers.
 
-On the door a caller sees the skills that it may use, and no others; everything that changes the card is the owner's.
+On the door a caller sees only the skills that it may use; only the owner may change the card.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ async def list_skills(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 
 async def query_skills(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    """By words, as the specification has it; by id and constraints, as the reference has it; or all."""
+    """Finds skills: by words, as the specification has it; by id and constraints, as the reference has it; or
+    all."""
     body = await api.json_object(request)
     known = _skills_for(api, surface)
     if body.get("peer_id") is not None and not surface.door:
@@ -191,7 +192,7 @@ async def availability(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 
 async def heartbeat(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    """The owner's program is awake now."""
+    """Notes that the owner's program is awake now."""
     await api.body(request)  # says nothing, but must not be a page's
     now = frames.now_z()
     change: dict[str, Any] = {"last_active_at": now}
@@ -209,7 +210,8 @@ async def heartbeat(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 
 async def file(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    """Whoever knows the address may have it. A browser saves it, and never shows it as a page of ours."""
+    """Returns a file to every caller that knows its address. A browser saves it, and never shows it as a page of
+    this server."""
     found = await api.node.files.find(request.path_params["id"])
     if found is None:
         raise NotFound("there is no such file, or not any more")

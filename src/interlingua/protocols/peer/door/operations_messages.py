@@ -1,4 +1,4 @@
-"""Operations on messages: sending, receiving, reading what was said before.
+"""Operations on messages: send, receive, read earlier messages.
 
 On the owner's API messages go to peers and come from them; on the door they go to this node's agents.
 """
@@ -29,8 +29,8 @@ _OF_TASKS = ("task.delegate", "task.updated", "task.cancel")
 
 
 class Handover:
-    """An answer that hands something over: it counts as handed over once the last byte is written and the reader is
-    still there."""
+    """An answer with messages: they count as received when the last byte is written and the reader is still
+    connected."""
 
     def __init__(self, value: Any, settle: Callable[[bool], None]) -> None:
         self._body = msgspec.json.encode(value)
@@ -62,7 +62,7 @@ async def _left(receive: Receive) -> None:
 
 
 class _Wanted(msgspec.Struct):
-    """Which of the old messages."""
+    """The filter for a list of old messages."""
 
     limit: int
     offset: int
@@ -74,7 +74,7 @@ class _Wanted(msgspec.Struct):
 
 
 class _Head(msgspec.Struct):
-    """As peers sent it: nobody checked these."""
+    """The head of a message as a peer sent it, unchecked."""
 
     type: Any = None
     role: Any = None
@@ -105,7 +105,7 @@ async def _send(api: Api, request: Request, surface: Surface, peer: str | None) 
 
 
 async def send_legacy(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    """What programs of before there was an envelope send: any object, of which `id` is the id."""
+    """Sends a message in the form from before the envelope: any object, with its id in `id`."""
     body = await api.json_object(request)
     known = ("parts", "text", "content")
     said = {name: body[name] for name in known if body.get(name) is not None}
@@ -135,7 +135,7 @@ async def typing(api: Api, request: Request, surface: Surface) -> ASGIApp:
         raise InvalidRequest(f"/typing is true or false, got {typing!r:.80}", path="/typing")
     peer = api.node.sending.choose(body.get("peer_id"))
     told = frames.typing(api.node.name, typing)
-    # To those who do not know of it, it would look like a message.
+    # A peer that does not know this frame would take it for a message.
     sent = peer.session is not None and peer.able("typing_indicator")
     if sent and peer.session is not None:
         peer.session.send(told)
@@ -146,8 +146,8 @@ async def typing(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 
 async def receive(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    """Each message once. With `ack` they stay until a later request confirms them: `ack=0` to begin with, then the
-    `last_seq` of the answer before."""
+    """Returns each message once. With `ack` the messages stay until a later request confirms them: `ack=0` to begin
+    with, then the `last_seq` of the answer before."""
     # A page of another site can have a browser fetch this as a picture, say, without an Origin. It sees nothing of
     # the answer, but the messages would be gone.
     if header(request, b"origin") is None and header(request, b"sec-fetch-site") in ("cross-site", "same-site"):
@@ -173,7 +173,7 @@ def _timeout(request: Request) -> float:
     return seconds(request.query_params.get("timeout"), "timeout", 30.0)
 
 
-# -- what was said before -----------------------------------------------------------------------------
+# -- earlier messages ---------------------------------------------------------------------------------
 
 
 async def messages(api: Api, request: Request, surface: Surface) -> ASGIApp:
@@ -233,7 +233,7 @@ def _listed(request: Request, found: list[dict[str, Any]], total: int, wanted: _
 async def _page(
     api: Api, surface: Surface, wanted: _Wanted, *, peer: str | None = None, context: str | None = None
 ) -> tuple[list[dict[str, Any]], int]:
-    """Some of what came and what went, by time, and how many that are in all."""
+    """Returns a page of received and sent messages, by time, and their total number."""
     journal = api.node.journal
     boxes: list[tuple[str, str, dict[str, str | None]]]
     if surface.door:

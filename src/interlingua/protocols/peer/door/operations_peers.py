@@ -1,4 +1,4 @@
-"""Operations on peers, and on the node as its owner sees it: connecting, listing, pinging, what waits, what is near."""
+"""Operations on peers, and on the node for its owner: connect, list, ping, waiting messages, peers nearby."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def get_peer(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 
 async def peer_card(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    """The card that a peer showed last; it is kept when the peer is away."""
+    """Returns the latest card of a peer; it is kept when the peer is away."""
     peer = _peer(api, request)
     card = peer.known.card
     return json_response(
@@ -61,7 +61,7 @@ async def peer_card(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 
 async def verify_peer(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    """Whether the card of a peer is signed by the key on it."""
+    """Reports if the card of a peer is signed by the key on it."""
     named = request.query_params.get("peer_id")
     peer = api.node.peers.get(named) if named else _only(api)
     found = peer.known.verification or api.node.trust.verify_card(peer.known.card)
@@ -85,7 +85,7 @@ def _only(api: Api) -> Peer:
 
 
 async def connect(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    """Begin to dial. Whether it succeeds is seen on the peer, and told on the stream."""
+    """Begins to dial. The peer's state and the stream show if it succeeds."""
     body = await api.json_object(request)
     name = body.get("name")
     if name is not None and (not isinstance(name, str) or not name):
@@ -163,7 +163,7 @@ async def offline_queue(api: Api, request: Request, surface: Surface) -> ASGIApp
 
 async def discover(api: Api, request: Request, surface: Surface) -> ASGIApp:
     if api.node.discovery is None:
-        await api.node.discover()  # the owner wants to know who is there: from now on it listens
+        await api.node.discover()  # the owner asks for peers nearby: from now on it listens
     discovery = api.node.discovery
     found = discovery.peers() if discovery is not None else []
     near = [

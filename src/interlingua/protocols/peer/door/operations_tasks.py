@@ -1,4 +1,4 @@
-"""Operations on tasks: create, list, look, change, cancel, continue, wait, follow."""
+"""Operations on tasks: create, list, read, change, cancel, continue, wait, follow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def create_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
     before = await api.streams.feed(surface).head() if streams else 0
     task, new = await api.node.tasking.create(body, surface, trace(request))
     if streams and task.kind == "run":
-        # Whoever wants to hear of the task need not ask twice, and is told at the end what came of it.
+        # A client that follows the task need not ask twice, and gets its result at the end.
         return await api.streams.listener(WholeStream, surface, before if new else None, task)
     view = task.view()
     return json_response({"ok": True, "task": view, **view}, 201 if new else 200)
@@ -74,7 +74,7 @@ async def update_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 
 async def cancel_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    """The first of two phases. A task that has gone through it already is told as it is."""
+    """Begins the first of the two phases of a cancel. A task that has passed it is returned as it is."""
     await api.body(request)  # says nothing, but must not be a page's
     task = await _task(api, request, surface)
     changed = await api.node.tasking.cancel(task, surface.caller)
@@ -98,7 +98,7 @@ async def continue_task(api: Api, request: Request, surface: Surface) -> ASGIApp
 
 
 async def _seen(api: Api, task: Task, test: Callable[[Task], bool]) -> Task:
-    """The task once what was asked of its run shows on it: whoever looks after our answer finds it so."""
+    """Waits until the task shows the change to its run, so that a read after our answer finds it."""
     journal = api.node.journal
     feed = api.streams.feed(Surface(), task)
     head = await feed.head()

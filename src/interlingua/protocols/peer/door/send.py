@@ -1,7 +1,7 @@
-"""What callers of the door say to this node's agents: a message becomes a run, and its end the reply.
+"""Messages of the door's callers to this node's agents: a message becomes a run, and its end becomes the reply.
 
-A message is written down together with the beginning of its run, under its id: sent again, also after a restart, it is
-the same message and gets the same answer. One caller's ids mean nothing to another.
+A message is recorded together with the beginning of its run, under its id: a repeated message, also after a restart, is
+the same message and gets the same answer. Each caller has ids of its own.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ class DoorSending:
         self._node = node
 
     async def send(self, body: Any, surface: Surface, trace: Carrier | None = None) -> dict[str, Any]:
-        """What it returns is the answer to `/message:send`. `trace` is that of the request; else the metadata may say
-        it."""
+        """Returns the answer to `/message:send`. `trace` is that of the request; else the metadata may have one."""
         journal = self._node.journal
         wanted = self._draft(body, surface)
         frame, key = wanted.frame, _key(surface, wanted.frame["message_id"])
@@ -103,7 +102,7 @@ class DoorSending:
         return {"ok": True, "message_id": wanted.frame["message_id"], "server_seq": begun.numbers[0], "task": shown}
 
     def _written_down(self, wanted: Draft, surface: Surface, run: str) -> list[Change]:
-        """The letter, and the news of it."""
+        """Returns the changes that store the letter and its event."""
         journal, frame = self._node.journal, wanted.frame
         event: dict[str, Any] = {name: frame[name] for name in ("message_id", "role", "parts")}
         event |= {"from": frame["from"], "direction": "inbound"}
@@ -132,7 +131,7 @@ class DoorSending:
         return task
 
     async def _again(self, letter: Letter, wanted: Draft, surface: Surface) -> dict[str, Any]:
-        """The same message once more: the same answer."""
+        """Returns the same answer for a repeated message."""
         frame = msgspec.json.decode(letter.body)
         id_, task = frame["message_id"], None
         answer: dict[str, Any] = {
@@ -151,7 +150,7 @@ class DoorSending:
     async def _outcome(
         self, run: str, surface: Surface, id_: str, timeout: float, task: str | None, *, fresh: bool = True
     ) -> dict[str, Any]:
-        """The reply to a message, or the task that it has become and that asks for input."""
+        """Returns the reply to a message, or the task that it has become and that asks for input."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         waiting = self._node.working.outcome(run)
@@ -180,8 +179,8 @@ class DoorSending:
 
     async def _told(self, run: str, surface: Surface, id_: str, named: str | None) -> dict[str, Any] | None:
         journal = self._node.journal
-        # The reply is written down together with the end of the task: looked for before it, it could come in between,
-        # and the task would seem to have ended without a word.
+        # The reply is recorded together with the end of the task: a lookup before it could miss it, and the task would
+        # seem to have ended without a reply.
         task = await journal.task(surface.scope, named or task_of_run(run))
         answered = await journal.letter(journal.box_door, answer_key(surface.scope, id_))
         if answered is not None and task is not None:
@@ -194,7 +193,7 @@ class DoorSending:
         return None
 
     async def wait_reply(self, id_: str, surface: Surface, timeout: float) -> dict[str, Any]:
-        """The reply to something that was sent earlier."""
+        """Waits for the reply to an earlier message."""
         journal = self._node.journal
         letter = await journal.letter(journal.box_asked, _key(surface, id_))
         if letter is None:
@@ -205,7 +204,7 @@ class DoorSending:
     # -- to a task ----------------------------------------------------------------------------------------
 
     async def _to_task(self, wanted: Draft, surface: Surface) -> dict[str, Any]:
-        """A message on a task: the answer to what it asks, or something for its agent to read."""
+        """Sends a message to a task: the answer to its question, or a message for its agent."""
         node, frame = self._node, wanted.frame
         try:
             task = await node.tasking.get(frame["task_id"], surface)

@@ -1,8 +1,7 @@
-"""The agents of a remote node as its card tells of them: the cards that stand for them here, what is sent to one, and
-what its answers mean. Pure.
+"""The cards of a remote node's agents, the parts that one is sent, and the meaning of its answers. Pure.
 
-Nodes of ours tell the schemas of their skills, so what goes in and comes out there is an object. Of any other agent
-nothing is known: it is told text and says text, with files and data beside it.
+Interlingua nodes publish the schemas of their skills, so input and output there are objects. Any other agent is
+unknown: it takes text and returns text, with files and data beside it.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ _TEXT_OUT: Schema = {
 
 
 class Described(msgspec.Struct):
-    card: AgentCard  # that stands for it here
-    skill: str | None = None  # what the remote calls it; None: whoever answers there
-    names: set[str] = msgspec.field(default_factory=set)  # what a target can call it
+    card: AgentCard  # of the local agent
+    skill: str | None = None  # the remote name of the skill; None: the node's default agent
+    names: set[str] = msgspec.field(default_factory=set)  # the names that a target can use
     structured: bool = False
 
 
 def agents_of(card: dict[str, Any], source: str) -> list[Described]:
-    """One for each skill on the card of a node; the node itself where it has none."""
+    """Returns an agent for each skill on the card of a node; the node itself where it has none."""
     found: dict[str, Described] = {}
     listed = card.get("skills")
     for entry in listed if isinstance(listed, list) else []:
@@ -88,7 +87,8 @@ def _agent(skill: str | None, entry: dict[str, Any], node: dict[str, Any], sourc
 
 
 def _object_schema(schema: Any) -> Schema | None:
-    """None where there is none. One that cannot be used is left to the remote, which checks by itself."""
+    """Returns a schema; None where there is none. An unusable schema is ignored, because the remote checks by
+    itself."""
     if not isinstance(schema, dict):
         return None
     found = usable({"type": "object", **schema})
@@ -99,11 +99,11 @@ def _plain(name: Any, unwanted: str) -> str:
     return re.sub(unwanted, "-", name).strip("-._+") if isinstance(name, str) else ""
 
 
-# -- what is sent, and what comes back ------------------------------------------------------------------------
+# -- input and output -----------------------------------------------------------------------------------------
 
 
 def input_parts(agent: Described, input_: dict[str, Any], along: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The input of a run as parts, with what goes along."""
+    """Returns the input of a run as parts, with the attachments."""
     text = input_.get(agent.card.input_text) if agent.card.input_text is not None else None
     if agent.structured:
         alone = isinstance(text, str) and len(input_) == 1 and not along
@@ -116,8 +116,8 @@ def input_parts(agent: Described, input_: dict[str, Any], along: list[dict[str, 
 
 
 def along_of(beside: list[Part], publish: Publish | None) -> tuple[list[dict[str, Any]], list[str]]:
-    """What was said beside the input as parts, and the names of files that cannot go along because nobody publishes
-    them. What only this machine can open stays here: the text has its name."""
+    """Returns the attachments of the input as parts, and the names of files that cannot be sent because nothing
+    publishes them. A file that only this machine can open is not sent: the text has its name."""
     told: list[dict[str, Any]] = []
     stays: list[str] = []
     for part in beside:
@@ -136,7 +136,7 @@ def _not_published(body: bytes, media_type: str, name: str | None) -> str:
 
 
 def output_of(agent: Described, given: list[dict[str, Any]]) -> dict[str, Any]:
-    """What some parts are as the output of a run."""
+    """Returns the output of a run from some parts."""
     text = parts.text_of(given)
     if agent.structured:
         whole = _whole(given)
@@ -149,7 +149,7 @@ def output_of(agent: Described, given: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def beside_of(agent: Described, given: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What some parts have beside the output of a run."""
+    """Returns the parts beside the output of a run."""
     output = _whole(given)[-1:] if agent.structured else []
     return [part for part in given if part.get("type") != "text" and part not in output]
 

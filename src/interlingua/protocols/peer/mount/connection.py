@@ -1,8 +1,7 @@
-"""A remote node as the mount has it: one connection for any number of runs, opened when it is needed, kept up while
-somebody waits, and let go when nobody does.
+"""The mount's connection to a remote node: one for any number of runs, opened on demand, kept while runs wait, and
+closed when it is idle.
 
-What comes is handed to the runs that it is about, by the ids of their tasks and messages. What it means is decided in
-`attach`.
+Frames go to their runs, by the ids of tasks and messages; `remote_run` interprets them.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from .credentials import MountSettings, check_card, dial_link, our_card, read_fr
 
 log = logging.getLogger("interlingua.peer")
 
-_FULL = 2000  # frames that wait for a run; of what passes by, no more are kept
+_FULL = 2000  # frames that wait for a run; no more transient ones are kept
 
 Frame = dict[str, Any]
 
 
 class Inbox:
-    """What comes for one run, in order. None says that the connection ended."""
+    """The frames for one run, in order. None means that the connection ended."""
 
     def __init__(self) -> None:
         self._frames: deque[Frame | BaseException | None] = deque()
@@ -57,12 +56,12 @@ class Inbox:
 
 
 class Connection:
-    """A connection that stands: both sides have told who they are."""
+    """An established connection: both sides have sent their cards."""
 
     def __init__(self, channel: Channel, trust: Trust, where: str) -> None:
         self.channel = channel
         self.card: dict[str, Any] = {}
-        self.token: str | None = None  # what we are known by on it
+        self.token: str | None = None  # our identity on it
         self.fresh_token: str | None = None
         self.over = False
         self.began = time.monotonic()
@@ -75,7 +74,7 @@ class Connection:
 
     @property
     def ours(self) -> bool:
-        """Whether it takes tasks, and tells of them as they go."""
+        """Tells if the node takes tasks, and reports their progress."""
         return self.able("task_delegation")
 
     def send(self, frame: Frame) -> None:
@@ -91,13 +90,13 @@ class Connection:
         self.channel.send(data)
 
     async def drain(self) -> None:
-        """A slow node makes those wait who begin something there."""
+        """Waits while the node is slow, before another task begins there."""
         with contextlib.suppress(ConnectionError):
             await self.channel.drain()
 
 
 class Remote:
-    """One node, and who we are there. Belongs to an event loop: it ends with it."""
+    """One node, and our identity there. It belongs to an event loop, and ends with it."""
 
     def __init__(
         self,
@@ -111,12 +110,10 @@ class Remote:
         self.link = link
         self.settings = settings
         self.where = link.shown
-        self.token = token  # what we are known by there
+        self.token = token  # our identity there
         self._keep = keep
-        self._lost = lost  # told when the node hung up, or cannot be reached
-        self._impatient: list[
-            asyncio.Future[None]
-        ] = []  # those who wait no longer than it takes to see that it is away
+        self._lost = lost  # called when the node hung up, or cannot be reached
+        self._impatient: list[asyncio.Future[None]] = []  # callers that give up as soon as the node is away
         self._trust = settings.trust()
         self._inboxes: dict[str, Inbox] = {}
         self._current: Connection | None = None
@@ -131,7 +128,7 @@ class Remote:
 
     @contextlib.asynccontextmanager
     async def using(self, inbox: Inbox, *ids: str) -> AsyncIterator[None]:
-        """As long as this lasts the node is not idle, and what comes about these ids goes into the inbox."""
+        """Marks the node as busy for the time of this context, and puts frames about these ids into the inbox."""
         self._users += 1
         if self._idle is not None:
             self._idle.cancel()
@@ -146,17 +143,17 @@ class Remote:
             self._rest()
 
     def expect(self, id_: str, inbox: Inbox) -> None:
-        """What comes about this id, too."""
+        """Puts frames about this id into an inbox, too."""
         self._inboxes[id_] = inbox
 
     @property
     def standing(self) -> Connection | None:
-        """The connection, where there is one."""
+        """Returns the connection, where there is one."""
         return self._current if self._current is not None and not self._current.over else None
 
     async def connection(self, *, patient: bool = True) -> Connection:
-        """The connection that stands, or the next one. Raises Unavailable when the node is away for too long; for who
-        is not patient, when it is away."""
+        """Returns the present connection, or the next one. Raises Unavailable when the node is away for too long; for
+        an impatient caller, when it is away at all."""
         if self.standing is not None:
             return self.standing
         loop = asyncio.get_running_loop()
@@ -199,7 +196,7 @@ class Remote:
     async def _open(self) -> Connection:
         loop = asyncio.get_running_loop()
         if self._reading is not None:
-            await asyncio.wait({self._reading})  # what is left of the one before is ended first
+            await asyncio.wait({self._reading})  # the connection before it is ended first
         deadline = loop.time() + self.settings.patience
         while True:
             try:
@@ -242,7 +239,7 @@ class Remote:
         return connection
 
     async def _greet(self, connection: Connection) -> list[Frame]:
-        """Tell who we are, and hear who it is. What else comes meanwhile is for later."""
+        """Sends our card, and reads the node's. Other frames are kept for later."""
         if self.token is not None:
             connection.send({"type": "acp.resume", "token": self.token})
         connection.send(frames.agent_card(our_card(self.settings.name, self._trust, self.settings.max_bytes)))
@@ -256,7 +253,7 @@ class Remote:
                         connection.card = check_card(frame, self._trust, self.where)
                         greeted = not connection.ours
                         if connection.ours:
-                            # Answered in order: what it says of who we are comes before the answer to this.
+                            # Answers keep their order: a new identity comes before the answer to this.
                             ping = frames.ping(self.settings.name)
                             nonce = ping["nonce"]
                             connection.send(ping)
@@ -271,7 +268,8 @@ class Remote:
         return early
 
     async def _known_as(self, connection: Connection) -> None:
-        """A node that gives us something new to come back with does not know us any more, or never did."""
+        """Takes a new token for the next connection from a node, which means that it has forgotten this side, or never
+        knew it."""
         fresh = connection.fresh_token
         if fresh is not None:
             self.token = fresh
@@ -292,7 +290,7 @@ class Remote:
                 del batch, data, frame  # nothing is held until the next message
         except ConnectionError as error:
             log.info("the connection with %s ended: %s", self.where, error)
-        except asyncio.CancelledError:  # it was let go here
+        except asyncio.CancelledError:  # it was closed here
             by_itself = False
             raise
         except Exception:
@@ -333,14 +331,16 @@ class Remote:
                 connection.send(frames.updated(self.settings.name, wanted, "failed", error=why))
 
     def _unreadable(self, frame: Frame) -> None:
-        """Ends the run that waits for it. Where that cannot be told, all end: to fail is better than to hang."""
+        """Ends the run that waits for an unreadable frame. Where that run is unknown, ends all: a failure is better
+        than a hang."""
         named = [self._inboxes.get(id_) for id_ in map(frame.get, ("task_id", "correlation_id", "message_id")) if id_]
         found = [inbox for inbox in named if inbox is not None]
         for inbox in {id(inbox): inbox for inbox in found or (() if any(named) else self._inboxes.values())}.values():
             inbox.put(RemoteError(f"an answer of {self.where} cannot be read: {frame['why']}"))
 
     def _told(self, connection: Connection, frame: Frame) -> None:
-        """Something of a run. It is confirmed at once: a run that does not live to act on it asks how it stands."""
+        """Takes a frame of a run. It is confirmed at once: a run that dies before it acts on it will ask how the task
+        stands."""
         checked = self._trust.check(frame, connection.card) if "sig" in frame or "identity" in frame else None
         for warning in checked.warnings if checked is not None else ():
             log.warning("%s: %s", self.where, warning)
@@ -357,4 +357,4 @@ class Remote:
 
 def _noticed(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
-        future.exception()  # nobody may wait any more
+        future.exception()  # perhaps no caller waits any more

@@ -1,4 +1,4 @@
-"""Reaching a remote node for the mount: by which binding, with what credentials, and whether it can be used at all."""
+"""Connects the mount to a remote node: by the binding of its link, with credentials, and checks that it can be used."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..wire.links import HTTP, RELAYED, Link
 from ..wire.signatures import Identity, Trust
 
 _PREFIX = "INTERLINGUA_PEER_"
-_HTTP_OUTAGE = 5.0  # seconds; then the mount takes over, which knows who waits
+_HTTP_OUTAGE = 5.0  # seconds; then the mount takes over, which knows the waiting runs
 
 Frame = dict[str, Any]
 
@@ -30,10 +30,10 @@ log = logging.getLogger("interlingua.peer")
 
 
 class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
-    """Each can be given in the environment, as INTERLINGUA_PEER_ and its name in capitals."""
+    """The settings of a mount. Each can be given in the environment, as INTERLINGUA_PEER_ and its name in capitals."""
 
     name: str = "interlingua"
-    """What this side is called there."""
+    """The name of this side at the node."""
     key: str | None = None
     """A bearer token, for nodes behind an http(s):// address."""
     secret: str | None = None
@@ -41,11 +41,11 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
     identity: str | None = None
     """The key file of an identity of our own."""
     tls_ca: str | None = None
-    """Whose certificates are trusted, beside the authorities of the system."""
+    """The certificates that are trusted, beside the authorities of the system."""
     start_timeout: float = 10.0
-    """Seconds for a node to be reached and to tell who it is."""
+    """Seconds to connect to a node and get its card."""
     idle_timeout: float = 300.0
-    """Seconds without a run after which a connection is let go."""
+    """Seconds without a run after which a connection is closed."""
     reply_within: float = 300.0
     """Seconds for a node that takes no tasks to reply to a message."""
     patience: float = 60.0
@@ -55,7 +55,7 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
     max_bytes: int = 64 * 1024 * 1024
     """The longest frame that is taken."""
     headers: dict[str, str] = {}
-    """Of every request, for nodes behind an http(s):// address."""
+    """The headers of every request, for nodes behind an http(s):// address."""
 
     @classmethod
     def from_environment(cls, access: Access = ORDINARY) -> MountSettings:
@@ -74,7 +74,7 @@ class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
 
 
 async def dial_link(link: Link, settings: MountSettings) -> Channel:
-    """A channel to the node of a link, over whatever binding the link is for. Raises ConnectionError."""
+    """Opens a channel to the node of a link, over the link's binding. Raises ConnectionError."""
     tls, timeout = trusting(settings.tls_ca), settings.start_timeout
     if link.scheme in HTTP:
         headers = {**({"authorization": f"Bearer {settings.key}"} if settings.key else {}), **settings.headers}
@@ -88,7 +88,8 @@ async def dial_link(link: Link, settings: MountSettings) -> Channel:
 
 
 async def look(link: Link, settings: MountSettings) -> dict[str, Any]:
-    """The card of a node. Nobody there notices: both sides tell who they are unasked, and we leave before we do."""
+    """Returns the card of a node. The node learns nothing: it sends its card unasked, and we leave before we send
+    ours."""
     channel = await dial_link(link, settings)
     trust = settings.trust()
     try:
@@ -113,7 +114,7 @@ async def look(link: Link, settings: MountSettings) -> dict[str, Any]:
 
 
 def check_card(frame: Frame, trust: Trust, where: str) -> dict[str, Any]:
-    """The card in a frame. Raises Unavailable where the node demands what we do not have."""
+    """Returns the card in a frame. Raises Unavailable where the node demands credentials that we do not have."""
     card = frames.read(frame)
     assert isinstance(card, frames.Card)
     told = cards.unwrap(card.card) or {}
@@ -125,7 +126,7 @@ def check_card(frame: Frame, trust: Trust, where: str) -> dict[str, Any]:
 
 
 async def received(channel: Channel, where: str) -> list[Frame]:
-    """What came, before a connection stands."""
+    """Returns the first frames of a connection."""
     batch = await channel.receive()
     if not batch:
         raise ConnectionError(f"{where} hung up before it told who it is")
@@ -154,5 +155,5 @@ def our_card(name: str, trust: Trust, max_bytes: int) -> dict[str, Any]:
         name=name, hmac=trust.hmac, identity=trust.card_block(), transports=[], max_msg_bytes=max_bytes
     )
     card = cards.build(facts)
-    card["capabilities"]["client_only"] = True  # nobody there reads what is sent without having been asked for
+    card["capabilities"]["client_only"] = True  # unsolicited frames would not be read here
     return trust.sign_card(card)

@@ -1,8 +1,8 @@
-"""What this side is known by at a remote node, kept in the store: after a restart it is the same peer there, with the
+"""The identity of this side at a remote node, kept in the store: after a restart it is the same peer there, with the
 same tasks and the same conversations.
 
-Only one process can be a peer at a time, because the newest connection counts. So what is kept belongs to a worker, and
-another takes it only when that one is dead.
+Only one process can be a peer at a time, because the newest connection counts. So each identity belongs to a worker,
+and another worker takes it only when the first is dead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LIMIT = 1000
 
 
 class Place:
-    """Where what we are known by is kept, for one link and one worker."""
+    """The place in the store for our identity, for one link and one worker."""
 
     def __init__(self, engine: Engine, link: Link) -> None:
         self._engine = engine
@@ -32,7 +32,7 @@ class Place:
         self._id: str | None = None
 
     async def find(self) -> str | None:
-        """What a worker that is dead has left, ours from now on."""
+        """Takes over the identity of a dead worker, and returns it."""
         alive = {worker.id for worker in await self._engine.cluster.workers()}
         for kept in await self._kept():
             if kept.owner not in alive and await self._take(kept):
@@ -41,12 +41,12 @@ class Place:
         return None
 
     async def keep(self, token: str) -> None:
-        """From now on we are known by this."""
+        """Stores the identity of this side."""
         self._id = self._id or new_id()
         await self._engine.documents.write([self._put(self._id, token)])
 
     async def claim(self, token: str) -> None:
-        """Take over what a run was begun with, so that no third one does."""
+        """Takes over the identity with which a run was begun, so that no third worker does."""
         for kept in await self._kept():
             if kept.body == token.encode() and kept.owner != self._engine.cluster.worker_id:
                 await self._take(kept)
@@ -68,13 +68,14 @@ class Place:
 
 
 def seal(link: Link, token: str) -> str:
-    """What we are known by, as a run's log may hold it: many may read a log, and only who has the link this."""
+    """Encrypts our identity for a run's log: many may read a log, and only the owner of the link may have the
+    identity."""
     nonce = os.urandom(12)
     return base64.urlsafe_b64encode(nonce + _cipher(link).encrypt(nonce, token.encode(), None)).decode()
 
 
 def unseal(link: Link, sealed: str) -> str | None:
-    """None where it was sealed with another link."""
+    """Returns the identity; None where it was sealed with another link."""
     data = base64.urlsafe_b64decode(sealed)
     try:
         return _cipher(link).decrypt(data[:12], data[12:], None).decode()

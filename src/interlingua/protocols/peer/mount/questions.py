@@ -1,8 +1,8 @@
-"""What a remote task asks while it is waited for, as questions of the run here.
+"""Questions of a remote task, as questions of the local run.
 
 Any door may answer. The remote shows one question at a time; one that was answered elsewhere is withdrawn here, and one
-that is told again after a broken connection is given the answer that it did not hear. What was withdrawn, and is asked
-all the same, is asked again.
+that is repeated after a broken connection gets the answer that the remote did not hear. A withdrawn question that the
+remote repeats is asked again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .remote_output import STEP
 _TEXT: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 _NAMED, _UNNAMED = "question-", "input-"
 
-Answer = Callable[[str, list[dict[str, Any]]], None]  # the key of a question, and what to send
+Answer = Callable[[str, list[dict[str, Any]]], None]  # the key of a question, and the parts to send
 
 
 def named_by(key: str) -> str | None:
-    """What the remote calls a question, where it has a name there."""
+    """Returns the remote's name of a question, where it has one."""
     return key.removeprefix(_NAMED) if key.startswith(_NAMED) else None
 
 
@@ -51,12 +51,12 @@ class Asking:
         self._open: _Open | None = None
         self._unnamed = max(0, sum(key.startswith(_UNNAMED) for key in mounted.asked()) - 1)
         self._first = True
-        self.late: list[Warned] = []  # answers that were given while nobody was here, and came too late
+        self.late: list[Warned] = []  # answers that were given while no handler was here, and came too late
         self._tries: dict[str, int] = {}
-        self._withdrawn: set[str] = set()  # places at which nobody can answer any more
+        self._withdrawn: set[str] = set()  # places whose question can no longer be answered
 
     def asked(self, question: Any, said: str) -> None:
-        """The task waits for input. `said` is what was said last, where nothing tells what is asked."""
+        """Takes the question of a task that waits for input. `said` is the last message, where no question is given."""
         question = question if isinstance(question, dict) else {}
         id_ = question.get("id")
         if not isinstance(id_, str):
@@ -78,12 +78,13 @@ class Asking:
         self._open = _Open(id_, task)
 
     def moved_on(self) -> None:
-        """The task waits for nothing now."""
+        """Notes that the task waits for nothing now."""
         self._withdraw()
         self._forget_others(None)
 
     def _forget_others(self, but: str | None) -> None:
-        """Entered again, the run may have questions open that were answered at the remote meanwhile."""
+        """Withdraws other questions, which may be open after a resume although they were answered at the remote
+        meanwhile."""
         if self._first:
             self._first = False
             for key in self._mounted.asked():
@@ -92,7 +93,7 @@ class Asking:
             self.late = self._mounted.unused(STEP, but=but)
 
     def refused(self, key: str, why: str) -> None:
-        """The remote did not take the answer: it is asked for again."""
+        """Asks again, because the remote did not take the answer."""
         open_ = self._open
         if open_ is None or open_.key != key or open_.answer is None or self._last is None:
             return
@@ -101,7 +102,7 @@ class Asking:
         self._ask(key, {**question, "prompt": None}, f"{why} {said}".strip())
 
     def too_late(self, key: str) -> Warned:
-        """The remote had another answer before."""
+        """Returns a warning that the remote had another answer before."""
         return self._mounted.too_late(self._place(key), step=STEP)
 
     def _place(self, key: str) -> str:
@@ -109,7 +110,7 @@ class Asking:
         return f"{key}.{tries}" if tries else key
 
     def again(self, key: str) -> int:
-        """How many times an answer to this was refused, or the question withdrawn too early."""
+        """Returns how often an answer to a question was refused, or the question withdrawn too early."""
         return self._tries.get(key, 0)
 
     _last: tuple[dict[str, Any], str] | None = None
@@ -140,13 +141,13 @@ class Asking:
             if current is not None and current.cancelling():
                 raise
             return  # the run is being left
-        except Gone:  # it was withdrawn before a crash, and is asked there all the same
+        except Gone:  # it was withdrawn before a crash, and the remote still asks it
             self._withdrawn.add(place)
             await self._wait(id_, question, said)
             return
         except Exception as error:
             if isinstance(error, QuestionExpired) and deadline is not None:
-                return  # it expires there too, and that is told
+                return  # it expires there too, and the remote reports that
             self._failed(error)
             return
         given = [parts.text(answer["text"])] if free else [parts.data({"answer": answer})]
@@ -167,7 +168,7 @@ class Asking:
             self._withdrawn.add(place)
 
     async def leave(self) -> None:
-        """The run is over, or set aside: what is asked stays as it is."""
+        """Leaves the questions open, when the run is over or parked."""
         open_, self._open = self._open, None
         if open_ is not None:
             open_.task.cancel()

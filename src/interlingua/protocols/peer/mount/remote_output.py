@@ -1,8 +1,8 @@
-"""The output and activities of a remote task, as they are shown here: each once, over any number of connections.
+"""The output and activities of a remote task, as the local run shows them: each once, over any number of connections.
 
-Chunks pass by, and what a slow or broken connection could not carry is not sent again: from then on nothing more of the
-output is shown until it begins anew or has ended, and then what is missing is shown at once. A wire that tells a task
-from its beginning again (HTTP) is compared with what was shown.
+A chunk that a slow or broken connection could not carry is not sent again: from then on no more output is shown until
+the output begins anew or has ended, and then the missing part is shown at once. A wire that repeats a task from its
+beginning (HTTP) is compared with the shown output.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..translate import parts
 from .agent_card import Described, output_of
 
 STEP = "task"
-"""What all that is shown belongs to; it is never recorded, so that it can always be shown again."""
+"""The step of all output; it is never recorded, so that it can always be shown again."""
 
 _PLACE = step_place(STEP)
 _BESIDE = "beside"
@@ -40,12 +40,12 @@ class Mirror:
         self._level = True  # both are the same
         self._chunk: int | None = 0  # the number of the last one
         self._shown: Counter[bytes] = Counter()  # everything but the output
-        self._again: Counter[bytes] = Counter()  # of that, what will be told once more
+        self._again: Counter[bytes] = Counter()  # the part of it that will be repeated
         self._pieces: dict[str, list[Any]] = {}  # of artifacts: the parts that were shown
         self._messages: set[str] = set()
 
     async def begin_again(self) -> None:
-        """The handler was entered again: show what was shown before, as it was."""
+        """Shows the output from before again, unchanged, when the run is resumed."""
         self._sure, self._chunk = False, None
         for body in self._mounted.shown(STEP):
             if isinstance(body, OutputDelta):
@@ -56,7 +56,8 @@ class Mirror:
             await self._mounted.show(body)
 
     def met_again(self, *, replays: bool) -> None:
-        """The task is met again. `replays`: it is told from its beginning; else from wherever it is now."""
+        """Notes a reconnect. `replays` means that the task is shown from its beginning; else it goes on from its
+        present state."""
         self._again = Counter(self._shown) if replays else Counter()
         if replays:
             self._there, self._sure, self._chunk = Joiner(), True, 0
@@ -66,10 +67,10 @@ class Mirror:
     def has_shown(self) -> bool:
         return bool(self._shown) or self._here.value is not ABSENT
 
-    # -- what comes ---------------------------------------------------------------------------------------
+    # -- updates ------------------------------------------------------------------------------------------
 
     async def chunk(self, chunk: dict[str, Any], number: Any) -> None:
-        """A piece of the output, or of another artifact."""
+        """Takes a piece of the output, or of another artifact."""
         if number is not None and (self._chunk is None or number != self._chunk + 1):
             self._sure = False  # some are missing: the end, or a new beginning, will tell
         self._chunk = number if type(number) is int else self._chunk
@@ -108,7 +109,8 @@ class Mirror:
             await self._catch_up()
 
     async def _catch_up(self) -> None:
-        """Show what leads from what we showed to what there is; where no delta does, the result will tell."""
+        """Shows the difference between the shown output and the remote one; where no delta can, the result will show
+        it."""
         try:
             delta: Any = diff(self._here.value, self._there.value)
         except DeltaError:
@@ -145,7 +147,7 @@ class Mirror:
                     await self._show(msgspec.convert({**told, "step": _PLACE}, _ACTIVITY))
 
     async def said(self, given: list[dict[str, Any]], id_: str | None) -> None:
-        """A message that is no part of the output."""
+        """Shows a message that is no part of the output."""
         if id_ is not None and id_ in self._messages:
             return  # it came twice
         message = Message("agent", [parts.to_model(part) for part in given], id_ or "")
@@ -170,7 +172,7 @@ class Mirror:
     # -- the end ------------------------------------------------------------------------------------------
 
     async def finish(self, output: dict[str, Any], artifacts: Any, beside: list[dict[str, Any]] | None = None) -> None:
-        """Show what is missing of what came of the task. `beside`: files and data that came with the output."""
+        """Shows the missing parts of the result. `beside` are files and data beside the output."""
         wholes = [*artifacts] if isinstance(artifacts, list) else []
         if beside:
             wholes.append({"artifact_id": _BESIDE, "parts": beside})
@@ -180,7 +182,7 @@ class Mirror:
                 if self._pieces.get(str(whole["artifact_id"])) != given:
                     self._again.clear()
                     await self._piece({**whole, "append": False, "last_chunk": True})
-        if self._here.value is not ABSENT:  # whoever has seen a part of the output sees it whole
+        if self._here.value is not ABSENT:  # a reader that has seen a part of the output sees it whole
             self._there = Joiner(output)
             await self._catch_up()
 

@@ -1,7 +1,7 @@
 """One run of a mounted agent: a task at a remote node, or a message and its reply, and all that comes of it.
 
-How the remote knows us is recorded before anything is sent, and all ids follow from the run's own: whatever is sent
-again means the same there. So a run that is entered again finds its task as it stands, and is not begun twice.
+Our identity at the remote is recorded before anything is sent, and all ids follow from the run's own id: a repeated
+frame means the same there. So a run that is resumed finds its task as it stands, and does not begin it twice.
 
 A node that takes no tasks (the reference) is sent a message and has some time to reply.
 """
@@ -54,27 +54,27 @@ _THREADS = uuid.UUID("7b8a5c0f-6d0e-5a6f-9c58-4a2f0f3f1c11")  # names remote con
 
 _WRITTEN_DOWN = (0.02, 0.1, 0.3)  # seconds in which a node that was asked has a task, if it will have it at all
 _LINGER = 0.5  # seconds
-_KNOWN_BY = "~"  # stands between the id of a task and what its peer is known by
+_KNOWN_BY = "~"  # stands between the id of a task and the identity of its peer
 
 Frame = dict[str, Any]
 
 
 class Handle(msgspec.Struct):
-    """What is recorded before anything is sent."""
+    """The record that is written before anything is sent."""
 
     task: bool  # delegated; else it is a message
-    known_by: str | None = None  # what we come back with to the node, sealed
+    known_by: str | None = None  # our identity at the node, sealed
 
 
 class Existing(msgspec.Struct, frozen=True):
-    """A task that was begun before, by another process."""
+    """A task that another process began before."""
 
     task: str
     known_by: str | None = None  # as in the handle of the run that began it
 
     @classmethod
     def parse(cls, mount: Mount, id_: str) -> Existing:
-        """Read the id that `MountedRun.found_at_server` was given. Raises NotFound."""
+        """Reads the id that `MountedRun.found_at_server` was given. Raises NotFound."""
         if mount.link.scheme in HTTP:
             return cls(id_)
         task, mark, known_by = id_.partition(_KNOWN_BY)
@@ -106,7 +106,7 @@ class Attachment:
         self, mount: Mount, agent: Described, schema: Validator, ctx: Context[Any, Any],
         existing: Existing | None = None,
     ) -> None:  # fmt: skip
-        """`existing`: a task at the node, to go on with instead of beginning one."""
+        """`existing` is a task at the node, to go on with instead of beginning one."""
         self._existing = existing
         self._mount = mount
         self._settings = mount.settings
@@ -171,7 +171,7 @@ class Attachment:
                     await cancel_task(remote, self._inbox, self._task_id)  # there it would wait for ever
                 raise
             except asyncio.CancelledError:
-                # A run that is only set aside is found again later.
+                # A run that is only parked is found again later.
                 if self._mounted.leaving_for_good and handle.task and self._state not in _OVER:
                     await cancel_task(remote, self._inbox, self._task_id, known=self._known)
                 raise
@@ -185,7 +185,8 @@ class Attachment:
         return ended.output
 
     async def _given(self, input_: dict[str, Any]) -> list[dict[str, Any]]:
-        """What is sent. Bytes travel by address here: a door of this process offers them, where there is one."""
+        """Returns the parts to send. Bytes are sent as addresses: a door of this process offers them, where there is
+        one."""
         engine: Engine = self._mounted.engine
         files = engine.files
         kept: list[Awaitable[object]] = []
@@ -197,7 +198,7 @@ class Attachment:
 
         ways = publish if files.available else None
         beside = self._mounted.beside(input_)
-        # A node of ours makes the same of what was said as we did: then that is sent, and nothing else.
+        # An Interlingua node derives the same input from the message as we did: then only the message is sent.
         said = self._mounted.said_as(self._agent.card, input_) if self._agent.structured and beside else []
         along, stays = along_of(said, ways)
         whole = bool(said) and len(along) == len(said)
@@ -209,7 +210,7 @@ class Attachment:
         return along if whole else input_parts(self._agent, input_, along)
 
     async def _start(self) -> Handle:
-        """Nothing is sent yet that could have to be found again."""
+        """Returns the handle. Nothing has been sent yet that would have to be found again."""
         if self._existing is not None:
             return self._existing.handle(self._mount)
         remote = await self._mount.own(self._mounted.engine)
@@ -236,7 +237,7 @@ class Attachment:
     # -- as a task ----------------------------------------------------------------------------------------
 
     async def _follow(self, given: list[dict[str, Any]], entered_again: bool) -> Ended:
-        """Until the task has ended, over any number of connections."""
+        """Follows the task until it has ended, over any number of connections."""
         if self._existing is None:
             self._found()
         loop = asyncio.get_running_loop()
@@ -270,7 +271,7 @@ class Attachment:
         self._mounted.found_at_server(self._task_id if known_by is None else f"{self._task_id}{_KNOWN_BY}{known_by}")
 
     async def _listen(self) -> Ended | None:
-        """Over one connection. None where it was lost."""
+        """Follows the task over one connection. Returns None where the connection was lost."""
         while (frame := await self._inbox.get()) is not None:
             self._heard = True
             ended = await self._take(frame)
@@ -279,8 +280,8 @@ class Attachment:
         return None
 
     async def _linger(self) -> None:
-        """Whoever asks how a task stands is told at once, and that overtakes what waited there to be sent: some of it
-        may be worth showing. Its end is sent once more behind that, unless we had it before."""
+        """Shows messages that were still waiting at the node. The answer to a status request overtakes them; the task's
+        end is sent once more after them, unless it was read before."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LINGER):
                 while (frame := await self._inbox.get()) is not None:
@@ -377,7 +378,7 @@ class Attachment:
         self._found()
 
     def _answer(self, key: str, given: list[dict[str, Any]]) -> None:
-        """Where the connection is lost, the task asks again over the next one."""
+        """Sends an answer to the task. Where the connection is lost, the task asks again over the next one."""
         connection, remote = self._connection, self._remote
         if connection is None or connection.over or remote is None:
             return
@@ -442,12 +443,12 @@ class Attachment:
         return self._mount.link.shown
 
 
-_OVER = frozenset({"cancelling", *task_states.TERMINAL})  # what cannot be cancelled, or is being
+_OVER = frozenset({"cancelling", *task_states.TERMINAL})  # states in which a task cannot be cancelled, or is being
 
 
 async def cancel_task(remote: Remote, inbox: Inbox, task: str, *, known: bool = True) -> None:
-    """Tell the node that nobody wants the task any more, and wait until it has heard. `known`: it has said that it has
-    it. Else it may be just about to write it down, and is told once more."""
+    """Cancels the task at the node, and waits until the node has heard it. `known` means that the node has confirmed
+    the task. Else it may be about to record it, and the cancel is repeated."""
     pauses = enumerate(() if known else _WRITTEN_DOWN)
     frame = frames.cancel(remote.settings.name, task, message_id=_id(task, "cancel"))
     remote.expect(frame["message_id"], inbox)
@@ -475,7 +476,7 @@ async def cancel_task(remote: Remote, inbox: Inbox, task: str, *, known: bool = 
 
 
 async def cancel_left(mount: Mount, left: LeftRun, existing: Existing | None = None) -> None:
-    """A run was cancelled while its handler was not here."""
+    """Cancels the task of a run that was cancelled while its handler was not here."""
     started = left.recorded("start")
     if started is None:
         return
@@ -501,7 +502,7 @@ def known_by(mount: Mount, handle: Handle) -> str | None:
 
 
 def task_of(run: str) -> str:
-    """The id of the task that does the work of a run: the same whenever it is asked for."""
+    """Returns the id of the task that does the work of a run: always the same for one run."""
     return f"task_{hashlib.sha256(run.encode()).hexdigest()[:24]}"
 
 

@@ -1,8 +1,7 @@
-"""The mount: the agents of a remote node as local agents, over whatever binding its link is for.
+"""The mount: finds agents of a remote node, over the binding of its link, and makes local agents of them.
 
-This finds them and makes agents of them. How a node is reached is in `reaching`, the connection in `remote`, what we
-are known by there in `resuming`, what a run does in `attach`, what it shows in `mirror` and asks in `asking`, and what
-the cards mean in `described`.
+`credentials` dials a node, `connection` keeps the connection, `identity` is our identity there, `remote_run` carries a
+run, `remote_output` shows its output, `questions` asks its questions, and `agent_card` reads the cards.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ KINDS = ("acp", "acps", "acp+ws", "acp+wss", "tcp", "peer+http", "peer+https")
 
 
 class Target(Protocol):
-    """What the loader needs to know of a target of the command line."""
+    """The parts of a command-line target that the loader needs."""
 
     @property
     def rest(self) -> str: ...
@@ -44,17 +43,17 @@ class Target(Protocol):
 
 
 async def load(target: Target) -> list[Agent[..., Any]]:
-    """The agents of acp://HOST:PORT/TOKEN[#AGENT] and the like: all of them, or those that AGENT can mean."""
+    """Returns the agents of acp://HOST:PORT/TOKEN[#AGENT] and the like: all of them, or those that AGENT can mean."""
     settings = MountSettings.from_environment(target.access)
     return await Mount(links.parse(target.rest), settings).agents(target.agent)
 
 
 class _Remotes:
-    """What there is of a mount in one event loop: connections that were made in one that has ended are gone."""
+    """The connections of a mount in one event loop; they end with the loop."""
 
     def __init__(self) -> None:
         self.own: dict[Engine | None, Remote] = {}
-        self.others: dict[str, Remote] = {}  # by what a run was begun with
+        self.others: dict[str, Remote] = {}  # by the identity of their runs
         self.opening = asyncio.Lock()
 
 
@@ -68,7 +67,7 @@ class Mount:
         self._watching: Callable[[], None] | None = None
 
     def watch(self, tell: Callable[[], None]) -> None:
-        """`tell` is called whenever the node has hung up, or could not be reached."""
+        """Calls `tell` whenever the node has hung up, or could not be reached."""
         self._watching = tell
 
     def _lost(self) -> None:
@@ -83,7 +82,7 @@ class Mount:
         return self._remotes[1]
 
     async def close(self) -> None:
-        """Let the node go. The event loop's end does it too."""
+        """Closes the connection to the node. The end of the event loop does it too."""
         here = self._here
         for remote in [*here.own.values(), *here.others.values()]:
             await remote.close()
@@ -93,9 +92,9 @@ class Mount:
     # -- connections --------------------------------------------------------------------------------------
 
     async def own(self, engine: Engine) -> Remote:
-        """The connection for new runs of an engine."""
+        """Returns the connection for new runs of an engine."""
         here = self._here
-        if self.link.scheme in HTTP:  # who asks is told by the credentials of each request
+        if self.link.scheme in HTTP:  # the credentials of each request identify the caller
             return here.own.setdefault(None, Remote(self.link, self.settings, lost=self._lost))
         async with here.opening:
             if engine not in here.own:
@@ -108,7 +107,7 @@ class Mount:
             return here.own[engine]
 
     async def remote(self, engine: Engine | None, known_by: str | None) -> Remote:
-        """The connection for a run that was begun as whom the node knows by this."""
+        """Returns the connection under the identity with which a run was begun."""
         here = self._here
         if engine is not None:
             own = await self.own(engine)
@@ -151,5 +150,5 @@ class Mount:
         )  # fmt: skip
         made.attach = lambda task: self._agent(described, Existing.parse(self, task))
         made.let_go, made.watch = self.close, self.watch
-        made.check_output = Validator(ANY_OBJECT, what="output")  # the result is what counts; a misfit is a warning
+        made.check_output = Validator(ANY_OBJECT, what="output")  # the result counts as it is; a misfit is a warning
         return made

@@ -1,8 +1,8 @@
-"""Which news of a task counts after it was met again. Pure.
+"""Decides which updates of a task count after a reconnect. Pure.
 
-Two ways tell it then: letters, in their order but some of them old, and the answer to whoever asks how the task stands,
-which overtakes them and may itself be overtaken by a letter that is newer. So what is not sure to be the newest has no
-effect, and it is asked for once more how the task stands.
+Updates come in two ways then: letters, in their order but some of them old, and the answer to a status request, which
+overtakes them and may itself be overtaken by a newer letter. So an update that may not be the newest has no effect, and
+the status is requested once more.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ class Standing:
         self._newer = False  # a letter came since it was asked for
 
     def asked(self, *, again: bool) -> None:
-        """The task was begun, or asked for over another connection."""
+        """Notes that the task was begun, or its status requested over another connection."""
         self._met_again = self._met_again or again
         self._awaiting, self._unsure, self._newer = self._met_again, False, False
 
     def confirmed(self) -> None:
-        """The node has heard what we asked; its answer, if any, comes right behind."""
+        """Notes that the node has heard the request; its answer, if any, comes right after."""
         self._awaiting = False
         if self._unsure:
             self._ask_again()
 
     def counts(self, frame: dict[str, Any]) -> bool:
-        """Whether a state is the newest, for all we know."""
+        """Tells if a state is the newest, as far as this side can know."""
         if not self._met_again or frame.get("status") in task_states.TERMINAL:
             return True
         if "server_seq" not in frame:  # an answer

@@ -1,8 +1,8 @@
-"""What this node's agents do for others: messages and tasks as runs, and what their logs say back.
+"""Runs this node's agents for others: messages and tasks become runs, and their logs become answers.
 
-Each run is told about exactly once. One that starts here is told of in the transactions that it is written in (see
-`witnessing`), any other when its log is read. Chunks of output go to a connected peer as they come; everything else
-that a peer must know is a letter, and waits for it.
+Each run is reported exactly once. A run that starts here is reported in the transactions that write it (see
+`run_feed`), any other when its log is read. Chunks of output go to a connected peer as they come; everything else that
+a peer must know is a letter, and waits for the peer.
 """
 
 from __future__ import annotations
@@ -54,28 +54,28 @@ _AGAIN = 1.0  # seconds
 
 
 class Begun(Protocol):
-    """A run that has begun, and the first news of it."""
+    """A run that has begun, and its first report."""
 
     run: str
 
     @property
     def stale(self) -> bool:
-        """Nothing was kept: the same was begun before."""
+        """Tells if nothing was kept, because the same run was begun before."""
         ...
 
     @property
     def numbers(self) -> list[int | None]:
-        """Of what was also to be kept."""
+        """Returns the numbers of the changes that were kept with the run."""
         ...
 
     @property
     def outcome(self) -> Outcome | None:
-        """What it has come to, where that is known already."""
+        """Returns the outcome of the run, where it is already known."""
         ...
 
 
 class Usual:
-    """A run whose log is read when it is there."""
+    """A run that is reported by reading its log."""
 
     outcome = None
 
@@ -89,15 +89,15 @@ class Working:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._telling: dict[str, asyncio.Task[None]] = {}
-        self.witnessed: dict[str, Witnessed] = {}  # by run: what is told of it while it is written
-        self._awaited: dict[str, set[asyncio.Future[Outcome]]] = {}  # by run: who waits for what it comes to
+        self.witnessed: dict[str, Witnessed] = {}  # by run: its reports while it is written
+        self._awaited: dict[str, set[asyncio.Future[Outcome]]] = {}  # by run: the callers that wait for it
 
     @property
     def _cursors(self) -> str:
         return f"{self._node.journal.name}/work"
 
     async def start(self) -> None:
-        """Go on with what was not told to its end."""
+        """Resumes the reports that were not finished."""
         for run, upto in await self._node.engine.documents.followed(self._cursors):
             self._tell(run, upto)
         box = self._node.journal.box_in
@@ -115,7 +115,7 @@ class Working:
         await self._take_up_tasks()
 
     async def _take_up_tasks(self) -> None:
-        """Tasks that were written down, and not yet begun, before the end of the process before this one."""
+        """Begins the tasks that the process before this one had recorded, but not begun."""
         node = self._node
         for document in await node.engine.documents.search(
             node.journal.tasks_space, states=["submitted"], limit=10_000
@@ -126,7 +126,7 @@ class Working:
                 await self.delegated(peer, task)
 
     async def _take_up(self, peer: Peer, frame: dict[str, Any], number: int) -> None:
-        """A message that was written down, and nothing more, before the end of the process before this one."""
+        """Begins the run of a message that the process before this one had only recorded."""
         id_ = _text(frame.get("task_id"))
         task = await self._node.journal.task(peer.scope, id_) if id_ is not None else None
         if task is None or task.run is None or task.message_id == frame["message_id"]:
@@ -138,14 +138,14 @@ class Working:
             log.info("message %s on task %s comes too late: %s", frame["message_id"], task.id, error)
         await self._node.journal.settle_in(number, "done")
 
-    # -- what comes in ------------------------------------------------------------------------------------
+    # -- incoming messages and tasks ----------------------------------------------------------------------
 
     @property
     def serves(self) -> bool:
         return len(self._node.engine.agents) > 0
 
     def agent(self, skill: Any = None) -> AgentCard:
-        """The agent for a skill; without one, the default."""
+        """Returns the agent for a skill; without a skill, the default agent."""
         cards = [agent.card for agent in self._node.engine.agents]
         if not cards:
             raise Unavailable("this node has no agents")
@@ -160,12 +160,12 @@ class Working:
         raise self._node.engine.agents.no_agent(wanted, f"there is no skill {wanted[:100]!r}; there are: {known}")
 
     def caller_of(self, peer: Peer) -> Caller:
-        """By its key where it has shown one; else by the place that it has among this node's peers."""
+        """Returns the caller of a peer: its key where it has shown one, else its place among this node's peers."""
         known = f"peer:{peer.known.did}" if peer.known.did else f"{self._node.journal.name}:{peer.id}"
         return Caller(known, peer.name, _SCOPES)
 
     async def message(self, peer: Peer, frame: dict[str, Any], number: int) -> None:
-        """A peer's message, already written down, as a run."""
+        """Begins the run of a peer's message that is already recorded."""
         node = self._node
         asked, skill = _text(frame.get("correlation_id")), _text(frame.get("skill_id"))
         origin = Origin(
@@ -173,7 +173,7 @@ class Working:
             _text(frame.get("context_id")), replies=asked is not None or not peer.ours,
         )  # fmt: skip
         task = None
-        if origin.task is not None:  # the sender has a task for it, which is told how it goes
+        if origin.task is not None:  # the sender has a task for it, and gets its changes
             now = frames.now_z()
             task = Task(
                 origin.task, "submitted", now, now, {"parts": frame["parts"]}, peer.scope, "run", peer.id,
@@ -190,7 +190,7 @@ class Working:
             await self._refuse(peer, origin, error.info(), number, task)
 
     async def _refuse(self, peer: Peer, origin: Origin, error: ErrorInfo, number: int, task: Task | None) -> None:
-        """What became no run is answered all the same."""
+        """Answers a message or task that could not become a run."""
         journal = self._node.journal
         posts = [self._letter(peer, self._reply_frame(origin, [parts.text(error.message)], error))]
         more: list[Change] = []
@@ -203,7 +203,7 @@ class Working:
             self._sent(peer, posts, kept.numbers[: len(posts)])
 
     async def delegated(self, peer: Peer, task: Task) -> None:
-        """A task that a peer wants done, already written down. What cannot even begin has failed, and the peer is
+        """Begins the run of a peer's task that is already recorded. A task that cannot begin fails, and the peer is
         told so."""
         origin = Origin(self._node.name, peer.scope, peer.id, "", task.id, task.message_id, context_id=task.context_id)
         payload = task.payload if isinstance(task.payload, dict) else {}
@@ -229,8 +229,8 @@ class Working:
         letter: int | None = None, trace: dict[str, str] | None = None, metadata: dict[str, Any] | None = None,
         also: Callable[[str], list[Change]] | None = None,
     ) -> Begun:  # fmt: skip
-        """Submit a run, and tell of it from now on. The same message or task again is the same run. What is `also` to
-        be kept, by the run's id, is kept with the first news of it, or not at all where that is stale."""
+        """Submits a run, and reports it from now on. The same message or task again is the same run. The changes of
+        `also`, called with the run's id, are kept together with the first report, or not at all where that is stale."""
         node, journal = self._node, self._node.journal
         thread = await node.thread_of(origin.scope or origin.caller, origin.context_id)
         deleted = 0 if task is None else await journal.times_deleted(task)
@@ -257,7 +257,7 @@ class Working:
         kept = await journal.keep([*changes, *more])
         if kept.stale is None and task is not None:
             task.version += 1
-        elif kept.stale is not None and letter is not None:  # it was begun before a crash, and is told already
+        elif kept.stale is not None and letter is not None:  # it was begun before a crash, and is reported already
             await node.journal.settle_in(letter, "run")
         self._tell(made.id, 0)
         return Usual(made.id, kept, len(changes))
@@ -289,7 +289,8 @@ class Working:
         self, origin: Origin, card: AgentCard, request: RunRequest, task: Task | None, letter: int | None,
         also: Callable[[str], list[Change]] | None,
     ) -> Witnessed:  # fmt: skip
-        """Tells of a run that is about to be submitted, in the transactions that write it."""
+        """Returns the reporter of a run that is about to be submitted: it reports in the transactions that write the
+        run."""
         node, run, first = self._node, new_id(), list[Change]()
         telling = Telling(node, origin, card, run, request, self.came_to)
         if task is not None:
@@ -302,13 +303,13 @@ class Working:
         return Witnessed(node, self, telling, run, self._cursors, [*first, *more], len(first))
 
     def outcome(self, run: str) -> asyncio.Future[Outcome]:
-        """Done when a run has come to its end or to a question, and that was told."""
+        """Returns a future for the end of a run or its question, done after the report."""
         waiting: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._awaited.setdefault(run, set()).add(waiting)
         return waiting
 
     def give_up(self, run: str, waiting: asyncio.Future[Outcome]) -> None:
-        """Whoever asked for an outcome waits no more."""
+        """Drops a caller that no longer waits for an outcome."""
         others = self._awaited.get(run)
         if others is not None:
             others.discard(waiting)
@@ -320,11 +321,11 @@ class Working:
             if not waiting.done():
                 waiting.set_result(outcome)
 
-    # -- what goes out ------------------------------------------------------------------------------------
+    # -- reports ------------------------------------------------------------------------------------------
 
     def go_on(self, run: str, upto: int, telling: Telling | None) -> None:
-        """A run is told of no more while it is written: what comes is read when it is there. `telling` has told so
-        far."""
+        """Continues the reports of a run by reading its log, because it is no longer reported while it is written.
+        `telling` holds the reports so far."""
         if self._node.running:
             self._tell(run, upto, telling)
 
@@ -334,13 +335,13 @@ class Working:
             task.add_done_callback(lambda _: self._telling.pop(run, None))
 
     async def _project(self, run: str, upto: int, telling: Telling | None) -> None:
-        """Tell all of a run. What the store does not take now it may take later, and nobody else would tell it."""
+        """Reports a whole run. A failure of the store is retried, because no other job reports the run."""
         while True:
             try:
                 await self._project_from(run, upto, telling)
                 return
             except StoreError as error:
-                telling = None  # what was made of the log is ahead of what was told
+                telling = None  # it is ahead of the reports that were kept
                 log.warning("what run %s says could not be written down, and is tried again: %s", run, error)
             while True:
                 await asyncio.sleep(_AGAIN)
@@ -373,7 +374,7 @@ class Working:
             reader.close()
 
     async def _told_so_far(self, run: str, upto: int) -> Telling:
-        """What tells of a run, as it was when it had told so far."""
+        """Rebuilds the reporter of a run, as it was after the reports so far."""
         engine = self._node.engine
         view = await engine.runs.get(run)
         assert view.request is not None
@@ -397,8 +398,8 @@ class Working:
     # -- answers and cancelling ---------------------------------------------------------------------------
 
     async def answer(self, task: Task, given: list[dict[str, Any]], by: Caller, named: str | None) -> None:
-        """Answer what a task asks. Raises InvalidAnswer, and then it asks still; or AlreadyAnswered: somebody else was
-        first. `named` is the question that the answer is for: it may be another one than the task asks by now."""
+        """Answers the question of a task. Raises InvalidAnswer, and the question stays open; or AlreadyAnswered, where
+        another answer was first. `named` is the question that is meant: the task may ask another one by now."""
         assert task.run is not None
         engine = self._node.engine
         question = await self._asked(task, named) if named is not None else await self._asked_now(task, by)
@@ -449,7 +450,7 @@ class Working:
 
 
 def answers(question: Question, given: list[dict[str, Any]]) -> list[Any]:
-    """What the parts of an answer may mean, the likeliest first: an object as it is, or written text."""
+    """Returns the possible meanings of an answer's parts, the likeliest first: an object as it is, or written text."""
     found: list[Any] = []
     for part in given:
         if part["type"] == "data":

@@ -34,13 +34,13 @@ class NodeBase(ABC):
         self.trust = Trust(settings.secret, None, settings.hmac_window, settings.strict)
         self.journal = Journal(engine.documents, f"peer:{self.name}")
         self.files = OfferedFiles(engine, self.journal, settings.public_url)
-        self.read = asyncio.Event()  # somebody has read messages
-        self.told_last: asyncio.Future[WriteResult] | None = None  # the newest of what is kept and nobody waits for
+        self.read = asyncio.Event()  # messages were read
+        self.told_last: asyncio.Future[WriteResult] | None = None  # the newest write that is not awaited
         self._tasks: set[asyncio.Task[Any]] = set()
         self._news: set[asyncio.Future[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Work beside, ended with the node. What goes wrong in it is logged."""
+        """Starts a job that ends with the node. Its failure is logged."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -52,7 +52,7 @@ class NodeBase(ABC):
             log.error("something went wrong beside: %s", error, exc_info=error)
 
     def keep_beside(self, changes: list[Change]) -> None:
-        """Queue something to be kept, for which nobody waits."""
+        """Queues changes to be kept, without waiting for them."""
         self.told_last = self.journal.keep(changes)
         self.told_last.add_done_callback(_looked_at)
 
@@ -66,14 +66,14 @@ class NodeBase(ABC):
         """Something for a peer can never be sent to it."""
 
     def woke(self) -> None:
-        """There may be something to receive."""
+        """Wakes the readers, because there may be something to receive."""
         waiting, self._news = self._news, set()
         for one in waiting:
             if not one.done():
                 one.set_result(None)
 
     def news(self) -> asyncio.Future[None]:
-        """Done when there may be something to receive."""
+        """Returns a future that is done when there may be something to receive."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._news.add(future)
         future.add_done_callback(lambda done: self._news.discard(done))
@@ -81,6 +81,6 @@ class NodeBase(ABC):
 
 
 def _looked_at(kept: asyncio.Future[Any]) -> None:
-    """Nobody waits for it; that it failed is worth a line."""
+    """Logs the failure of a job whose result is not awaited."""
     if not kept.cancelled() and (error := kept.exception()) is not None:
         log.error("something could not be kept: %s", error)

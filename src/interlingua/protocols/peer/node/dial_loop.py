@@ -1,4 +1,4 @@
-"""Keeping up the connections that this node opens: dialling, falling back to a relay, trying again."""
+"""Keeps up the connections that this node opens: dials, falls back to a relay, tries again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Calling:
         self.reconnects = 0
 
     def connect(self, text: object, name: str | None = None) -> tuple[Peer, bool]:
-        """The peer of a link, which is dialled from now on; and whether it was known before."""
+        """Returns the peer of a link, which is dialled from now on; and if it was known before."""
         if not isinstance(text, str):
             raise InvalidRequest("/link is a link such as acp://HOST:7801/TOKEN", path="/link")
         link = links.parse(text)
@@ -80,7 +80,7 @@ class Calling:
             await asyncio.sleep(backoff.next())
 
     async def _reach(self, peer: Peer, link: Link) -> tuple[Channel, str]:
-        """A channel to the peer, straight or by the relay."""
+        """Opens a channel to the peer, directly or by the relay."""
         node, settings = self._node, self._node.settings
         if link.scheme in RELAYED:
             return await self._by_relay(link), _NAMES["C"]
@@ -110,7 +110,7 @@ class Calling:
 
 
 class _Remembered(Memory):
-    """What is kept of a peer that is reached by HTTP, so that its replies find us after any outage."""
+    """The state of a peer that is reached by HTTP, kept so that its replies arrive after any outage."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer

@@ -1,7 +1,8 @@
-"""One node on several replicas: one of them has it, the others pass on what comes for it and stand by.
+"""One node on several replicas: one of them runs it, the others pass on its requests and stand by.
 
-Who has it is the note that `hosting` keeps, and whether that process lives is what the store says of its worker. When
-it is dead, the first that takes its note starts the node: the same name, token and journal, so peers find it again.
+The note that `hosting` keeps names the replica that runs the node, and the store tells if its worker is alive. When it
+is dead, the first replica that takes its note starts the node: the same name, token and journal, so peers find it
+again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NODE = "node"
 
 
 class Standby:
-    """The node of a server, here or at another replica."""
+    """The node of a server, in this process or at another replica."""
 
     def __init__(self, door: PeerDoor, hosting: Hosting, make: Callable[[], Node]) -> None:
         self._door = door
@@ -39,18 +40,18 @@ class Standby:
         self._replicas = hosting.node.engine.cluster.membership
         self._serve: Serve | None = None
         self._away = False  # another process has it
-        self._holder: Replica | None = None  # who had it, the last time that somebody asked
+        self._holder: Replica | None = None  # the replica that had it at the last look
         self._watching: asyncio.Task[None] | None = None
         self._pipes: list[Pipe] = []
 
-    # -- what is passed on --------------------------------------------------------------------------------
+    # -- passing requests on ------------------------------------------------------------------------------
 
     def elsewhere(self, scope: Scope) -> str | None:
         return _NODE if self._away else None
 
     async def locate(self, named: str, caller: Caller | None) -> Replica | None:
-        """The replica that has the node. Between the death of one and the start of the next, who asks waits. Some of it
-        is for everybody, so who asks is not looked at here."""
+        """Returns the replica that runs the node. Between the death of one and the start of the next, callers wait.
+        Some paths are public, so the caller is not checked here."""
         for _ in range(_WAIT):
             if not self._away:
                 return None
@@ -123,7 +124,7 @@ class Standby:
         log.warning("the node %s was taken over from a process that is gone", self.hosting.node.name)
 
     async def _lose(self) -> None:
-        """Another process took the node: it had reason to think that this one is dead."""
+        """Stops the node here, because another process took it: it had reason to take this process for dead."""
         log.error("the node %s was taken over by another process: it ends here", self.hosting.node.name)
         self._away = True
         await self._door.close()
@@ -133,7 +134,7 @@ class Standby:
         await self._open_pipes()
 
     async def _renew(self) -> None:
-        """A node begins once: the next time, it is another."""
+        """Makes a new node, because a node can be started only once."""
         node = self._make()
         node.files.base = self.hosting.node.files.base
         self.hosting = Hosting(node)
@@ -153,7 +154,7 @@ class Standby:
     # -- ports --------------------------------------------------------------------------------------------
 
     async def _open_pipes(self) -> None:
-        """Ports of peers that nobody has here: on another machine than the node's, a link leads there all the same."""
+        """Opens the peers' ports on replicas without the node: a link may lead to another machine than the node's."""
         settings = self.hosting.node.settings
         if self._serve is None or not settings.listens or settings.port == 0:
             return
@@ -168,7 +169,8 @@ class Standby:
 
     def _to(self, kind: str) -> Callable[[], Awaitable[tuple[str, int] | None]]:
         async def where() -> tuple[str, int] | None:
-            """Where the process that has the node listens for peers: at the host at which it is reached."""
+            """Returns the address at which the process with the node listens for peers: the host is the replica's
+            own."""
             replica = await self.locate(_NODE, None)
             port = await self.hosting.listening(kind)
             if replica is None or port is None:

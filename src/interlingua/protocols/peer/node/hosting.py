@@ -1,7 +1,7 @@
-"""A node with all that it listens on: its peers' ports, the control API, discovery. From start to graceful end.
+"""A node with all its listeners: its peers' ports, the control API, discovery. From start to graceful end.
 
-Who answers HTTP is somebody else's business: that is handed in. One process at a time has the records of a node; others
-that share its store stay out of them, because two that number and dial the same peers would be in each other's way.
+The HTTP server is given from outside. One process at a time owns the records of a node; others that share its store
+leave them alone, because two that number and dial the same peers would conflict.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SLOTS = 100
 
 
 class PortTaken(InvalidRequest):
-    """A port that was asked for cannot be had."""
+    """Raised where a requested port is taken."""
 
     code = "cannot_listen"
 
@@ -47,7 +47,7 @@ class PortTaken(InvalidRequest):
 
 
 class NodeTaken(Conflict):
-    """Another process runs this node already."""
+    """Raised where another process runs this node already."""
 
     code = "node_taken"
     hint = "give this one a name of its own with --name, or a store of its own with --store"
@@ -59,20 +59,20 @@ class Hosting:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.control: str | None = None  # the address of the control API
-        self.http_token: str | None = None  # what it wants from callers
+        self.http_token: str | None = None  # the token that it requires from callers
         self._app: ControlApp | None = None
         self._dnssd: Dnssd | None = None
         self._held: str | None = None  # the space in which this process is noted as the holder
         self._started = False
 
     async def hold(self) -> None:
-        """Take the records of the node. Raises NodeTaken where another process has them."""
+        """Takes the records of the node. Raises NodeTaken where another process has them."""
         if not await self._hold(self.node.journal):
             raise NodeTaken(f"a node called {self.node.name!r} is up already, on the same store")
 
     async def holder(self) -> tuple[str, bool] | None:
-        """The worker that has the records of the node, and whether that is a server that others can pass requests on
-        to; None where it is gone, or was never there."""
+        """Returns the worker that has the records of the node, and if that is a server to which others can pass
+        requests; None where it is gone, or never existed."""
         engine = self.node.engine
         found = await engine.documents.get(self.node.journal.facts_space, _HOLDER)
         if found is None or not await engine.cluster.has_worker(found.body.decode()):
@@ -80,12 +80,12 @@ class Hosting:
         return found.body.decode(), found.state == _SERVER
 
     async def hold_as_server(self) -> bool:
-        """Take the records of the node, where nobody has them."""
+        """Takes the records of the node. Returns False where another process has them."""
         return await self._hold(self.node.journal, _SERVER)
 
     async def hold_any(self, kind: str = "") -> bool:
-        """Take the records of the node, or else the next that are free: a second process has its own. Says whether it
-        is the first one."""
+        """Takes the records of the node, or else the next free ones: a second process has its own. Returns True for the
+        first ones."""
         base = f"{self.node.journal.name}{kind}"
         for slot in range(1, _SLOTS):
             journal = Journal(self.node.engine.documents, base if slot == 1 else f"{base}~{slot}")
@@ -108,7 +108,7 @@ class Hosting:
         return False
 
     async def start(self, serve: Serve | None) -> None:
-        """Begin. Without `serve`, no port is opened at all. Raises what the owner has to put right."""
+        """Starts the node. Without `serve`, it opens no port. Raises the errors that the owner must fix."""
         node = self.node
         if serve is None:
             node.settings = msgspec.structs.replace(node.settings, listens=False, calls=False)
@@ -138,13 +138,13 @@ class Hosting:
             raise PortTaken(f"port {port} of {settings.host} {why}", hint=f"choose another one with {option}") from None
 
     async def _tell_ports(self) -> None:
-        """For replicas on other machines, which lead peers here."""
+        """Records the ports, for replicas on other machines, which lead peers here."""
         ports = {name: listener.port for name, listener in self.node.listeners.items()}
         if ports and self._held is not None:
             await self.node.engine.documents.write([Put(self._held, _PORTS, msgspec.json.encode(ports))])
 
     async def listening(self, kind: str) -> int | None:
-        """The port on which the process that has the node listens for peers."""
+        """Returns the port on which the process with the node listens for peers."""
         found = await self.node.engine.documents.get(self.node.journal.facts_space, _PORTS)
         return msgspec.json.decode(found.body, type=dict[str, int]).get(kind) if found is not None else None
 
@@ -159,7 +159,7 @@ class Hosting:
         if settings.http_port is None:
             # The reference counts 100 up from --port: the second node of a machine is looked for there.
             ports = [HTTP_PORT, *([settings.port + 100] if settings.port and settings.port < 65_436 else []), 0]
-        # On this machine nobody listens in between.
+        # On this machine no one can listen in between.
         tls = (settings.tls_cert, settings.tls_key) if abroad and settings.tls_cert is not None else None
         address = await serve(
             self._app, settings.http_host, ports, option="--http-port", http2=settings.http2, tls=tls
@@ -173,7 +173,7 @@ class Hosting:
             node.files.offer_at(address)
 
     async def _kept_token(self) -> str:
-        """A token for the control API that is the same after a restart."""
+        """Returns a token for the control API that stays the same after a restart."""
         documents, space, fresh = self.node.engine.documents, self.node.journal.facts_space, secrets.token_urlsafe(24)
         if (await documents.write([Put(space, "http-token", fresh.encode(), version=0)])).stale is None:
             return fresh
@@ -181,7 +181,7 @@ class Hosting:
         return found.body.decode() if found is not None else fresh
 
     async def _discover(self) -> None:
-        """Only where the owner wants it: a node that nobody was told of opens no port to the network."""
+        """Starts discovery, only where the owner wants it: by default a node opens no port to the network."""
         node, settings = self.node, self.node.settings
         if settings.advertise_mdns:
             await node.discover()
@@ -199,7 +199,7 @@ class Hosting:
             node.notices.append("others are told of this node, and cannot reach it: it listens on this machine alone")
 
     def lines(self) -> list[str]:
-        """What the owner should read: how others connect, where the control API is, and what gave way."""
+        """Returns the lines for the owner: how others connect, the address of the control API, and the notices."""
         node = self.node
         found = [f"peers connect to {node.name} with {node.link}"] if node.link is not None else []
         if node.tcp_link is not None:
@@ -213,7 +213,7 @@ class Hosting:
         return [*found, *(f"note: {notice}" for notice in node.notices)]
 
     async def close(self) -> None:
-        """Nobody is answered any more: streams end."""
+        """Stops answering: all streams end."""
         if self._app is not None:
             await self._app.close()
 
@@ -229,7 +229,7 @@ class Hosting:
         await self.release()
 
     async def release(self) -> None:
-        """Leave the records to others."""
+        """Releases the records for other processes."""
         held, self._held = self._held, None
         if held is not None:
             documents = self.node.engine.documents

@@ -1,7 +1,7 @@
-"""What peers send, once it is known who they are: messages, replies, and tasks.
+"""Takes in the frames of identified peers: messages, replies, and tasks.
 
-Everything is written down before it has an effect, and confirmed only then. A message that comes twice from one peer
-has one effect; what one peer sends can never count as another's.
+Everything is recorded before it has an effect, and confirmed only then. A message that comes twice from one peer has
+one effect; a frame of one peer never counts as another's.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("interlingua.peer")
 
 _LOOK_EVERY = 2.0
-_ARTIFACTS = 1000  # of one task, of which is remembered that all was told
+_ARTIFACTS = 1000  # of one task, remembered as completely reported
 
 
 class Taking(msgspec.Struct):
-    """A frame being taken. Those that have to look something up first wait for the ones before, or they would overtake
-    each other; all others are kept together: `kept` is under way, and `then` is what follows from it."""
+    """A frame that is being taken in. A frame that needs a lookup first waits for those before it, to keep the order;
+    all others are kept together: `kept` is under way, and `then` follows from it."""
 
     work: Coroutine[Any, Any, None] | None = None
     kept: asyncio.Future[WriteResult] | None = None
@@ -47,18 +47,18 @@ class Inbound:
     def __init__(self, node: Node) -> None:
         self._node = node
         self.deduplicated = 0
-        self.delegated: dict[str, Task] = {}  # what peers work on for us now
+        self.delegated: dict[str, Task] = {}  # the tasks that peers work on for us now
         self._chunks: dict[str, int] = {}  # by task: how many came in a row; -1 where some are missing
         self._unread: dict[str, int] = {}  # by peer, at most so many
-        self._unbegun: dict[str, int] = {}  # by peer: tasks that nobody has begun, at most so many
-        self._told_whole: dict[str, set[str]] = {}  # by task: artifacts whose chunks were all told
+        self._unbegun: dict[str, int] = {}  # by peer: tasks that no program has begun, at most so many
+        self._told_whole: dict[str, set[str]] = {}  # by task: artifacts whose chunks were all reported
 
     def take(self, session: Session, peer: Peer, frame: dict[str, Any]) -> Taking | None:
-        """How to take a frame; None where there is nothing to do."""
+        """Returns the job of taking a frame in; None where there is nothing to do."""
         content = frames.read(frame)
         if not self._trusted(session, peer, frame):
             return None
-        peer = session.peer or peer  # a signature may have shown who it really is
+        peer = session.peer or peer  # a signature may have shown its real identity
         match content:
             case frames.Message():
                 if content.task_id is not None or self._must_count(peer):
@@ -82,7 +82,7 @@ class Inbound:
         return None
 
     def _legacy(self, session: Session, peer: Peer, frame: dict[str, Any]) -> Taking | None:
-        """A program of before there was an envelope: its words are a message. Anything else is of a later version."""
+        """Takes a frame from before the envelope: its words are a message. Any other frame is of a later version."""
         said = frame.get("content", frame.get("text"))
         if said is None:
             log.debug("%s sent a frame of type %r, which is not known here", peer.id, frame.get("type"))
@@ -91,7 +91,7 @@ class Inbound:
         return self.take(session, peer, {**frame, "type": "acp.message", "parts": given})
 
     def _trusted(self, session: Session, peer: Peer, frame: dict[str, Any]) -> bool:
-        """Whether a frame may count. What is odd about its signatures is marked on it, whatever marks it came with."""
+        """Tells if a frame may count. Faults of its signatures are marked on it; marks of its sender are removed."""
         if "sig" not in frame and "identity" not in frame and self._node.trust.lenient:
             for mark in MARKS:
                 frame.pop(mark, None)
@@ -110,13 +110,13 @@ class Inbound:
         return True
 
     def _prove(self, session: Session, peer: Peer, frame: dict[str, Any], public_key: str) -> None:
-        """Something that was signed just now shows whose key it is. A card does not: anybody can send it on."""
+        """Takes a fresh signature as proof of a peer's key. A card is no proof, because any peer can pass it on."""
         key, said = unb64(public_key), frames.seconds_of(frame.get("ts"))
         if key is None or said is None or abs(time.time() - said) > self._node.trust.window:
             return
         did = did_acp(key)
-        # It may have been signed for another, who sends it on. So whoever was given something to come back with is not
-        # taken for a peer by this alone.
+        # It may have been signed for another peer, which sends it on. So this alone does not identify a peer that has a
+        # token to come back with.
         same = self._node.peers.find(
             lambda one: one.known.did == did and not one.connected and one.known.resume is None
         )
@@ -137,7 +137,7 @@ class Inbound:
     # -- messages -----------------------------------------------------------------------------------------
 
     async def _message(self, session: Session, peer: Peer, frame: dict[str, Any], message: frames.Message) -> None:
-        """A message that has to do with a task, or that there may be no room for."""
+        """Takes a message of a task, or one for which there may be no room."""
         task = await self._task_of(peer, message.task_id)
         await self._room(peer)
         taking = self._plain(session, peer, frame, message, task)
@@ -198,11 +198,12 @@ class Inbound:
 
     @staticmethod
     def _key(peer: Peer, id_: str) -> str:
-        """By what a message is known when it comes again. Ids are the senders' choice: each peer has its own."""
+        """Returns the key by which a repeated message is recognized. Senders choose ids, so each peer has a space of
+        its own."""
         return f"{peer.known.id}|{id_}"
 
     async def has(self, peer: Peer, message_id: str) -> bool:
-        """Whether a message of a peer came before."""
+        """Tells if a message of a peer came before."""
         journal = self._node.journal
         return await journal.letter(journal.box_in, self._key(peer, message_id)) is not None
 
@@ -211,7 +212,8 @@ class Inbound:
         return self._unread.get(peer.id, limit) >= limit
 
     async def _room(self, peer: Peer) -> None:
-        """Wait until somebody has read what a peer sent: until then it is not read from, and keeps what it has."""
+        """Waits until earlier messages of a peer were read: until then nothing more is read from it, and it keeps its
+        frames."""
         journal, told = self._node.journal, False
         while self._must_count(peer):
             waiting = await self._node.engine.documents.count_letters(journal.box_in, states=["new"], owner=peer.id)
@@ -223,7 +225,7 @@ class Inbound:
                 await self._reading()
 
     async def _reading(self) -> None:
-        """Until somebody has read something, or may have."""
+        """Waits until a message was read, or may have been."""
         self._node.read.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_EVERY):  # another process may have read it
@@ -239,7 +241,8 @@ class Inbound:
         return found
 
     def _adopt(self, peer: Peer, id_: str, frame: dict[str, Any], message_id: str) -> list[Change]:
-        """A message about a task that is not known here: the peer works on it with us from now on."""
+        """Returns the changes that take over a task that is not known here from a message about it: from now on the
+        peer works on it with this node."""
         now = frames.now_z()
         task = Task(
             id_, "working", now, now, {"parts": frame["parts"]}, peer.scope, "received", peer.id,
@@ -249,7 +252,7 @@ class Inbound:
         return [node.journal.put_task(task), status_event(node, task, "submitted"), status_event(node, task, "working")]
 
     async def _continue(self, session: Session, peer: Peer, task: Task, frame: dict[str, Any], number: int) -> None:
-        """A message on a task that an agent works on answers what that asks."""
+        """Takes a message on a task of a local agent as the answer to its question."""
         node = self._node
         try:
             await node.working.answer(task, frame["parts"], node.working.caller_of(peer), frames.answered_in(frame))
@@ -260,7 +263,7 @@ class Inbound:
         await node.journal.settle_in(number, "done")
 
     async def _late_reply(self, session: Session, peer: Peer, frame: dict[str, Any], reply: frames.Reply) -> None:
-        """A reply that nobody waits for is a message like others, and waits for room like them."""
+        """Takes a reply for which no request waits as an ordinary message, which waits for room like others."""
         await self._room(peer)
         taking = self._reply(session, peer, frame, reply)
         assert taking.kept is not None
@@ -268,7 +271,8 @@ class Inbound:
         taking.then(await taking.kept)
 
     def _reply(self, session: Session, peer: Peer, frame: dict[str, Any], reply: frames.Reply) -> Taking:
-        """The answer to something that we sent. Nobody may wait for it any more: then it is a message like others."""
+        """Takes the answer to a message of this node. Where no request waits for it any more, it is an ordinary
+        message."""
         node, journal = self._node, self._node.journal
         id_ = reply.message_id or frames.new_id()
         said = reply.parts
@@ -330,7 +334,7 @@ class Inbound:
             await node.working.delegated(peer, task)
 
     async def _task_room(self, peer: Peer) -> None:
-        """Wait until somebody has looked at what a peer wants done: until then it is not read from."""
+        """Waits until earlier tasks of a peer were looked at: until then nothing more is read from it."""
         limit, journal, told = self._node.settings.max_unread, self._node.journal, False
         while self._unbegun.get(peer.id, limit) >= limit:
             self._unbegun[peer.id] = waiting = await self._node.engine.documents.count(
@@ -361,7 +365,7 @@ class Inbound:
         node.woke()
 
     def _watched(self, task: Task, frame: dict[str, Any]) -> Taking | None:
-        """What passes by while a peer works: for those who watch, and kept nowhere else."""
+        """Passes output and activity of a working peer on to its watchers. It is kept nowhere else."""
         journal, chunk, activity = self._node.journal, frame.get("chunk"), frame.get("activity")
         if isinstance(chunk, dict) and isinstance(chunk.get("parts"), list):
             if not self._in_a_row(task.id, frame.get("chunk_number"), chunk):
@@ -375,7 +379,7 @@ class Inbound:
         return Taking(kept=journal.keep([told]))
 
     def _in_a_row(self, task: str, number: Any, chunk: dict[str, Any]) -> bool:
-        """Whether no chunk is missing. They pass by: what a slow connection could not carry is not sent again."""
+        """Tells if no chunk is missing. A chunk that a slow connection could not carry is not sent again."""
         before = self._chunks.get(task, 0)
         if before < 0 or number != before + 1:
             self._chunks[task] = -1
@@ -388,7 +392,7 @@ class Inbound:
         return True
 
     async def _updated_ours(self, peer: Peer, news: frames.Updated) -> None:
-        """A peer says something of a task that is worked on here: all that it may want is to cancel it."""
+        """Takes a peer's update of a task that is worked on here: it can only cancel the task."""
         task = await self._node.journal.task(peer.scope, news.task_id)
         if task is not None and news.status in ("canceled", "cancelling") and task.status not in task_states.TERMINAL:
             with contextlib.suppress(task_states.IllegalState):
@@ -397,7 +401,7 @@ class Inbound:
     async def apply(
         self, task: Task, status: str, artifact: dict[str, Any] | None, error: str | None, frame: dict[str, Any]
     ) -> None:
-        """What a peer says of a task that it works on for our owner. What cannot be is ignored."""
+        """Applies a peer's update to a task that it works on for our owner. An impossible update is ignored."""
         node, journal = self._node, self._node.journal
 
         def change(task: Task) -> list[Change]:
@@ -434,7 +438,7 @@ class Inbound:
             self.ended(changed)
 
     def ended(self, task: Task) -> None:
-        """Nothing more passes by."""
+        """Forgets the chunks of a task that has ended."""
         self.delegated.pop(task.id, None)
         self._chunks.pop(task.id, None)
         self._told_whole.pop(task.id, None)
@@ -443,7 +447,7 @@ class Inbound:
         node = self._node
         task = await node.journal.task(peer.scope, wanted.task_id)
         if task is not None:
-            with contextlib.suppress(task_states.IllegalState):  # it has ended meanwhile, which is told anyway
+            with contextlib.suppress(task_states.IllegalState):  # it has ended meanwhile, which is reported anyway
                 await node.tasking.cancel(task, node.working.caller_of(peer), tell_peer=False)
         if wanted.message_id is not None and peer.able("delivery_ack"):
             session.confirm(wanted.message_id)
@@ -457,7 +461,7 @@ def _artifacts(frame: dict[str, Any], artifact: dict[str, Any] | None) -> list[d
 
 
 def _artifact_id(artifact: dict[str, Any]) -> str | None:
-    """By what an artifact is known. There may be one without an id; None where it is none at all."""
+    """Returns the id of an artifact. It may have none; None where the value is no artifact at all."""
     id_ = artifact.get("artifact_id", "")
     return id_ if isinstance(id_, str) else "" if id_ is None else None
 

@@ -1,6 +1,6 @@
-"""A node: its name, its link, its peers, and what it keeps; put together from the modules beside it.
+"""A node: its name, its link, its peers, and its records; assembled from the modules beside it.
 
-It lives beside an engine. With agents, what arrives is worked on by them; without, it is a relay between its peers and
+It lives beside an engine. With agents, they work on messages and tasks; without, it is a relay between its peers and
 the programs of its owner.
 """
 
@@ -65,7 +65,7 @@ class Node(NodeBase):
         self.listeners: dict[str, Listener] = {}
         self.relay: RelayListener | None = None
         self.bindings: list[str] = []  # where it is reached by something that does not listen
-        self.notices: list[str] = []  # what the owner should read at the start
+        self.notices: list[str] = []  # notices for the owner at the start
         self._end_listening: Callable[[], None] = lambda: None
 
     # -- life ---------------------------------------------------------------------------------------------
@@ -105,8 +105,9 @@ class Node(NodeBase):
         self.spawn(self._upkeep())
 
     async def discover(self) -> None:
-        """Listen for others on the network, and tell of this node where the owner wants that. After the HTTP API is up:
-        beacons tell its port. Nothing is sent, and no port is open, until the owner asks for one or the other."""
+        """Listens for others on the network, and announces this node where the owner wants that. It starts after the
+        HTTP API, because beacons name its port. Nothing is sent, and no port is open, unless the owner asks for one or
+        the other."""
         settings = self.settings
         announced = None
         if settings.advertise_mdns:
@@ -142,7 +143,7 @@ class Node(NodeBase):
             await self.peers.save()
 
     async def _kept(self, name: str, fresh: str) -> str:
-        """A value of this node that is the same after a restart."""
+        """Returns a value of this node that stays the same after a restart."""
         space = self.journal.facts_space
         kept = await self.engine.documents.write([Put(space, name, fresh.encode(), version=0)])
         if kept.stale is None:
@@ -151,7 +152,7 @@ class Node(NodeBase):
         return found.body.decode() if found is not None else fresh
 
     async def _upkeep(self) -> None:
-        """Forget what is old."""
+        """Removes old records."""
         documents, journal, settings = self.engine.documents, self.journal, self.settings
         while True:
             before = int((time.time() - settings.keep_messages) * 1_000_000)
@@ -176,7 +177,8 @@ class Node(NodeBase):
 
     @property
     def tls_out(self) -> ssl.SSLContext | None:
-        """Who is trusted beside the authorities of the system."""
+        """Returns the TLS context for connections to peers, with the authorities that are trusted beside those of the
+        system."""
         return trusting(self.settings.tls_ca)
 
     async def _listen(self) -> None:
@@ -212,25 +214,25 @@ class Node(NodeBase):
         await self.serve(Session(self, channel, binding="relay", inbound=True, remote="the relay"))
 
     async def _takes_left(self, name: str, message_id: str) -> bool:
-        """Whether a message that was left at the relay is to be taken. One that was taken before is read again only for
-        its sender to be there for the answer: it is dropped as known."""
+        """Tells if a message that was left at the relay is taken. A message that was taken before is read again only so
+        that its sender is known for the answer: it is dropped as known."""
         for peer in self.peers.named(name):
             if await self.inbound.has(peer, message_id):
                 return self.peers.same(name) is peer
         return True
 
     async def serve(self, session: Session) -> None:
-        """A connection, until it ends."""
+        """Serves a connection until it ends."""
         try:
             await session.run()
         except ConnectionError as error:
             log.info("the connection with %s ended: %s", session.who, error)
-        except Exception:  # whoever dialled it, dials again
+        except Exception:  # the peer dials again
             log.exception("the connection with %s ended by an error", session.who)
 
     @property
     def link(self) -> str | None:
-        """Where peers reach this node; None where they cannot."""
+        """Returns the link at which peers reach this node; None where they cannot."""
         listener = self.listeners.get("ws")
         if listener is None:
             return None
@@ -248,7 +250,7 @@ class Node(NodeBase):
         return str(Link("tcp", host, listener.port, self.token, False))
 
     def relay_link(self, token: str) -> Link | None:
-        """The place of a token at the relay that the owner named."""
+        """Returns the link of a token at the owner's relay."""
         if self.settings.relay is None:
             return None
         base = self.settings.relay.rstrip("/").removesuffix("/acp")
@@ -261,7 +263,7 @@ class Node(NodeBase):
         return [*found, "h2c"] if self.settings.http2 else found
 
     async def patch(self, patches: Patches) -> None:
-        """Change the card for good, and tell those who are connected."""
+        """Changes the card permanently, and sends it to the connected peers."""
         await self.own_card.change(patches)
         for peer in self.peers.connected:
             if peer.session is not None:
@@ -270,7 +272,7 @@ class Node(NodeBase):
     # -- news ---------------------------------------------------------------------------------------------
 
     async def undeliverable(self, peer: Peer, frame: dict[str, Any], code: str, why: str) -> None:
-        """Something for a peer can never be sent to it."""
+        """Reports a frame that can never be sent to a peer."""
         id_ = str(frame.get("message_id"))
         log.warning("%s cannot be sent to %s: %s", id_, peer.id, why)
         self.told_of_peer(peer, "error", code=code, error=why, message_id=id_)
@@ -291,7 +293,7 @@ class Node(NodeBase):
     # -- for the modules beside ---------------------------------------------------------------------------
 
     async def thread_of(self, whose: str, context: str | None) -> str | None:
-        """The thread of a context. Two who use the same words for it do not share it."""
+        """Returns the thread of a context. Two senders with the same context id do not share it."""
         if context is None:
             return None
         named = f"{self.journal.name.removeprefix('peer:')}|{whose}|{context}"
@@ -299,7 +301,7 @@ class Node(NodeBase):
 
 
 def _own_address() -> str:
-    """The address by which this machine is most likely reached. Nothing is sent."""
+    """Returns the address by which this machine is most likely reached. Nothing is sent."""
     import socket
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

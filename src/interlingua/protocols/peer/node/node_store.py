@@ -1,8 +1,7 @@
-"""What a node remembers: its feed of events, its letters and its tasks, on the store's shelf.
+"""The records of a node: its feed of events, its letters and its tasks, on the store's shelf.
 
-Everything that happens goes through `keep`: letters, tasks and events of one moment are one transaction, and only then
-does anybody hear of them. Readers of the feed are served from a ring in memory, and from the store where they are
-behind it.
+All changes go through `keep`: letters, tasks and events of one moment are one transaction, and readers see them only
+after it. Readers of the feed are served from a ring in memory, and from the store where they are behind the ring.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from ....model.documents import Change, Document, Letter, OnWritten, Put, Settle
 from ..wire.frames import now_z
 from .task_record import Task, decoder, document_id
 
-_RING, _RING_BYTES = 2048, 8 * 1024 * 1024  # what a feed holds in memory
+_RING, _RING_BYTES = 2048, 8 * 1024 * 1024  # the limits of a feed in memory
 _PIECE = 256 * 1024  # bytes that a reader gets at once
 _PAGE = 100  # events that are read from the store at once; each may be as large as a message
-_LOOK_EVERY = 5.0  # seconds: another process may have told something, and the hint got lost
+_LOOK_EVERY = 5.0  # seconds: another process may have written an event, and the hint got lost
 _LARGE = 64 * 1024  # bytes of an event
 _encode_event = msgspec.json.Encoder().encode
 _NAMED = {"status": b"event: acp.task.status\n", "artifact": b"event: acp.task.artifact\n"}
 
 
 def _encode(event: Any) -> bytes:
-    """A large event is copied: the encoder gives what it writes room to grow by a half, and leaves it there."""
+    """Copies a large event, because the encoder's buffer has room to grow by a half, and keeps it."""
     data = _encode_event(event)
     return data if len(data) < _LARGE else bytes(memoryview(data))
 
 
 class Said(msgspec.Struct, tag_field="type", tag="message", gc=False):
-    """The event of a message that is part of nothing: of no task, no context, and no answer."""
+    """The event of a message that has no task and no context, and is no reply."""
 
     ts: str
     message_id: str
@@ -60,18 +59,18 @@ class Heard(msgspec.Struct):
 
     @property
     def weight(self) -> int:
-        """The bytes of it, once somebody has read it in both forms."""
+        """Returns its bytes in memory, after it was read in both forms."""
         return 3 * len(self.body)
 
     @property
     def data(self) -> bytes:
-        """The event, whole; put together when somebody asks, once."""
+        """Returns the whole event, which is put together once, on demand."""
         if not self._whole:
             self._whole = numbered(self.body, self.seq)
         return self._whole
 
     def sse(self) -> bytes:
-        """As a stream has it; put together once, for all who listen."""
+        """Returns the event as a server-sent event, which is put together once for all readers."""
         if not self._wire:
             data = numbered(self.body, self.seq)
             if not data.isascii():  # some readers split lines at any line break of Unicode
@@ -81,7 +80,7 @@ class Heard(msgspec.Struct):
 
 
 class Feed:
-    """One gapless count of events, and those who listen to it."""
+    """One gapless count of events, and its readers."""
 
     def __init__(self, documents: DocumentStore, name: str) -> None:
         self._documents = documents
@@ -91,15 +90,15 @@ class Feed:
         self._listeners: set[asyncio.Future[None]] = set()
 
     def heard(self, events: list[Heard]) -> None:
-        """Events that this process has told; in order, each once."""
+        """Takes events of this process; in order, each once."""
         ring = self._ring
         for event in events:
             if ring and event.seq != ring[-1].seq + 1:
-                ring.clear()  # another process told something between: readers find it in the store
+                ring.clear()  # another process wrote between: readers find it in the store
                 self._held = 0
             ring.append(event)
             self._held += event.weight
-            while len(ring) > _RING or self._held > _RING_BYTES:  # what is too large for it is in the store
+            while len(ring) > _RING or self._held > _RING_BYTES:  # events beyond the limits are in the store
                 self._held -= ring.popleft().weight
         self.wake()
 
@@ -110,17 +109,18 @@ class Feed:
                 listener.set_result(None)
 
     def news(self) -> asyncio.Future[None]:
-        """Done when there may be something new."""
+        """Returns a future that is done when there may be something new."""
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listeners.add(news)
         return news
 
     def forget(self, news: asyncio.Future[None]) -> None:
-        """Nobody waits for it any more."""
+        """Drops a future that is no longer awaited."""
         self._listeners.discard(news)
 
     async def read(self, seq: int, topic: str | None = None) -> tuple[list[Heard], int]:
-        """What follows, as far as it is there, and how far that is: of a topic, what is others' counts as read."""
+        """Returns the events after a cursor, as far as they are there, and the new cursor. With a topic, other topics'
+        events count as read."""
         ring = self._ring
         if ring and ring[0].seq <= seq + 1:
             newest = ring[-1].seq
@@ -136,23 +136,24 @@ class Feed:
             return found, max(seq, newest)
         head = await self._documents.feed_head(self.name) if topic is not None else seq
         told = await self.stored(seq, topic)
-        # A page may end anywhere: what follows of a topic comes with the next one, and that is empty at the end.
+        # A page may end anywhere: further events of a topic come with the next page, which is empty at the end.
         return told, told[-1].seq if told else max(seq, head)
 
     async def stored(self, seq: int, topic: str | None = None) -> list[Heard]:
-        """A page of what follows, from the store: what another process has told, and what is only just written."""
+        """Returns a page of events after a cursor from the store: those of another process, and those that were just
+        written."""
         rows = await self._documents.feed(self.name, seq, _PAGE, topic=topic)
         return [Heard(row.seq, row.kind, row.topic, row.body) for row in rows]
 
     async def after(self, seq: int, *, topic: str | None = None) -> list[Heard]:
-        """What follows, as far as it is there."""
+        """Returns the events after a cursor, as far as they are there."""
         return (await self.read(seq, topic))[0]
 
     async def head(self) -> int:
         return self._ring[-1].seq if self._ring else await self._documents.feed_head(self.name)
 
     async def follow(self, after: int, *, topic: str | None = None) -> AsyncIterator[list[Heard]]:
-        """What follows, and on as it grows, for ever. An empty list is only a sign of life."""
+        """Yields the events after a cursor as they come, for ever. An empty list is only a sign of life."""
         loop = asyncio.get_running_loop()
         while True:
             news = loop.create_future()
@@ -177,7 +178,7 @@ def _ring(news: asyncio.Future[None]) -> None:
 
 
 def numbered(body: bytes, seq: int) -> bytes:
-    """An event with its number, which is known only once it is written down."""
+    """Returns an event with its number, which is known only after it was written."""
     return b'%s,"seq":%d}' % (body[:-1], seq)
 
 
@@ -187,19 +188,17 @@ class Journal:
         self.name = name
         self._own = Feed(documents, name)
         self._names = {name}
-        self._kept: list[
-            tuple[Sequence[Change], WriteResult]
-        ] = []  # with news in it, of which readers were not told yet
-        # Callers of the door come and go: what they listen to is held by those who listen.
+        self._kept: list[tuple[Sequence[Change], WriteResult]] = []  # with news for which readers were not yet woken
+        # Callers of the door come and go: only their listeners hold their feeds.
         self._feeds: weakref.WeakValueDictionary[str, Feed] = weakref.WeakValueDictionary({name: self._own})
         self.box_in, self.box_out, self.box_door = f"{name}/in", f"{name}/out", f"{name}/door"
-        self.box_asked = f"{name}/asked"  # what callers of the door said; what they are told is in box_door
+        self.box_asked = f"{name}/asked"  # messages of the door's callers; their answers are in box_door
         self.tasks_space, self.peers_space = f"{name}/tasks", f"{name}/peers"
         self.deleted_space = f"{name}/deleted"  # ids of tasks that were deleted; the version counts how often
         self.files_space, self.facts_space = f"{name}/files", f"{name}/facts"
 
     def feed(self, caller: str = "") -> Feed:
-        """The owner's, or that of a caller of the door, who must not see that others are there."""
+        """Returns the owner's feed, or that of one caller of the door, who must not see the others."""
         name = self._feed_name(caller)
         found = self._feeds.get(name)
         if found is None:
@@ -207,7 +206,7 @@ class Journal:
         return found
 
     def feeds(self) -> list[str]:
-        """The names of those that anybody has told or read since the start."""
+        """Returns the names of the feeds that were written or read since the start."""
         return list(self._names)
 
     def _feed_name(self, caller: str) -> str:
@@ -225,17 +224,17 @@ class Journal:
         self, kind: str, body: dict[str, Any], *, task: str = "", caller: str = "", ts: str | None = None,
         passes_by: bool = False,
     ) -> Tell:  # fmt: skip
-        """An event for the feed: `type` and `ts` first, and `seq` once it has one."""
+        """Returns an event for the feed: `type` and `ts` first, and `seq` as soon as it has one."""
         whole = {"type": kind, "ts": ts or now_z(), **body}
         return Tell(self._feed_name(caller) if caller else self.name, kind, task, _encode(whole), passes_by)
 
     def said(self, event: Said) -> Tell:
-        """The event of a message for the owner's feed."""
+        """Returns the event of a message for the owner's feed."""
         return Tell(self.name, "message", "", _encode(event))
 
     def keep(self, changes: Sequence[Change], heed: OnWritten | None = None) -> asyncio.Future[WriteResult]:
-        """Queued at once, in the order of the calls. Whoever waits goes on after the readers of feeds were told, for
-        which whoever heeds it itself calls `heed` here."""
+        """Queues changes at once, in the order of the calls. A waiting caller goes on after the readers of feeds were
+        notified, for which a caller that does that itself calls `heed`."""
         return self._documents.write(changes, heed or self.heed)
 
     async def settle_in(self, number: int, state: str) -> None:
@@ -243,17 +242,17 @@ class Journal:
         await self.keep([Settle(self.box_in, [number], state)])
 
     def heed(self, changes: Sequence[Change], kept: WriteResult) -> None:
-        """These were kept: readers are told, once for all that were kept together."""
+        """Notifies readers of kept changes, once for all that were kept together."""
         if not self._kept:
-            asyncio.get_running_loop().call_soon(self._tell)  # before those who wait for it: they are woken after this
+            asyncio.get_running_loop().call_soon(self._tell)  # before the waiting callers: they are woken after this
         self._kept.append((changes, kept))
 
     def _tell(self) -> None:
-        """Tell readers what was kept: at once all that was kept together."""
+        """Notifies readers of all changes that were kept together, at once."""
         done, self._kept = self._kept, []
         told: dict[str, list[Heard]] = {self.name: []}
         for changes, kept in done:
-            # Of what was not applied there are no numbers.
+            # Changes that were not applied have no numbers.
             for change, number in zip(changes, kept.numbers, strict=False):
                 if type(change) is Tell:
                     assert number is not None
@@ -272,7 +271,7 @@ class Journal:
     # -- tasks --------------------------------------------------------------------------------------------
 
     def put_task(self, task: Task) -> Put:
-        """The task as it is now, if nobody changed it since it was read."""
+        """Returns the change that stores the task as it is now, unless it was changed since it was read."""
         return Put(
             self.tasks_space,
             document_id(task.scope, task.id),
@@ -288,7 +287,7 @@ class Journal:
         return None if found is None else self.read_task(found)
 
     async def task_anywhere(self, id_: str) -> Task | None:
-        """A task of the owner's, or of a peer's: not of the door's callers."""
+        """Returns a task of the owner or of a peer, but not of the door's callers."""
         own = await self.task("", id_)
         if own is not None:
             return own
@@ -298,7 +297,7 @@ class Journal:
         return None
 
     async def times_deleted(self, task: Task) -> int:
-        """How many tasks of this id there were that are no more."""
+        """Returns how many tasks with this id were deleted."""
         found = await self._documents.get(self.deleted_space, document_id(task.scope, task.id))
         return 0 if found is None else found.version
 
@@ -311,8 +310,8 @@ class Journal:
     async def change_task(
         self, task: Task, change: Callable[[Task], list[Change]], *, missing_ok: bool = True
     ) -> tuple[Task, WriteResult]:
-        """Change a task and say so, however many others change it at the same time. `change` may raise, and then
-        nothing happens; it gives what else is to be kept."""
+        """Changes a task and reports it, also under concurrent changes. `change` may raise, and then nothing happens;
+        it returns further changes to keep."""
         while True:
             also = change(task)
             kept = await self.keep([self.put_task(task), *also])

@@ -20,14 +20,14 @@ class OfferedFiles:
         self.base: str | None = None  # the address below which they are offered
 
     def put(self, body: bytes, media_type: str, name: str | None) -> tuple[Put, str]:
-        """Bytes to offer at an address that nobody guesses, and that address."""
+        """Returns the change that stores bytes at an address that cannot be guessed, and that address."""
         id_ = secrets.token_urlsafe(24)
         kept = msgspec.json.encode({"media_type": media_type, "name": name}) + b"\n" + body
         base = self._public_url or self.base or "http://127.0.0.1"
         return Put(self._journal.files_space, id_, kept), f"{base.rstrip('/')}/files/{id_}"
 
     def offer_at(self, base: str) -> None:
-        """Files are offered below this address, those of mounts too."""
+        """Offers files below this address, those of mounts too."""
         self.base = base
         self._engine.files.register(self._offer)
 

@@ -1,7 +1,6 @@
-"""What the owner says to peers, and reads of what they said.
+"""Sends the owner's messages to peers, and hands out theirs.
 
-A message that is sent is written down first, under its id: sent again, it is the same message, and whoever sends it
-again is told how it stands.
+A message is recorded first, under its id: a repeated send is the same message, and its caller is told how it stands.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Draft(msgspec.Struct):
-    """A message as a client wants it sent, checked."""
+    """A checked message that a client wants to send."""
 
     frame: dict[str, Any]
     data: bytes  # the frame as it was when it was checked
@@ -47,8 +46,8 @@ class Draft(msgspec.Struct):
 class _Ids:
     """Ids of messages: the first is chosen at random of 2⁶⁴, and each one after is a little higher.
 
-    So they are as good as random for everybody else, and new letters stand beside each other on the shelf: letters in
-    random places make the disk write a page for each.
+    So they are as good as random for others, and new letters lie beside each other on the shelf: letters in random
+    places make the disk write a page for each.
     """
 
     def __init__(self) -> None:
@@ -70,7 +69,7 @@ _ids = _Ids()
 
 
 def draft(body: Any, sender: str, limit: int) -> Draft:
-    """What `/message:send` takes. Raises InvalidRequest with the path of what is wrong."""
+    """Returns the message in a body of `/message:send`. Raises InvalidRequest with the path of the fault."""
     if not isinstance(body, dict):
         raise InvalidRequest(f"the body is a JSON object, and this is {type(body).__name__}")
     role = frames.check_role(body.get("role"))
@@ -119,7 +118,7 @@ def _flag(body: dict[str, Any], name: str) -> bool:
 
 
 def seconds(value: Any, name: str, default: float) -> float:
-    """A time to wait, from a body or a query."""
+    """Returns a time to wait, from a body or a query."""
     if value is None or value == "":
         return default
     try:
@@ -138,12 +137,12 @@ class Sending:
         self._node = node
         self._awaited: dict[tuple[str, str], set[asyncio.Future[dict[str, Any]]]] = {}
         self._giving: set[tuple[str, int]] = set()  # letters that are being handed out
-        self._looking = asyncio.Lock()  # one at a time looks what there is to hand out
+        self._looking = asyncio.Lock()  # one call at a time looks for letters to hand out
 
     # -- sending ------------------------------------------------------------------------------------------
 
     async def send(self, body: Any, *, peer_id: str | None = None) -> dict[str, Any]:
-        """The owner's message to a peer. What it returns is the answer to `/message:send`."""
+        """Sends the owner's message to a peer. Returns the answer to `/message:send`."""
         node, journal = self._node, self._node.journal
         wanted = draft(body, node.name, node.settings.max_msg_bytes)
         frame, id_ = wanted.frame, wanted.frame["message_id"]
@@ -197,7 +196,7 @@ class Sending:
                 self._give_up(peer, id_, waiting)
 
     def choose(self, named: Any) -> Peer:
-        """The peer that was named, or the only one there is."""
+        """Returns the named peer, or the only one."""
         peers = self._node.peers
         if named is not None:
             return peers.get(str(named))
@@ -250,7 +249,7 @@ class Sending:
         return changes
 
     async def _again(self, letter: Letter, wanted: Draft) -> dict[str, Any]:
-        """The same message once more: how it stands."""
+        """Returns how a repeated message stands."""
         peer = self._node.peers.with_id(letter.topic)
         delivered = letter.state == DELIVERED
         flying = peer is not None and peer.outbox.in_flight(letter.number)
@@ -274,7 +273,7 @@ class Sending:
     # -- replies ------------------------------------------------------------------------------------------
 
     def _await(self, peer: Peer, id_: str) -> asyncio.Future[dict[str, Any]]:
-        """Several may wait for one reply, and each gives up by itself."""
+        """Returns a future for a reply. Several callers may wait for one reply, and each gives up by itself."""
         waiting: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._awaited.setdefault((peer.id, id_), set()).add(waiting)
         return waiting
@@ -307,7 +306,7 @@ class Sending:
                 waiting.set_exception(Refusal(INVALID, 400, f"{peer.name} did not take the message: {why}"))
 
     async def wait_reply(self, id_: str, timeout: float) -> dict[str, Any]:
-        """The reply to something sent earlier."""
+        """Waits for the reply to an earlier message."""
         journal = self._node.journal
         letter = await journal.letter(journal.box_out, id_)
         peer = None if letter is None else self._node.peers.with_id(letter.topic)
@@ -316,7 +315,7 @@ class Sending:
         return await self._reply_before(peer, id_, timeout)
 
     async def _reply_before(self, peer: Peer, id_: str, timeout: float) -> dict[str, Any]:
-        """The reply to something sent earlier, which may be there already."""
+        """Returns the reply to an earlier message, where it has already come."""
         journal = self._node.journal
         waiting = self._await(peer, id_)
         try:
@@ -329,7 +328,7 @@ class Sending:
             self._give_up(peer, id_, waiting)
 
     async def reply(self, body: Any) -> dict[str, Any]:
-        """The owner's answer to a message that a peer waits for."""
+        """Sends the owner's answer to a message whose peer waits for it."""
         node, journal = self._node, self._node.journal
         if not isinstance(body, dict):
             raise InvalidRequest("the body is a JSON object")
@@ -343,7 +342,7 @@ class Sending:
         ]
         if not letters:
             raise NotFound(f"no message {asked} came")
-        if len(letters) > 1:  # ids are the senders' choice: one peer could else have what is meant for another
+        if len(letters) > 1:  # ids are the senders' choice: one peer could else get a reply to another
             raise Refusal(
                 AMBIGUOUS, 400, f"several peers sent a message {asked}: say which one in peer_id",
                 connected_peers=[letter.owner for letter in letters],
@@ -362,7 +361,7 @@ class Sending:
         return {"ok": True, "message_id": frame["message_id"], "peer_id": peer.id, "queued": peer.outbox.holds(number)}
 
     async def broadcast(self, body: Any) -> dict[str, Any]:
-        """One message to several peers: each gets its own, with an id of its own."""
+        """Sends one message to several peers: each gets its own, with an id of its own."""
         if not isinstance(body, dict):
             raise InvalidRequest("the body is a JSON object")
         metadata = body.get("metadata")
@@ -399,8 +398,8 @@ class Sending:
     async def receive(
         self, box: str, owner: str | None, limit: int, *, wait: float = 0.0, ack: int | None = None
     ) -> tuple[list[dict[str, Any]], int, Callable[[bool], None]]:
-        """Messages that nobody has read, how many more there are, and what to call when they were handed over (or were
-        not). With `ack` they stay until they are confirmed: those up to that number are."""
+        """Returns unread messages, the number of others, and a function to call when they were handed over (or were
+        not). With `ack` the messages stay until they are confirmed: those up to that number are."""
         node, documents = self._node, self._node.engine.documents
         if ack:
             while given := await documents.letters(box, states=["new"], owner=owner, limit=_PAGE):
@@ -438,13 +437,14 @@ class Sending:
         return [entry(letter) for letter in found], max(0, total - len(found)), settle
 
     async def _take(self, box: str, owner: str | None, limit: int, *, confirmed: bool) -> list[Letter]:
-        """Letters to hand out: those that nobody else is being given, unless they stay until they are confirmed."""
+        """Takes letters to hand out: those that no other call is handing out, unless they stay until they are
+        confirmed."""
         letters = self._node.engine.documents.letters
         if confirmed:  # to confirm is to confirm all up to a number: so those are given by number
             found = await letters(box, states=["new"], owner=owner, limit=limit, ranked=False)
             return sorted(found, key=lambda one: -one.rank)
         async with self._looking:
-            before = set(self._giving)  # what is handed out while the shelf is read may look new there
+            before = set(self._giving)  # letters that are handed out while the shelf is read may look new there
             new = await letters(box, states=["new"], owner=owner, limit=limit + len(before), ranked=True)
             found = [one for one in new if (box, one.number) not in before][:limit]
             self._giving.update((box, one.number) for one in found)
@@ -452,7 +452,7 @@ class Sending:
 
     def _not_given(self, box: str, numbers: list[int]) -> None:
         self._giving.difference_update([(box, number) for number in numbers])
-        self._node.woke()  # somebody else may wait for them
+        self._node.woke()  # another call may wait for them
 
     async def _done(self, box: str, numbers: list[int]) -> None:
         if numbers:
@@ -462,7 +462,7 @@ class Sending:
 
 
 def entry(letter: Letter) -> dict[str, Any]:
-    """A message as its reader sees it."""
+    """Returns a message as its reader sees it."""
     frame = msgspec.json.decode(letter.body)
     told: dict[str, Any] = {
         "id": frame.get("message_id"),

@@ -1,4 +1,4 @@
-"""The output of a run as far as a peer was told of it in chunks."""
+"""The output of a run, as far as a peer got it in chunks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class ToldOutput:
         self._held = 0  # bytes of deltas, about
 
     def is_long_with(self, size: int) -> bool:
-        """Says whether only the log has all deltas, once so many bytes of them are added."""
+        """Tells if only the log has all deltas, once so many bytes of them are added."""
         return self._deltas is None or self._held + size > _MOST_HELD
 
     def add(self, seq: int, delta: Any) -> None:
-        """Raises DeltaError for a delta that does not fit. It changes nothing."""
+        """Adds a delta. Raises DeltaError where it does not fit, and then changes nothing."""
         if self._deltas is not None:
             self._deltas.append((seq, delta))
         texts: dict[str, str] = {}
@@ -40,11 +40,11 @@ class ToldOutput:
 
     @property
     def joined(self) -> Any:
-        """The output that a restart has left, and what was added since; until `shorten` is called."""
+        """Returns the output that a restart has left, and the additions since; until `shorten` is called."""
         return self._joined.value
 
     def shorten(self) -> None:
-        """Lets go of the texts of a long output."""
+        """Frees the texts of a long output."""
         if self._held <= _MOST_HELD:
             return
         self._deltas = None
@@ -70,8 +70,8 @@ class ToldOutput:
         self._held = sum(weight(delta) for _, delta in self._deltas)
 
     def rest(self, output: Any) -> Any:
-        """The delta that leads to the whole output; ABSENT where nothing is missing. Raises DeltaError where no delta
-        does."""
+        """Returns the delta that leads to the whole output; ABSENT where nothing is missing. Raises DeltaError where no
+        delta does."""
         if not self._texts:
             return diff(self._joined.value, output)
         if not isinstance(output, dict):

@@ -64,7 +64,7 @@ class OwnCard:
         return found
 
     def view(self, *, door: bool = False, auth: list[str] | None = None) -> dict[str, Any]:
-        """The card as others see it, signed. The link is a secret, and not on it."""
+        """Returns the card of this node, signed. The link is a secret, and not on it."""
         settings, patches = self._settings, self.patches
         facts = cards.CardFacts(
             name=settings.name,

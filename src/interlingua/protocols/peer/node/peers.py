@@ -1,8 +1,8 @@
 """The peers that a node knows, and the letters that wait for each of them.
 
-A peer is known by how it proves to be the same again: by the link that we dial, by what we gave it to come back with,
-or by its verified key. A name proves nothing, and is used only where a peer offers nothing better. Letters for a peer
-stay on the shelf until it has them, and go out by priority, and in order within one.
+A peer is recognized by a proof: by the link that we dial, by the token that we gave it to come back with, or by its
+verified key. A name proves nothing, and is used only where a peer offers nothing better. Letters for a peer stay on the
+shelf until it has them, and go out by priority, and in order within one priority.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ RANKS = {"critical": 3, "high": 2, "normal": 1, "low": 0}
 QUEUED, DELIVERED, DROPPED = "queued", "delivered", "dropped"
 _PAGE = 256
 _LAST = "last-peer"  # where the number of the newest peer is kept
-_SETTLE_AFTER = 0.02  # seconds: what has arrived is written down with what is sent next, or else by itself then
+_SETTLE_AFTER = 0.02  # seconds: delivered letters are recorded with the next transaction, or after this time
 _MOST_BEHIND = 256 * 1024  # bytes of output that wait for the pump
 
 
 class Known(msgspec.Struct, omit_defaults=True):
-    """What is kept of a peer."""
+    """The stored facts of a peer."""
 
     id: str
     name: str
     link: str | None = None  # the one that we dial
     did: str | None = None  # shown by something that was signed just then
-    resume: str | None = None  # the hash of what it comes back with
+    resume: str | None = None  # the hash of the token that it comes back with
     resumed: bool = False  # it has come back with that
-    comes_back_with: str | None = None  # what the peer gave us, for coming back to it
+    comes_back_with: str | None = None  # the peer's token for coming back to it
     card: dict[str, Any] | None = None
     verification: dict[str, Any] | None = None
     place: str | None = None  # how far its stream was read, where it is reached by HTTP
-    expected: bool = False  # nobody yet: stands for whoever comes first, with what waits for that one
+    expected: bool = False  # no peer yet: stands for the first that comes, with the letters for that one
     renamed: bool = False  # by our owner: its card does not change that
     connected_at: str | None = None
     disconnected_at: str | None = None
@@ -103,7 +103,7 @@ class Peer:
         self.dialing: asyncio.Task[None] | None = None
         self.dial_error: str | None = None
         self.outbox = Outbox(self)
-        self._able: tuple[dict[str, Any] | None, dict[str, bool]] = (None, {})  # what was looked up on which card
+        self._able: tuple[dict[str, Any] | None, dict[str, bool]] = (None, {})  # cached abilities of a card
         self._limit: tuple[dict[str, Any] | None, int] = (None, MAX_MSG_BYTES)  # the same for how much it takes
 
     @property
@@ -123,7 +123,7 @@ class Peer:
         return self.session is not None
 
     def able(self, flag: str) -> bool:
-        """What its card says that it can do."""
+        """Tells if the peer's card declares an ability."""
         card, known = self._able
         if card is not self.known.card:
             card, known = self._able = (self.known.card, {})
@@ -134,31 +134,31 @@ class Peer:
 
     @property
     def limit(self) -> int:
-        """Bytes of the longest frame that it takes."""
+        """The bytes of the longest frame that the peer takes."""
         card, limit = self._limit
         if card is not self.known.card:
             card, limit = self._limit = (self.known.card, largest(self.known.card))
         return limit
 
     def takes(self, size: int) -> bool:
-        """Whether a frame of so many bytes can be sent to it, with what is added on the way."""
+        """Tells if a frame of so many bytes can be sent to the peer, with its additions on the way."""
         return size + self.node.trust.room <= self.limit
 
     def check_size(self, size: int) -> None:
-        """Raise TooLarge for what it would not take. Of one that has shown no card, that is not known."""
+        """Raises TooLarge for a frame that the peer would not take. The limit of a peer without a card is not known."""
         if self.known.card is not None and not self.takes(size):
             raise TooLarge(f"{self.name} takes at most {self.limit} bytes, and this is larger", path="/parts")
 
     @property
     def unused(self) -> bool:
-        """Whether nothing would be missing without it."""
+        """Tells if the peer can be forgotten without a loss."""
         known = self.known
         counted = known.sent or known.received or self.outbox.waiting
         return not (counted or known.link or known.did or known.resumed or known.renamed or self.connected)
 
     @property
     def ours(self) -> bool:
-        """Whether it executes what is delegated to it, and tells of it as it goes."""
+        """Tells if the peer works on delegated tasks, and reports their progress."""
         return self.able("task_delegation")
 
     def view(self) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class Peer:
 
 
 class Outbox:
-    """What goes to one peer. Lives as long as the peer; sends while it is connected."""
+    """The letters to one peer. Lives as long as the peer; sends while it is connected."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -201,15 +201,15 @@ class Outbox:
         self._by_id: dict[str, int] = {}
         self._posted: list[tuple[int, Post]] = []  # messages that were just written down
         self._settled: list[int] = []
-        self._behind: list[bytes] = []  # output that follows what is still on the shelf
+        self._behind: list[bytes] = []  # output that follows the letters on the shelf
         self._unwritten: set[int] = set()  # they have arrived, and the shelf does not know it yet
         self._settling: asyncio.Task[None] | None = None
 
     # -- posting ------------------------------------------------------------------------------------------
 
     def heed(self, changes: Sequence[Change], kept: WriteResult) -> None:
-        """A message, the first of these, was kept: it goes out with all that were kept together with it, and before
-        whoever waits for that goes on."""
+        """Sends a message that was kept (the first change), with all that were kept together with it, before the
+        callers that wait for that go on."""
         self._peer.node.journal.heed(changes, kept)
         number, post = kept.numbers[0] if kept.stale is None else None, changes[0]
         if number is not None and type(post) is Post:
@@ -237,17 +237,17 @@ class Outbox:
                 flying[number] = post.key
                 by_id[post.key] = number
             if session.congested:
-                self.live = False  # what follows waits on the shelf, and not in memory
+                self.live = False  # later letters wait on the shelf, and not in memory
                 self._news.set()
 
     def posted(self, number: int, frame: dict[str, Any], data: bytes | None = None) -> None:
-        """A letter was written down (as `data`). It goes out now, or when its turn comes."""
+        """Sends a letter that was recorded (as `data`), now or when its turn comes."""
         self.waiting += 1
         session = self._peer.session
         if self.live and session is not None and len(self._flying) < self._peer.node.settings.in_flight:
             self._send(session, number, frame, data)
             if session.congested:
-                self.live = False  # what follows waits on the shelf, and not in memory
+                self.live = False  # later letters wait on the shelf, and not in memory
                 self._news.set()
         else:
             self.live = False
@@ -255,8 +255,8 @@ class Outbox:
             self._news.set()
 
     def send_along(self, frame: dict[str, Any]) -> None:
-        """A piece of output, which is no letter: sent now, or behind the letters that the pump sends right now. A piece
-        that is left out is in the whole, later."""
+        """Sends a piece of output, which is no letter: now, or after the letters that the pump sends right now. A piece
+        that is left out comes later with the whole."""
         session = self._peer.session
         if session is None or session.congested:
             return
@@ -282,7 +282,7 @@ class Outbox:
             session.when_written(lambda: self._gone(number))
 
     def confirmed(self, message_id: str) -> None:
-        """The peer says that it has it."""
+        """Takes a peer's confirmation of a letter."""
         number = self._by_id.pop(message_id, None)
         if number is not None:
             self._peer.known.delivered += 1
@@ -300,8 +300,7 @@ class Outbox:
             self._settling = self._peer.node.spawn(self._settle())
 
     async def _settle(self) -> None:
-        """Write down what has arrived: many at once. It need not be at once: what is sent again after a crash is known
-        to the peer."""
+        """Records many delivered letters at once. It may be late: after a crash a peer recognizes repeated letters."""
         try:
             while self._settled:
                 await asyncio.sleep(_SETTLE_AFTER)
@@ -312,8 +311,8 @@ class Outbox:
             self._settling = None
 
     def settle_along(self) -> None:
-        """Write down what has arrived, in the transaction of what is kept next: one of its own costs as much as that of
-        a message, and what is kept meanwhile waits for it."""
+        """Records delivered letters in the next transaction: one of their own would cost as much as that of a message,
+        and delay it."""
         if not self._settled:
             return
         for change in self.settle():
@@ -325,14 +324,14 @@ class Outbox:
             self._peer.node.journal.keep([change]).add_done_callback(written)
 
     def settle(self) -> list[Settle]:
-        """What has arrived and is not written down, to be kept now."""
+        """Returns the changes that record delivered letters now."""
         numbers, self._settled = self._settled, []
         return [Settle(self._peer.node.journal.box_out, numbers, DELIVERED)] if numbers else []
 
-    # -- sending what waits -------------------------------------------------------------------------------
+    # -- sending the letters on the shelf -----------------------------------------------------------------
 
     async def pump(self, session: PeerSession) -> None:
-        """While connected: send what waits on the shelf, oldest of the highest priority first."""
+        """Sends the letters on the shelf while the peer is connected, oldest of the highest priority first."""
         self.live = False
         self._flying.clear()
         self._by_id.clear()
@@ -342,7 +341,7 @@ class Outbox:
             while True:
                 self._news.clear()
                 if not self.live and len(self._flying) < full and not await self._send_some(session):
-                    # What was posted while the shelf was read set the news: then it is read again.
+                    # A letter that was posted while the shelf was read set the news: then it is read again.
                     self.live = not self._news.is_set()
                     if not self.live:
                         continue
@@ -354,9 +353,9 @@ class Outbox:
             self.live = False
 
     async def _send_some(self, session: PeerSession) -> bool:
-        """Whether there was anything to send."""
+        """Sends a page of letters. Returns False where there were none."""
         node = self._peer.node
-        before = self._flying.keys() | self._unwritten  # what arrives while the shelf is read is still on it
+        before = self._flying.keys() | self._unwritten  # letters that arrive while the shelf is read are still on it
         letters = await node.engine.documents.letters(
             node.journal.box_out,
             states=[QUEUED],
@@ -377,7 +376,8 @@ class Outbox:
         return bool(fresh)
 
     async def _drop(self, number: int, frame: dict[str, Any]) -> None:
-        """What was written for whoever comes, and is too large for the one that came, must not stop all the rest."""
+        """Drops a letter that is too large for the peer. It was written before the peer's limit was known, and must not
+        stop the rest."""
         peer = self._peer
         why = f"it is larger than the {peer.limit} bytes that {peer.name} takes"
         await peer.node.journal.keep([Settle(peer.node.journal.box_out, [number], DROPPED)])
@@ -388,13 +388,14 @@ class Outbox:
         return number in self._flying
 
     def holds(self, number: int) -> bool:
-        """Whether a letter that has not arrived waits here: on the shelf, or behind what the peer does not read."""
+        """Tells if a letter that has not arrived waits here: on the shelf, or in a connection that the peer does not
+        read."""
         session = self._peer.session
         return number not in self._unwritten and (number not in self._flying or session is None or session.congested)
 
 
 class Peers:
-    """All of them, by id."""
+    """All peers, by id."""
 
     def __init__(self, node: NodeBase) -> None:
         self._node = node
@@ -444,14 +445,14 @@ class Peers:
         self._last += 1
         known = Known(f"peer_{self._last:03d}", name, link, expected=expected)
         peer = self._peers[known.id] = Peer(self._node, known)
-        # Letters are kept under its id: whatever becomes of the peer or this process, nobody else is given that.
+        # Letters are kept under its id, so no other peer ever gets that id, also after a crash.
         last = Put(self._node.journal.facts_space, _LAST, str(self._last).encode())
         self._node.keep_beside([self._put(peer), last])
         self._make_room()
         return peer
 
     def _make_room(self) -> None:
-        """A stranger that comes again and again without proof must not fill the memory."""
+        """Removes strangers, so that one that comes again and again without proof cannot fill the memory."""
         limit = self._node.settings.max_peers
         if len(self._peers) <= limit:
             return
@@ -468,15 +469,15 @@ class Peers:
         self._node.spawn(self._drop_letters(peer.id))
 
     async def _drop_letters(self, id_: str) -> None:
-        """Nobody comes for them any more."""
+        """Drops the letters of a peer that was removed."""
         journal, documents = self._node.journal, self._node.engine.documents
         while waiting := await documents.letters(journal.box_out, states=[QUEUED], topic=id_, limit=_PAGE):
             await journal.keep([Settle(journal.box_out, [letter.number for letter in waiting], DROPPED)])
 
-    # -- who is it ----------------------------------------------------------------------------------------
+    # -- identity -----------------------------------------------------------------------------------------
 
     def comes_back(self, token: str) -> Peer | None:
-        """The peer that we gave this to."""
+        """Returns the peer that we gave this token to."""
         hashed = _hash(token)
         found = self.find(lambda peer: peer.known.resume is not None and hmac.compare_digest(peer.known.resume, hashed))
         if found is not None:
@@ -493,11 +494,11 @@ class Peers:
         return [peer for peer in self if name in (peer.name, (peer.known.card or {}).get("name"))]
 
     def same(self, name: str) -> Peer | None:
-        """The peer that a connection is taken for which shows nothing better than a name."""
+        """Returns the peer of a connection that shows nothing better than a name."""
         if self._node.settings.strict:
             return None
-        # The reference proves nothing when it comes back. What waits for it would never arrive if its name were
-        # not enough; one that has shown a key, or was given something to come back with, is never taken for it.
+        # The reference proves nothing when it comes back. Its letters would never arrive if its name were not enough; a
+        # peer that has shown a key, or was given a token to come back with, is never taken for it.
         return self.find(
             lambda peer: (
                 peer.name == name
@@ -509,25 +510,25 @@ class Peers:
         )
 
     def identify(self, name: str) -> Peer:
-        """The peer behind a connection that somebody else opened, and that shows nothing better than its card."""
+        """Returns the peer of an incoming connection that shows nothing better than its card."""
         return self.same(name) or self.new(name)
 
     # -- keeping ------------------------------------------------------------------------------------------
 
     def changed(self, peer: Peer) -> None:
-        """What is kept of a peer is written down soon: counts need not be right to the last one."""
+        """Records the facts of a peer soon: after a crash its counts may be a little wrong."""
         if not self._dirty:
             asyncio.get_running_loop().call_later(0.2, lambda: self._node.spawn(self.save()))
         self._dirty.add(peer.id)
 
     def write_down(self, peer: Peer) -> None:
-        """Now, and so before whatever is kept next: who a peer is must be known after a crash."""
+        """Records a peer at once, before any later change: its identity must be known after a crash."""
         self._node.keep_beside([self._put(peer)])
 
     async def save(self) -> None:
         dirty, self._dirty = self._dirty, set()
         changes: list[Change] = [self._put(self._peers[id_]) for id_ in dirty if id_ in self._peers]
-        if not self._node.running:  # nobody else will
+        if not self._node.running:  # no other job will
             changes += [settle for peer in self for settle in peer.outbox.settle()]
         if changes:
             await self._node.engine.documents.write(changes)

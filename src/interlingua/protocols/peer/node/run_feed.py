@@ -1,8 +1,7 @@
-"""A run that is told of while it is written: what its events become is kept in the transaction that they are in.
+"""Reports a run while it is written: the reports of its events are kept in the transaction of the events.
 
-So telling of a run costs no commits beside its own. Whatever goes another way than expected
-(the store refuses something, the run is set aside, somebody else changed its task) ends this, and the run's log is read
-from there on as any other's is.
+So the reports cost no commits of their own. Any unexpected turn (the store refuses something, the run is parked,
+another process changed its task) ends this, and the run's log is read from there on, as any other's is.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Runs(Protocol):
 
 
 class Witnessed:
-    """One run, from its first event on. `settled` is done when the first news of it is kept."""
+    """The reports of one run, from its first event on. `settled` is done when the first report is kept."""
 
     def __init__(
         self, node: NodeBase, runs: Runs, telling: Telling, run: str, cursors: str, first: Sequence[Change], before: int
@@ -43,7 +42,7 @@ class Witnessed:
         self._telling = telling
         self._cursors = cursors
         self._first: Sequence[Change] = first
-        self._before = before  # of these, so many are not what was also to be kept
+        self._before = before  # so many of these belong to the run's own report
         self._upto = 0
         self._keeping: asyncio.Future[WriteResult] | None = None
         self._over = False  # the log tells no more
@@ -58,7 +57,7 @@ class Witnessed:
     def outcome(self) -> Outcome | None:
         return self._telling.outcome
 
-    # -- told by the log ----------------------------------------------------------------------------------
+    # -- called by the log --------------------------------------------------------------------------------
 
     def sealing(self, events: list[Event]) -> bool:
         node, telling, last = self._node, self._telling, events[-1]
@@ -82,10 +81,10 @@ class Witnessed:
         if self._over:
             return
         self._over, self._error = True, error
-        if self._keeping is None:  # else what comes of that is known in a moment
+        if self._keeping is None:  # else the outcome is known in a moment
             self._leave(error)
 
-    # -- told by the store --------------------------------------------------------------------------------
+    # -- called by the store ------------------------------------------------------------------------------
 
     def _kept(self, draft: Draft, follow: Follow, changes: Sequence[Change], kept: WriteResult) -> None:
         self._keeping = None
@@ -101,7 +100,7 @@ class Witnessed:
             self._first = ()
         try:
             self._telling.kept(draft, kept)
-        except Exception:  # whoever waits beside must not wait for ever
+        except Exception:  # the callers beside must not wait for ever
             log_.exception("what run %s says could not be told", self.run)
         if follow.ended:
             self._runs.witnessed.pop(self.run, None)
@@ -116,9 +115,9 @@ class Witnessed:
             self._leave(error, level=False)
 
     def _leave(self, error: BaseException | None, *, level: bool = True) -> None:
-        """`level`: what was made of the log so far is what was kept of it."""
+        """Ends the reports here. `level` means that everything that was made of the log so far was kept."""
         self._runs.witnessed.pop(self.run, None)
-        if self._upto:  # else nothing was told of it, and whoever has begun it begins in the usual way
+        if self._upto:  # else nothing was reported, and its caller begins it in the usual way
             self._runs.go_on(self.run, self._upto, self._telling if level and error is None else None)
         self._settle(error)
 
@@ -132,6 +131,6 @@ class Witnessed:
 
 
 def _noticed(done: asyncio.Future[None]) -> None:
-    """Whoever waited may have gone."""
+    """Retrieves the error of a future whose waiting caller may have gone."""
     with contextlib.suppress(asyncio.CancelledError):
         done.exception()

@@ -1,7 +1,8 @@
-"""What the log of one run becomes: changes of its task, events of a feed, letters to a peer or to a caller of the door.
+"""Turns the log of one run into reports: changes of its task, events of a feed, letters to a peer or to a caller of the
+door.
 
-How far a log was told is kept together with what was told, so a crash in between repeats nothing and loses nothing.
-Who reads the log, and when, is in `working`; that the run itself is told of while it is written, in `witnessing`.
+The position in the log is kept together with its reports, so a crash in between repeats nothing and loses nothing.
+`agent_runs` decides when the log is read; `run_feed` reports a run while it is written.
 """
 
 from __future__ import annotations
@@ -24,45 +25,45 @@ from .base import NodeBase
 from .peers import QUEUED, RANKS, Peer
 from .task_record import Task
 
-_HEADS = 512  # bytes of a frame around what it carries
+_HEADS = 512  # bytes of a frame around its content
 _FILES = 16  # parts that become a file each; more become one
 _SHORT = 1000  # characters of an error that is too long
 
 
 class Origin(msgspec.Struct, omit_defaults=True):
-    """Where a run comes from, and so where what it says goes. WriteResult on the run."""
+    """The origin of a run, to which its reports go. It is stored with the run."""
 
     node: str
     scope: str = ""
     peer: str | None = None
-    caller: str = ""  # of the door, whose feed it is told on
+    caller: str = ""  # of the door, whose feed gets the reports
     task: str | None = None
     message_id: str | None = None
-    correlation_id: str | None = None  # somebody waits for a reply to this
+    correlation_id: str | None = None  # a sender waits for a reply to this
     context_id: str | None = None
-    quiet: bool = False  # whoever asked gets the end as an answer, and not as a message
+    quiet: bool = False  # the sender gets the end as an answer, and not as a message
     replies: bool = False  # the task came with a message, which is answered as well
 
 
 class Outcome(msgspec.Struct):
-    """What a run came to: the reply to a caller of the door, and the task as it is now, where there is one."""
+    """The outcome of a run: the reply to a caller of the door, and the task as it is now, where there is one."""
 
     reply: dict[str, Any] | None
     task: Task | None
 
 
 class Draft(msgspec.Struct):
-    """What is to be kept of some events, and what follows from that it was."""
+    """The changes for some events, and the effects after they are kept."""
 
     changes: list[Change]
-    live: list[tuple[Post | None, dict[str, Any]]]  # for the peer, in order: letters, and what is only now
+    live: list[tuple[Post | None, dict[str, Any]]]  # for the peer, in order: letters, and transient frames
     task: Task | None
     touched: bool  # the task is another now
     outcome: bool  # it has come to its end, or asks
 
 
 class Telling:
-    """What one run's log becomes, and where it goes."""
+    """The reports of one run, and their destination."""
 
     def __init__(
         self, node: NodeBase, origin: Origin, card: AgentCard, run: str, request: RunRequest,
@@ -83,7 +84,7 @@ class Telling:
         self._publish = publish
         self.projection = Projection(card, self._publish)
         self.task: Task | None = None  # as it was kept last
-        self.outcome: Outcome | None = None  # what it has come to so far
+        self.outcome: Outcome | None = None  # the outcome so far
         self._reply: dict[str, Any] | None = None  # to the caller of the door
         self._chunks = 0  # counted for the peer: it must know when one is missing
         self._peer = node.peers.with_id(origin.peer)
@@ -96,11 +97,11 @@ class Telling:
             self.task = await self._node.journal.task(self._origin.scope, id_)
 
     def told_before(self) -> None:
-        """What was fed so far was told in an earlier life, and its files are there."""
+        """Notes that all reports so far were made in an earlier process, and their files stored."""
         self._files.clear()
 
     async def tell(self, events: list[Event], follow: Follow) -> bool:
-        """Keep and send what some events say. False: another process has done so."""
+        """Keeps and sends the reports of some events. Returns False where another process has done so."""
         journal = self._node.journal
         acts = [act for event in events for act in await fed(self._node.engine, self.projection, event)]
         published = len(self._files)
@@ -123,7 +124,7 @@ class Telling:
         return [act for event in events for act in self.projection.feed(event)]
 
     def draft(self, acts: list[Act], follow: Follow, first: Sequence[Change] = (), *, new: bool = False) -> Draft:
-        """What is to be kept of some acts, with what comes `first`. `new`: the task is to be kept in any case."""
+        """Returns the changes for some acts, after those in `first`. `new` means that the task is kept in any case."""
         changes: list[Change] = [follow, *first]
         live: list[tuple[Post | None, dict[str, Any]]] = []
         task = None if self.task is None else msgspec.structs.replace(self.task)
@@ -140,7 +141,7 @@ class Telling:
         return Draft(changes, live, task, touched, outcome)
 
     def kept(self, draft: Draft, kept: WriteResult) -> None:
-        """It was: whoever waits is told."""
+        """Sends the letters after the changes were kept, and wakes the callers that wait."""
         node, task = self._node, draft.task
         self._files.clear()
         if task is not None and draft.touched:
@@ -149,7 +150,7 @@ class Telling:
         peer = self._peer
         if peer is not None and draft.live:
             if peer.session is not None:
-                peer.session.send_confirmations()  # that what it sent is here, it hears before what came of that
+                peer.session.send_confirmations()  # it gets the confirmation of its message before the effects of it
             numbers = {id(change): number for change, number in zip(draft.changes, kept.numbers, strict=True)}
             for post, frame in draft.live:
                 if post is not None:
@@ -162,7 +163,7 @@ class Telling:
             self._came_to(self._run, self.outcome)
 
     def _make_task(self, changes: list[Change], live: list[tuple[Post | None, dict[str, Any]]]) -> Task:
-        """A message that leads to a question becomes a task, so that it can be continued."""
+        """Makes a task of a message that leads to a question, so that it can be continued."""
         now, origin = frames.now_z(), self._origin
         said = [parts.from_model(part, self._publish) for part in self._request.messages[0].parts]
         task = Task(
@@ -175,7 +176,7 @@ class Telling:
     def _act(
         self, act: Act, task: Task | None, changes: list[Change], live: list[tuple[Post | None, dict[str, Any]]]
     ) -> bool:
-        """Whether the task is another now."""
+        """Applies an act to the task. Returns True if the task has changed."""
         node, origin = self._node, self._origin
         match act:
             case Moved(state=state):
@@ -186,7 +187,7 @@ class Telling:
                 self._say(act, task, changes, live)
             case Replied() if origin.peer is None and (origin.quiet or origin.task is None):
                 self._reply = frame = node.trust.sign(reply_frame(node.name, origin, act.parts, act.error))
-                if origin.task is None:  # the last event of a task is that it has ended; its result was told before
+                if origin.task is None:  # the last event of a task is its end; its result was reported before
                     changes.append(self._message_event(frame, act.parts, task, sync=origin.quiet))
                 key, said = answer_key(origin.scope, origin.message_id or ""), msgspec.json.encode(frame)
                 state = "done" if origin.quiet else "new"
@@ -244,12 +245,12 @@ class Telling:
             if self._peer is not None and task is not None and self._peer.able("task_chunks"):
                 live.append((None, {**frames.updated(node.name, task.id, task.status), "activity": act.parts}))
         elif not (act.question and task is not None and self._peer is not None and self._peer.ours):
-            self._post(changes, live, frame)  # a peer of ours is told what is asked with the state
+            self._post(changes, live, frame)  # an Interlingua peer gets the question with the state
 
     def _post(
         self, changes: list[Change], live: list[tuple[Post | None, dict[str, Any]]], frame: dict[str, Any]
     ) -> None:
-        """A letter to the peer, or to the caller of the door."""
+        """Adds a letter to the peer, or to the caller of the door."""
         if self._peer is not None:
             if not self._peer.takes(len(msgspec.json.encode(frame))):
                 frame = self._shortened(frame)
@@ -263,7 +264,8 @@ class Telling:
             changes.append(Post(journal.box_door, key, body, 1, topic, "new", self._origin.scope))
 
     def _shortened(self, frame: dict[str, Any]) -> dict[str, Any]:
-        """What is larger than the peer takes: as files that it can fetch, because it would never get it otherwise."""
+        """Replaces parts that are larger than the peer takes by files that it can fetch, because it could never get
+        them otherwise."""
         short = dict(frame)
         if isinstance(frame.get("parts"), list):
             short["parts"] = self._as_files(frame["parts"])
@@ -291,7 +293,7 @@ class Telling:
     ) -> Change:
         body: dict[str, Any] = {"message_id": frame["message_id"], "role": "agent", "parts": said}
         body |= {"from": self._node.name, "direction": "outbound"}
-        if sync:  # whoever asked gets it as an answer, too
+        if sync:  # the sender gets it as an answer, too
             body["sync"] = True
         for name in ("task_id", "context_id", "correlation_id"):
             if frame.get(name) is not None:
@@ -323,7 +325,7 @@ def status_event(node: NodeBase, task: Task, state: str) -> Change:
 def task_frame(
     name: str, task: Task, state: str, artifact: dict[str, Any] | None, moved: Moved | None = None
 ) -> dict[str, Any]:
-    """CommittedEvents of a task for the peer that it came from."""
+    """Returns an update of a task for the peer that it came from."""
     frame = frames.updated(name, task.id, state, artifact=artifact if state == "completed" else None)
     if task.error is not None:
         frame["error"] = task.error
@@ -337,7 +339,8 @@ def task_frame(
 
 
 def reply_frame(name: str, origin: Origin, said: list[dict[str, Any]], error: ErrorInfo | None) -> dict[str, Any]:
-    """The answer to a message. Somebody who waits for it gets a reply; anybody else a message that names it."""
+    """Returns the answer to a message. A sender that waits gets a reply; any other gets a message that names its
+    own."""
     if origin.correlation_id is not None:
         frame = frames.reply(name, origin.correlation_id, parts=said)
     else:
@@ -351,12 +354,12 @@ def reply_frame(name: str, origin: Origin, said: list[dict[str, Any]], error: Er
 
 
 def task_of_run(run: str) -> str:
-    """The id of the task that a message becomes when its run asks something: the same after a restart."""
+    """Returns the id of the task that a message becomes when its run asks a question: the same after a restart."""
     return f"task_{hashlib.sha256(run.encode()).hexdigest()[:12]}"
 
 
 def answer_key(scope: str, message_id: str) -> str:
-    """Where the answer to a message of the door's is kept, for whoever sends it again."""
+    """Returns the key of the answer to a message of the door, for callers that send the message again."""
     return f"{scope}|answer|{message_id}"
 
 

@@ -1,7 +1,7 @@
-"""One connection with a peer, over whatever binding carries it: cards first, then frames both ways.
+"""One connection with a peer, over any binding: cards first, then frames both ways.
 
-A frame that makes no sense is answered with an error frame and ends nothing. What a frame means is decided in
-`inbound`; what goes out by itself (cards, pongs, confirmations) is said here.
+A frame that makes no sense is answered with an error frame and ends nothing. `inbound` decides about the meaning of a
+frame; automatic frames (cards, pongs, confirmations) are sent here.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ class Session:
         self.binding = binding
         self.inbound = inbound
         self.remote = remote
-        self.peer = peer  # None until it has told who it is
+        self.peer = peer  # None until it has sent its card
         self.card: dict[str, Any] | None = None
         self._complaints = 0
-        self._confirmed: list[str] = []  # to be said when what came together is done
+        self._confirmed: list[str] = []  # sent when all frames that came together are done
         self._written: list[Callable[[], None]] = []
         self._watching: asyncio.Task[None] | None = None
         self._pings: dict[str, asyncio.Future[None]] = {}
         self._pumping: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._unread = 0  # bytes since the last drain
-        self._told = False  # something that came is news by itself
+        self._told = False  # a frame led to an event about the peer
         self.over = False
         self.replaced = False  # the peer has a newer connection
 
     # -- life ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until the peer is gone."""
+        """Serves until the peer is gone."""
         loop = asyncio.get_running_loop()
         if self.peer is not None and self.peer.known.comes_back_with is not None:
             self.send({"type": "acp.resume", "token": self.peer.known.comes_back_with})
@@ -72,7 +72,7 @@ class Session:
         try:
             while batch := await self.channel.receive():
                 await self._take(batch)
-                del batch  # what is large and refused is not held until the next message
+                del batch  # a large refused frame is not held until the next message
         finally:
             self.over = True
             self._timer.cancel()
@@ -90,7 +90,7 @@ class Session:
             self.become(self.node.peers.new(f"peer at {self.remote or self.binding}"))
 
     def become(self, peer: Peer) -> None:
-        """It is known now who is at the other end."""
+        """Takes the identity of the peer, which is known now."""
         if self.replaced or (self.peer is peer and peer.session is self):
             return
         self._leave()
@@ -98,10 +98,11 @@ class Session:
         self._take_place(peer)
 
     def _take_place(self, peer: Peer) -> None:
-        """A peer that comes back has often lost the old connection long before we can know: the newest counts."""
+        """Replaces the old connection of a peer that comes back, which has often lost it long before this side notices:
+        the newest counts."""
         old, peer.session = peer.session, self
         if old is not None and old is not self:
-            # What it has still to take is the same peer's: as another's, it would count once more.
+            # Frames in its hands belong to the same peer: as another's, they would count once more.
             old.replaced = True
             old.stop_pumping()
             self.node.spawn(old.channel.close())
@@ -137,7 +138,7 @@ class Session:
         self.send_data(_encode(frame))
 
     def send_data(self, data: bytes) -> None:
-        """A frame as it was encoded."""
+        """Sends an encoded frame."""
         if self.peer is not None and len(data) > self.peer.limit:
             log.warning("a frame of %d bytes is too large for %s, and was not sent", len(data), self.who)
             return  # it would end the connection, and with it all that is under way
@@ -145,25 +146,25 @@ class Session:
         self.channel.send(data)
 
     def send_letter(self, frame: dict[str, Any], number: int, data: bytes | None = None) -> None:
-        """A letter with its number. `data` is the frame where it is encoded already."""
+        """Sends a letter with its number. `data` is the frame where it is encoded already."""
         if data is not None and not self.node.trust.signs:
             self.send_numbered(data, number)
             return
         trust = self.node.trust
         whole = {**frame, "server_seq": number}
         if trust.hmac and frame.get("_was_queued"):
-            whole["ts"] = frames.now_z()  # the reference (2.19) silently drops what was signed five minutes ago
+            whole["ts"] = frames.now_z()  # the reference (2.19) silently drops frames that were signed five minutes ago
         self.send(trust.sign(whole))
 
     def send_numbered(self, data: bytes, number: int) -> None:
-        """A letter that is not signed, as it was encoded, with its number."""
+        """Sends an encoded letter that is not signed, with its number."""
         numbered = b'%s,"server_seq":%d}' % (data[:-1], number)
         self._unread += len(numbered)
         self.channel.send(numbered)
 
     @property
     def congested(self) -> bool:
-        """The peer does not read as fast as it is written to."""
+        """Tells if the peer reads more slowly than this side writes."""
         if self._unread < _HIGH // 4:
             return False
         self._watch()
@@ -174,7 +175,7 @@ class Session:
         self._unread = 0
 
     def when_written(self, then: Callable[[], None]) -> None:
-        """Call back when the peer's side has taken what was sent so far."""
+        """Calls back when the peer's side has taken everything that was sent so far."""
         self._written.append(then)
         self._watch()
 
@@ -186,7 +187,7 @@ class Session:
         try:
             while self._written or self._unread:
                 written, self._written = self._written, []
-                # Who confirms nothing has at most what has left: what is only queued is lost with the connection.
+                # A peer that confirms nothing has only the frames that have left; queued ones are lost.
                 wait = getattr(self.channel, "written", None) if written else None
                 if wait is not None and not await wait():
                     return
@@ -199,7 +200,7 @@ class Session:
             self._watching = None
 
     def acks(self, frame: dict[str, Any]) -> bool:
-        """Whether the peer will say that it has this."""
+        """Tells if the peer will confirm a frame."""
         peer = self.peer
         if peer is None or not peer.able("delivery_ack"):
             return False
@@ -208,8 +209,8 @@ class Session:
     # -- receiving ----------------------------------------------------------------------------------------
 
     async def _take(self, batch: list[bytes]) -> None:
-        """Frames that came together. What they are kept with is one transaction where that can be, and nothing more is
-        read before that is done."""
+        """Takes frames that came together. Their changes are one transaction where possible, and nothing more is read
+        before that is done."""
         waiting: list[tuple[dict[str, Any], Taking]] = []
         for data in batch:
             frame = self._read(data)
@@ -259,7 +260,7 @@ class Session:
                 self.not_kept(frame, error)
 
     def not_kept(self, frame: dict[str, Any], error: BaseException) -> None:
-        """Tell the peer that something of it could not be taken."""
+        """Reports to the peer that a frame of it could not be taken."""
         if isinstance(error, Invalid):
             self.complain("invalid_frame", error.message, frame)
             return
@@ -269,7 +270,7 @@ class Session:
         self.complain("internal", f"it could not be kept: {type(error).__name__}", frame)
 
     def confirm(self, message_id: str) -> None:
-        """Say that a message is here, and safe. Said once for all that came together."""
+        """Confirms that a message is stored. All that came together are confirmed in one frame."""
         self._confirmed.append(message_id)
 
     def send_confirmations(self) -> None:
@@ -318,8 +319,8 @@ class Session:
                 self.send(told)
 
     def _refusal(self, code: str, message: str, id_: str | None) -> dict[str, Any] | None:
-        """The frame that tells the peer of an error. The reference shows an error frame to its owner as a message; an
-        answer to what it sent reaches whoever waits for one, and nobody else."""
+        """Returns the frame that reports an error to the peer. The reference shows an error frame to its owner as a
+        message; an answer to its own message reaches only the program that waits for it."""
         if self.card is None or (self.peer is not None and self.peer.ours):
             return frames.error(code, message, message_id=id_, ts=frames.now_z())
         if id_ is None:
@@ -328,7 +329,7 @@ class Session:
         return frames.reply(self.node.name, id_, parts=[parts.text(f"refused: {message}")], error=error)
 
     def _frame(self, frame: dict[str, Any]) -> Taking | None:
-        """Act upon a frame, or begin to keep it."""
+        """Handles a frame, or begins to keep it."""
         kind = frame.get("type")
         handler = _HANDLERS.get(kind) if isinstance(kind, str) else None
         if handler is not None:
@@ -340,7 +341,7 @@ class Session:
         return self.node.inbound.take(self, self.peer, frame)
 
     def _introduce(self, frame: dict[str, Any]) -> None:
-        """A peer that speaks before it has told who it is."""
+        """Handles a peer that speaks before it has sent its card."""
         name = frame.get("from")
         self.become(self.node.peers.identify(name if isinstance(name, str) else "unknown"))
 
@@ -393,7 +394,7 @@ class Session:
             waiting.set_result(None)
 
     async def ping(self, timeout: float) -> float:
-        """Milliseconds to the peer and back. Raises TimeoutError."""
+        """Returns the milliseconds to the peer and back. Raises TimeoutError."""
         loop = asyncio.get_running_loop()
         frame = frames.ping(self.node.name)
         self._pings[frame["nonce"]] = waiting = loop.create_future()

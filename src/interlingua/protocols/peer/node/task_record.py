@@ -1,4 +1,4 @@
-"""A task as this node keeps it, and as others see it."""
+"""The record of a task at this node, and its view for others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Kind = Literal["run", "delegated", "received"]
 
 
 class Task(msgspec.Struct, omit_defaults=True):
-    """`scope` is whose it is: the owner's (""), a peer's ("peer:ID") or that of a caller of the door ("caller:ID"). An
-    id means something only within its scope: nobody can take, or guess at, another's."""
+    """A task. `scope` is its owner: the node's owner (""), a peer ("peer:ID") or a caller of the door ("caller:ID"). An
+    id has a meaning only within its scope, so no other can take or guess it."""
 
     id: str
     status: str
@@ -19,7 +19,7 @@ class Task(msgspec.Struct, omit_defaults=True):
     updated_at: str
     input: dict[str, Any]
     scope: str = ""
-    kind: Kind = "run"  # an agent of ours works on it; a peer does, for our owner; our owner does, for a peer
+    kind: Kind = "run"  # done by an agent of ours; by a peer, for our owner; by our owner, for a peer
     peer: str | None = None  # where it went, or came from
     run: str | None = None
     agent: str | None = None
@@ -31,15 +31,15 @@ class Task(msgspec.Struct, omit_defaults=True):
     artifacts: list[dict[str, Any]] = []  # all of them, the result last
     error: str | None = None
     error_info: dict[str, Any] | None = None
-    question: dict[str, Any] | None = None  # what is asked, while input is required
+    question: dict[str, Any] | None = None  # the open question, while input is required
     title: str | None = None
     description: str | None = None
     payload: Any = None  # as it came, where it came in the reference's shape
     metadata: dict[str, Any] = msgspec.field(default_factory=dict)
-    version: int = 0  # of what is stored
+    version: int = 0  # of the stored record
 
     def view(self) -> dict[str, Any]:
-        """In the shape of the specification, with what readers of the reference look for beside it."""
+        """Returns the task in the shape of the specification, with the members that readers of the reference expect."""
         told: dict[str, Any] = {
             "id": self.id,
             "task_id": self.id,
@@ -70,7 +70,7 @@ class Task(msgspec.Struct, omit_defaults=True):
         return told
 
     def put_artifact(self, whole: dict[str, Any]) -> None:
-        """Keep an artifact whole, in place of an earlier one of its id."""
+        """Keeps an artifact whole, in place of an earlier one of its id."""
         id_ = whole.get("artifact_id")
         kept = [one for one in self.artifacts if id_ is None or one.get("artifact_id") != id_]
         self.artifacts = [*kept, whole]

@@ -1,6 +1,6 @@
-"""What can be done with tasks: create, look, change, cancel, continue, wait.
+"""The operations on tasks: create, read, change, cancel, continue, wait.
 
-Three kinds of task behave alike to whoever looks: one that an agent of ours works on, one that a peer works on for our
+Three kinds of task behave alike for their readers: one that an agent of ours works on, one that a peer works on for our
 owner, and one that our owner's programs work on for a peer.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Surface(msgspec.Struct, frozen=True):
-    """Who asks, and through what: the owner on the control API, or a caller of the door."""
+    """The caller and its API: the owner on the control API, or a caller of the door."""
 
     caller: Caller = OWNER
     door: bool = False
@@ -43,7 +43,8 @@ class Surface(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_caller(cls, caller: Caller, anonymous: bool) -> Surface:
-        """Whoever is on this machine and needs no credential is as good as the owner, and sees what that one sees."""
+        """Returns the surface of a caller. An anonymous caller is on this machine, needs no credential, and sees
+        everything that the owner sees."""
         return cls(caller, True, "" if anonymous else f"caller:{caller.id}")
 
 
@@ -66,8 +67,8 @@ class Tasking:
     # -- creating -----------------------------------------------------------------------------------------
 
     async def create(self, body: Any, surface: Surface, trace: Carrier | None = None) -> tuple[Task, bool]:
-        """A task, and whether it is new. One with an id that exists is that one. `trace` is that of the request; else
-        the metadata may say it."""
+        """Returns a task, and if it is new. A known id gives the existing task. `trace` is that of the request; else
+        the metadata may have one."""
         task, given = self._described(body, surface)
         known = await self._node.journal.task(surface.scope, task.id)
         if known is not None:
@@ -80,7 +81,7 @@ class Tasking:
         return task, new
 
     def _described(self, body: Any, surface: Surface) -> tuple[Task, list[dict[str, Any]]]:
-        """A task as it is wanted, and what there is to work on."""
+        """Returns a task as it is requested, and its input."""
         if not isinstance(body, dict):
             raise InvalidRequest(f"the body is a JSON object, and this is {type(body).__name__}")
         given = parts.input_of(body)
@@ -121,7 +122,7 @@ class Tasking:
     async def _for_agents(
         self, task: Task, given: list[dict[str, Any]], surface: Surface, trace: Carrier | None
     ) -> tuple[Task, bool]:
-        """The task, and whether it is new. A new one is `submitted`, however quick its agent is."""
+        """Returns the task, and if it is new. A new one is `submitted`, however quick its agent is."""
         node = self._node
         origin, card = self._asked(task, surface)
         trace = trace or trace_context.read(task.metadata)
@@ -169,7 +170,7 @@ class Tasking:
         return found
 
     async def page(self, where: TaskFilter, surface: Surface) -> tuple[list[Task], int, bool]:
-        """A page of tasks, how many there are in all, and whether more follow. Oldest first, or newest."""
+        """Returns a page of tasks, their total number, and if more follow. Oldest first, or newest."""
         node = self._node
         found: list[Task] = []
         total, passed, after = 0, where.after is None, None
@@ -202,7 +203,7 @@ class Tasking:
         return document.owner == surface.scope if surface.scope else not document.owner.startswith("caller:")
 
     async def wait(self, task: Task, timeout: float) -> tuple[Task, bool]:
-        """The task when it has ended or asks for input, and whether it has in time."""
+        """Waits until the task has ended or asks for input. Returns it, and if that came in time."""
         journal = self._node.journal
         feed = journal.feed(task.scope.removeprefix("caller:") if task.scope.startswith("caller:") else "")
         head = await feed.head()
@@ -220,8 +221,8 @@ class Tasking:
         return task, False
 
     async def asks(self, task: Task) -> bool:
-        """Tells whether a task waits for input. It no longer does when its answer is on disk, although its run may
-        not have read the answer yet."""
+        """Tells if a task waits for input. It no longer does when its answer is on disk, although its run may not have
+        read the answer yet."""
         if task.status != "input_required":
             return False
         if task.run is None or task.question is None:
@@ -234,7 +235,7 @@ class Tasking:
     # -- changing -----------------------------------------------------------------------------------------
 
     async def update(self, task: Task, body: Any) -> Task:
-        """A program of the owner's says how a task stands."""
+        """Takes the state of a task from a program of the owner."""
         node, journal = self._node, self._node.journal
         if not isinstance(body, dict):
             raise InvalidRequest(f"the body is a JSON object, and this is {type(body).__name__}")
@@ -284,7 +285,7 @@ class Tasking:
         return self._node.peers.with_id(task.peer)
 
     async def _change(self, task: Task, change: Any) -> Task:
-        """Change a task; letters among what is kept with it go out."""
+        """Changes a task, and sends the letters among the changes."""
         made: list[Change] = []
 
         def noted(task: Task) -> list[Change]:
@@ -303,7 +304,7 @@ class Tasking:
         return changed
 
     async def cancel(self, task: Task, by: Caller, *, tell_peer: bool = True) -> Task:
-        """Ask that a task be stopped: it is cancelling now, and canceled once that is done."""
+        """Requests a cancel: the task is cancelling now, and canceled as soon as that is done."""
         node = self._node
         if task.status in ("cancelling", "canceled"):
             return task
@@ -336,7 +337,7 @@ class Tasking:
         return changed
 
     async def start(self) -> None:
-        """Go on with what was being cancelled when the process before this one ended."""
+        """Continues the cancels that the process before this one did not finish."""
         journal = self._node.journal
         found = await self._node.engine.documents.search(journal.tasks_space, states=["cancelling"], limit=10_000)
         for task in map(journal.read_task, found):
@@ -344,7 +345,7 @@ class Tasking:
                 self._node.spawn(self._finish_cancel(task))
 
     async def _finish_cancel(self, task: Task) -> None:
-        """The second phase: a peer that stops the work itself has some time for it."""
+        """Runs the second phase of a cancel: a peer that stops the work itself has some time for it."""
         node = self._node
         peer = self._peer_of(task)
         if task.kind == "delegated" and peer is not None and peer.ours and peer.connected:
@@ -364,7 +365,7 @@ class Tasking:
         await self._change(task, change)
 
     async def continue_(self, task: Task, body: Any, by: Caller) -> Task:
-        """Give a task the input that it waits for."""
+        """Gives a task the input that it waits for."""
         node = self._node
         if not isinstance(body, dict):
             raise InvalidRequest(f"the body is a JSON object, and this is {type(body).__name__}")

@@ -1,1 +1,1 @@
-"""The relay: where peers that cannot reach each other exchange messages."""
+"""The relay, at which peers that cannot reach each other exchange messages."""

@@ -1,10 +1,10 @@
-"""A relay: where peers that cannot reach each other leave messages for each other, over plain HTTP. An ASGI app of its
-own that speaks as the reference's (acp_worker.js 2.1) does, and knows no node.
+"""A relay, at which peers that cannot reach each other leave messages for each other, over plain HTTP.
 
-A session is a short log of messages, in memory. Its token is all that one needs, and there is no way to find a token
-out: sessions are not listed, wrong tokens are all answered alike and not many times. Three things are added for peers
-that know them: a poll may wait for news (`wait`), a reader that gives its id (`reader`) is never outrun by the log
-(senders get 429 instead), and /new and /join say so.
+It is an ASGI app of its own that behaves like the reference's (acp_worker.js 2.1), and knows no node. A session is a
+short log of messages, in memory. Its token gives full access and cannot be found out: sessions are not listed, all
+wrong tokens get the same answer, and only a few tries are allowed. Three things are added for peers that know them: a
+poll may wait for news (`wait`), the log never outruns a reader that gives its id (`reader`; senders get 429 instead),
+and /new and /join announce both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["RelaySettings", "relay_app"]
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{6,64}")
 _ANNOUNCED = re.compile(r"[A-Za-z0-9_-]{4,64}")
-_SECRET = 16  # characters from which on nobody guesses a token
+_SECRET = 16  # characters from which on a token cannot be guessed
 _POLL_BYTES = 4 * 1024 * 1024
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -63,7 +63,7 @@ class _Relay:
         self.sessions.used(key, session)
         host = self.settings.public_host or request.headers.get("host", "")
         scheme = "acp+wss" if request.url.scheme == "https" or self.settings.public_host else "acp+ws"
-        # Of a token that can be guessed, nobody is told whether others use it.
+        # A token that can be guessed does not reveal if others use it.
         told = existed and len(token) >= _SECRET
         answer = {"token": token, "link": f"{scheme}://{host}/acp/{token}", "existed": told}
         return json_response({**answer, **self._offers()})
@@ -78,7 +78,7 @@ class _Relay:
         if name not in session.agents and len(session.agents) >= self.settings.agents:
             session.agents.pop(
                 next(iter(session.agents))
-            )  # nobody says when one leaves: the first has most likely left
+            )  # a leaving guest says nothing: the first has most likely left
         card = body.get("card", msgspec.Raw(b"null"))
         kept = self.sessions.append(
             session, secrets.token_hex(8), {"type": "acp.agent_joined", "from": name, "card": card}
@@ -107,7 +107,7 @@ class _Relay:
         wait = max(0.0, min(_number(query.get("wait"), 0.0), self.settings.wait))
         reader = query.get("reader", "")[:100]
         if reader:
-            # What it has not read is what it asks for; one that asks for nothing in particular has read nothing.
+            # A reader asks for the messages that it has not read; one that asks for no position has read nothing.
             self.sessions.came(session, reader, session.ids.get(after or "", 0))
         found = after_of(session, after, since)
         if not found and wait and len(session.waiting) < self.settings.waiting:
@@ -129,7 +129,7 @@ class _Relay:
 
     @staticmethod
     async def _news(session: Session, seconds: float, request: Request) -> None:
-        """Until there may be something to read. Whoever leaves waits no more, and makes room for others."""
+        """Waits until there may be something to read. A reader that leaves stops waiting, and makes room for others."""
         future = asyncio.get_running_loop().create_future()
         leaving = asyncio.ensure_future(_left(request))
         session.waiting.add(future)
@@ -242,7 +242,7 @@ def relay_app(settings: RelaySettings | None = None) -> Starlette:
 
 
 def _address(request: Request) -> str:
-    """Who asks, for counting: of IPv6 addresses, one has a whole network."""
+    """Returns the address of a client, for counting: all IPv6 addresses of a network count as one."""
     host = request.client.host if request.client else "unknown"
     try:
         address = ipaddress.ip_address(host.partition("%")[0])

@@ -1,4 +1,4 @@
-"""Running a relay by itself: the app of the peer protocol on a port of its own."""
+"""Runs a relay by itself: the app of the peer protocol on a port of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["RelaySettings", "relaying"]
 async def relaying(
     host: str, port: int, settings: RelaySettings, tls: tuple[Path, Path | None] | None = None
 ) -> AsyncIterator[str]:
-    """A relay, until the context ends. Gives its address."""
+    """Runs a relay until the context ends. Yields its address."""
     ports = OwnPorts()
     try:
         yield await ports.serve(relay_app(settings), host, [port], tls=tls)

@@ -1,4 +1,4 @@
-"""What a relay keeps: sessions, each a short log of messages in memory, and the limits on all of it. Without HTTP."""
+"""The sessions of a relay, each a short log of messages in memory, and the limits on all of them. Without HTTP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RelaySettings(msgspec.Struct, kw_only=True, frozen=True):
     ttl: float = 3600.0
     """Seconds that a session lives after it was last used."""
     unused_ttl: float = 300.0
-    """The same, where nobody has joined it or left a message."""
+    """The same, for a session that no peer has joined or left a message in."""
     messages: int = 200
     session_bytes: int = 8 * 1024 * 1024
     total_bytes: int = 512 * 1024 * 1024
@@ -38,10 +38,10 @@ class RelaySettings(msgspec.Struct, kw_only=True, frozen=True):
     waiting: int = 64
     """Polls that may wait in one session."""
     reader_seconds: float = 60.0
-    """How long a reader that has not polled still counts."""
+    """The time for which a reader counts after its last poll."""
     announce_ttl: float = 30.0
     public_host: str | None = None
-    """HOST[:PORT] for links, where it is not what the request says."""
+    """HOST[:PORT] for links, where it differs from the request's."""
 
 
 class WriteResult(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Session:
         self.ids: dict[str, int] = {}
         self.size = 0
         self.seq = 0
-        self.readers: dict[str, tuple[int, float]] = {}  # id → what it has read, and when it last came
+        self.readers: dict[str, tuple[int, float]] = {}  # id → the reader's position, and the time of its last poll
         self.waiting: set[asyncio.Future[None]] = set()
         self.created = self.active = time.time()
         self.expires = 0.0  # monotonic
@@ -71,11 +71,11 @@ class Session:
 
 
 class Full(Exception):
-    """The log has no room that nobody still needs."""
+    """Raised where the log is full of messages that a reader still needs."""
 
 
 class Rate:
-    """How often each address did something in the last minute."""
+    """Counts the actions of each address in the last minute."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -103,16 +103,16 @@ class Refused(Exception):
 
 
 def gone() -> Refused:
-    """What every wrong token gets."""
+    """Returns the answer to every wrong token."""
     return Refused(403, "invalid_token", "Session not found or expired")
 
 
 class Sessions:
-    """All sessions, and the limits that keep them from each other and from the machine."""
+    """All sessions, and the limits that protect them from each other, and the machine from them."""
 
     def __init__(self, settings: RelaySettings) -> None:
         self.settings = settings
-        # By the hash of its token: how long it takes to find one tells nothing of the others' tokens.
+        # By the hash of its token: the time of a lookup reveals nothing of other tokens.
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()  # the one used last is last
         self.size = 0
         self._owned: dict[str, int] = {}
@@ -120,7 +120,7 @@ class Sessions:
         self._wrong = Rate(settings.wrong_per_minute)
 
     def find(self, token: str, address: str) -> Session:
-        """The session of a token, which is used by being found."""
+        """Returns the session of a token, and counts that as a use."""
         self.check(address)
         key = key_of(token)
         session = self.living(key)
@@ -131,12 +131,12 @@ class Sessions:
         return session
 
     def check(self, address: str) -> None:
-        """Raise Refused where an address has tried too many tokens."""
+        """Raises Refused where an address has tried too many tokens."""
         if self._wrong.over(address):
             raise Refused(429, "too_many_wrong_tokens")
 
     def wrong(self, address: str) -> None:
-        """A token was none."""
+        """Counts a wrong token."""
         self._wrong.count(address)
 
     def used(self, key: bytes, session: Session) -> None:
@@ -146,7 +146,7 @@ class Sessions:
         self._sessions.move_to_end(key)
 
     def living(self, wanted: bytes) -> Session | None:
-        """A session by its key. On the way, those that are over go: this one, and a few of the oldest."""
+        """Returns a session by its key. Removes expired sessions: this one, and a few of the oldest."""
         now = time.monotonic()
         for key in (wanted, *itertools.islice(self._sessions, 8)):
             session = self._sessions.get(key)
@@ -205,7 +205,7 @@ class Sessions:
         return kept
 
     def came(self, session: Session, reader: str, read: int) -> None:
-        """Somebody reads, and has read so far."""
+        """Notes a reader, and its position."""
         if reader not in session.readers and len(session.readers) >= self.settings.agents:
             self._readers(session)
             if len(session.readers) >= self.settings.agents:
@@ -213,13 +213,13 @@ class Sessions:
         session.readers[reader] = (read, time.monotonic())
 
     def _readers(self, session: Session) -> list[int]:
-        """How far those have read who still read."""
+        """Returns the positions of the active readers."""
         before = time.monotonic() - self.settings.reader_seconds
         session.readers = {reader: (read, came) for reader, (read, came) in session.readers.items() if came > before}
         return [read for read, _ in session.readers.values()]
 
     def _forget(self, session: Session) -> None:
-        """Let the oldest message go, unless somebody who reads has not seen it."""
+        """Drops the oldest message, unless an active reader has not seen it."""
         oldest = session.log[0]
         if any(read < oldest.seq for read in self._readers(session)):
             raise Full
@@ -230,7 +230,7 @@ class Sessions:
 
 
 def after_of(session: Session, after: str | None, since: float) -> list[WriteResult]:
-    """The messages that were asked for. A message that is not in the log any more is before all that are."""
+    """Returns the messages after a cursor. A message that is no longer in the log counts as before all others."""
     log = session.log
     if after is None:
         return [message for message in log if message.ms > since]

@@ -1,4 +1,4 @@
-"""Errors as this protocol tells them: one envelope with a code, for every error of the tree."""
+"""The errors of this protocol: one envelope with a code, for every error of the tree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUSY = "ERR_RATE_LIMIT"
 FORBIDDEN = "ERR_FORBIDDEN"
 UNAUTHORIZED = "ERR_UNAUTHORIZED"
 
-# By the code of the error tree; what is not here is internal.
+# By the code of the error tree; codes that are not here are internal.
 TABLE: dict[str, tuple[str, int]] = {
     "invalid": (INVALID, 400), "invalid_input": (INVALID, 400), "invalid_config": (INVALID, 400),
     "invalid_answer": (INVALID, 400), "invalid_request": (INVALID, 400), "invalid_state": (INVALID, 400),
@@ -36,7 +36,7 @@ TABLE: dict[str, tuple[str, int]] = {
 
 
 class Refusal(InterlinguaError):
-    """An error with a code of this protocol's own, and what else its envelope holds."""
+    """An error with a code of this protocol's own, and the other members of its envelope."""
 
     code = "peer_refusal"
 
@@ -48,12 +48,13 @@ class Refusal(InterlinguaError):
 
 
 def envelope(error: InterlinguaError, *, message_id: str | None = None) -> tuple[int, dict[str, Any]]:
-    """The status and the body of an error. `message_id` is the client's own, for telling which one to send again."""
+    """Returns the status and the body of an error. `message_id` is the client's own, so that it knows which message to
+    repeat."""
     if isinstance(error, Refusal):
         code, status, extra = error.error_code, error.status, error.extra
     else:
         code, status = TABLE.get(error.code, (INTERNAL, 500))
-        # Its own code beside the protocol's, which are few: a mount of ours acts by it.
+        # Its own code beside the few of the protocol: our mount acts by it.
         extra = {"code": error.code, **({"details": error.details} if error.details is not None else {})}
     told: dict[str, Any] = {"ok": False, "error_code": code, "error": error.message, "message": error.message}
     if message_id is not None and code in (TIMEOUT, TOO_LARGE):

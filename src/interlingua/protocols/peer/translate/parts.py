@@ -1,10 +1,10 @@
 """Parts: the content of messages, tasks and artifacts, checked on the way in and translated to the model and back.
 
-The wire has three kinds: text, a file by its address, and any JSON value. Members that are not known are kept as they
-came. Files are never fetched here.
+The wire has three kinds: text, a file by its address, and any JSON value. Unknown members are kept as they came. Files
+are never fetched here.
 
-What the wire has no place for: bytes and text of a file (they are published, and travel as an address), addresses that
-only this machine can open (a data part tells of them), titles, descriptions, sizes and private metadata of parts.
+The wire has no place for bytes and text of a file (they are published, and travel as an address), addresses that only
+this machine can open (a data part names them), and titles, descriptions, sizes and private metadata of parts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BYTES = "application/octet-stream"
 
 
 def check_parts(value: Any, path: str = "parts") -> list[dict[str, Any]]:
-    """The parts, all of them good. Raises InvalidRequest with the path of the first that is not."""
+    """Returns the parts, all of them valid. Raises InvalidRequest with the path of the first invalid one."""
     if not isinstance(value, list):
         raise _wrong(f"/{path}", f"is a list of parts, got {_kind(value)}")
     if not value:
@@ -47,7 +47,7 @@ def check_parts(value: Any, path: str = "parts") -> list[dict[str, Any]]:
 
 
 def known_parts(value: Any, path: str = "parts") -> list[dict[str, Any]]:
-    """The parts of kinds that we know, for what a peer of a later version sent: at least one, and all of them good."""
+    """Returns the parts of known kinds from a peer of a later version: at least one, and all of them valid."""
     if isinstance(value, list):
         known = [part for part in value if not _is_later(part)]
         value = known if known else value
@@ -59,7 +59,7 @@ def has_content(body: dict[str, Any]) -> bool:
 
 
 def parts_of(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The content of a body: `parts`, or the short forms `text` and `content` as one part."""
+    """Returns the content of a body: `parts`, or the short forms `text` and `content` as one part."""
     if body.get("parts") is not None:
         return check_parts(body["parts"])
     if body.get("text") is not None:
@@ -72,7 +72,7 @@ def parts_of(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def input_of(body: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """What a task is to work on, wherever the creator put it; None where nothing is given.
+    """Returns the input of a task, from any place where its creator may put it; None where there is none.
 
     The seed has `input.parts`, the reference a free `payload`, older clients a title and a description.
     """
@@ -103,7 +103,7 @@ def data(content: Any) -> dict[str, Any]:
 
 
 def text_of(parts: list[dict[str, Any]]) -> str:
-    """The text in some parts, joined as it was written."""
+    """Returns the text in some parts, joined as it was written."""
     return "".join(part["content"] for part in parts if part.get("type") == "text")
 
 
@@ -164,7 +164,7 @@ def _is_web_address(url: str) -> bool:
 
 
 def to_model(part: dict[str, Any]) -> Part:
-    """A part that was checked, as the model has it."""
+    """Returns a checked part as a part of the model."""
     match part["type"]:
         case "text":
             return TextPart(part["content"])
@@ -174,7 +174,7 @@ def to_model(part: dict[str, Any]) -> Part:
 
 
 def from_model(part: Part, publish: Publish) -> dict[str, Any]:
-    """A part as it travels. What has no address yet is published first."""
+    """Returns a part of the model for the wire. Content without an address is published first."""
     match part:
         case TextPart(text=said):
             return text(said)
@@ -207,12 +207,12 @@ def _file(part: FilePart, publish: Publish) -> dict[str, Any]:
 
 
 def is_inline(part: FilePart) -> bool:
-    """Whether a file is here as a whole, and has to be published to travel."""
+    """Tells if a file holds its content itself, and must be published to travel."""
     return part.data is not None or part.text is not None or (part.url or "").startswith("data:")
 
 
 def as_file(part: dict[str, Any], publish: Publish) -> dict[str, Any]:
-    """A part of the wire as a file that is offered, whatever was in it."""
+    """Returns any part of the wire as a published file."""
     if part["type"] == "text":
         return _published(part["content"].encode(), "text/plain; charset=utf-8", None, publish)
     if part["type"] == "data":

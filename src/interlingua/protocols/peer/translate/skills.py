@@ -1,7 +1,8 @@
-"""Skills: what a node can do, as others see it, and how well a query fits each.
+"""Skills: the abilities of a node, as others see them, and how well a query fits each.
 
 An agent is a skill; so is every skill on its card, and every bare id that the owner advertises. Relevance is counted
-from words alone, so the same query gives the same ranking on every machine; nothing is learned, and no one is asked.
+from words alone, so the same query gives the same ranking on every machine; nothing is learned, and no service is
+asked.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Skill(msgspec.Struct, omit_defaults=True):
     output_modes: list[str] = []
     version: str = ""
     limitations: list[dict[str, Any]] = []
-    agent: str | None = None  # who does it; None where the id is only advertised
-    # Ours: what goes in and comes out, so that structure survives between two nodes of this implementation.
+    agent: str | None = None  # the agent with the skill; None where the id is only advertised
+    # Our addition: schemas of input and output, so that structure survives between two Interlingua nodes.
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
     input_text: str | None = None
@@ -42,7 +43,7 @@ class Skill(msgspec.Struct, omit_defaults=True):
     via: list[str] | None = None  # the servers that it has come by, this one last
 
     def view(self) -> dict[str, Any]:
-        """As it stands on a card and in lists: always with the members that clients read without asking."""
+        """Returns the skill for cards and lists: always with the members that clients read without asking."""
         told: dict[str, Any] = {
             "id": self.id,
             "name": self.name,
@@ -66,10 +67,10 @@ class Skill(msgspec.Struct, omit_defaults=True):
 def from_cards(
     cards: Iterable[AgentCard], more: Iterable[Skill] = (), way: Callable[[AgentCard], list[str]] | None = None
 ) -> list[Skill]:
-    """All skills of a node: its agents, then the skills on their cards, then those that are only advertised.
+    """Returns all skills of a node: its agents, then the skills on their cards, then those that are only advertised.
 
-    An id names one skill. Where two agents have a skill of the same id, the later one is `agent/skill`. `way` gives
-    the servers that an agent has come by.
+    An id names one skill. Where two agents have a skill of the same id, the later one is `agent/skill`. `way` gives the
+    servers that an agent has come by.
     """
     cards = list(cards)
     found: dict[str, Skill] = {}
@@ -94,13 +95,14 @@ def from_cards(
 
 
 def answers(card: AgentCard, wanted: Any) -> bool:
-    """Whether an agent is meant by what a message names as a skill: itself, or one that it has."""
+    """Tells if a skill name in a message means an agent: its own name, or a skill that it has."""
     own = {one.id for one in card.skills}
     return wanted in (card.name, card.key) or wanted in own or wanted in {f"{card.name}/{id_}" for id_ in own}
 
 
 def declared(value: str | Sequence[Any]) -> list[Skill]:
-    """What the owner advertises: ids separated by commas, or a list (also as JSON) of ids and skill objects."""
+    """Returns the skills that the owner advertises: ids separated by commas, or a list (also as JSON) of ids and skill
+    objects."""
     if isinstance(value, str):
         if not value.strip().startswith("["):
             return _once(Skill(id_, id_) for part in value.split(",") if (id_ := part.strip()))
@@ -114,7 +116,7 @@ def declared(value: str | Sequence[Any]) -> list[Skill]:
 
 
 def read(value: Any) -> list[Skill]:
-    """The skills on somebody else's card, as far as they make sense."""
+    """Returns the valid skills on a remote card."""
     entries = value if isinstance(value, list) else []
     found = []
     for entry in entries:
@@ -140,7 +142,8 @@ def _structured(skill: Skill, card: AgentCard) -> Skill:
 
 
 def _modes(card: AgentCard) -> tuple[list[str], list[str]]:
-    """Every agent takes and gives objects; text only where its card names a field for it."""
+    """Returns the modes of an agent: every agent takes and gives objects; text only where its card names a field for
+    it."""
     return (
         ["text", "data"] if card.input_text is not None else ["data"],
         ["text", "data"] if card.output_text is not None else ["data"],
@@ -194,7 +197,7 @@ _NOISE = frozenset({
 
 
 def score(query: str, skill: Skill) -> float:
-    """How well a skill fits a query, from 0 (not at all) to 1 (it is the id itself)."""
+    """Returns how well a skill fits a query, from 0 (not at all) to 1 (it is the id itself)."""
     asked = query.strip()[:MAX_QUERY]
     if not asked:
         return 0.0
@@ -218,7 +221,7 @@ def score(query: str, skill: Skill) -> float:
 def _score_of_words(
     wanted: tuple[str, ...], skill: Skill, name_words: tuple[str, ...], title: tuple[str, ...]
 ) -> float:
-    """How well single words fit a skill: best where its name has them all."""
+    """Returns the fit of single words and a skill: best where its name has them all."""
     in_title = [_best(word, title) for word in wanted]
     if all(in_title):
         used = {found for word in wanted for found in name_words or title if _likeness(word, found)}
@@ -232,7 +235,7 @@ def _score_of_words(
 
 
 def search(skills: Iterable[Skill], query: str, limit: int = 10) -> list[dict[str, Any]]:
-    """The skills that fit, best first, each with its match_score. Equal scores keep the order of the card."""
+    """Returns the skills that fit, best first, each with its match_score. Equal scores keep the order of the card."""
     ranked = [(fit, skill) for skill in skills if (fit := score(query, skill)) > 0]
     ranked.sort(key=lambda pair: -pair[0])
     return [{**skill.view(), "match_score": fit} for fit, skill in ranked[: max(0, limit)]]
@@ -253,7 +256,8 @@ def _within(tier: tuple[float, float], part: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _words(text: str) -> tuple[str, ...]:
-    """The words of a text, in order, each once: TranslateText, translate-text and "translate text" are the same."""
+    """Returns the words of a text, in order, each once: TranslateText, translate-text and "translate text" are the
+    same."""
     plain = unicodedata.normalize("NFKC", text)
     found: dict[str, None] = {}
     for token in _TOKENS.findall(plain):
@@ -300,7 +304,8 @@ def _stem(word: str) -> str:
 
 
 def support(skills: Sequence[Skill], skill_id: str, constraints: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Whether a skill can be had under constraints: supported, partial (we cannot tell) or unsupported."""
+    """Returns the support level of a skill under constraints: supported, partial (this node cannot tell) or
+    unsupported."""
     asked = constraints or {}
     skill = next((skill for skill in skills if skill.id == skill_id), None)
     level, reason = "supported", None

@@ -1,4 +1,4 @@
-"""Why a remote task came to nothing, as an error of the run here."""
+"""Turns the failure of a remote task into an error of the local run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ....model.errors import ErrorInfo, RunCancelled, RunError
 
 
 def failure(status: str, message: str | None, info: Any) -> RunError:
-    """The end of a task that came to nothing. Ours tell code, details and whether it may succeed later."""
+    """Returns the error of a failed task. Interlingua nodes add code, details and if it may succeed later."""
     if status != "canceled":
         with contextlib.suppress(msgspec.ValidationError):
             told = msgspec.convert(info, ErrorInfo)

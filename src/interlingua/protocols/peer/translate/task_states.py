@@ -1,7 +1,7 @@
 """The life of a task, as one table: state → the states that may follow.
 
-Every change of a task's state goes through `move`, whoever asks for it: the owner, a peer or an agent. What is not in
-the table cannot happen. What a state means for a run, and who is told of a change, is not decided here.
+Every change of a task's state goes through `move`, for the owner, a peer or an agent. A change that is not in the table
+cannot happen. The meaning of a state for a run, and the readers of a change, are not decided here.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class IllegalState(InvalidRequest):
 
 
 def check_state(value: object, path: str = "status") -> State:
-    """A state by its name. Raises IllegalState for what is none."""
+    """Returns a state by its name. Raises IllegalState for an unknown one."""
     if not isinstance(value, str) or value not in STATES:
         raise IllegalState(f"{path} is one of {', '.join(TABLE)}, got {_short(value)}", path=f"/{path}")
     return cast(State, value)
 
 
 def may(old: str, new: str) -> bool:
-    """Whether a task may go from one state to the other. Staying where it is, is no move."""
+    """Tells if a task may go from one state to the other. Staying in a state is no move."""
     return old in TABLE and new in TABLE[old]
 
 
 def move(old: str, new: str) -> None:
-    """Raise IllegalState unless a task may go from one state to the other."""
+    """Raises IllegalState unless a task may go from one state to the other."""
     if may(old, new):
         return
     before, after = check_state(old), check_state(new)
@@ -59,10 +59,11 @@ def move(old: str, new: str) -> None:
 
 
 def route(old: str, new: str) -> list[State]:
-    """The states through which a task gets from `old` to `new`, `new` included; empty where no way leads there.
+    """Returns the states through which a task gets from `old` to `new`, `new` included; empty where no path leads
+    there.
 
-    Peers leave steps out: the reference (2.19) reports completed for a task that it never reported working. The steps
-    between are taken all the same, so that our observers see every task go the same way.
+    Peers leave steps out: the reference (2.19) reports completed for a task that it never reported working. The skipped
+    steps are taken nevertheless, so that our observers see every task take the same path.
     """
     if may(old, new):
         return [cast(State, new)]
@@ -73,12 +74,12 @@ def route(old: str, new: str) -> list[State]:
 
 
 def takes_artifact(state: str) -> bool:
-    """Whether an artifact may be added now: after working began, and before the task ended."""
+    """Tells if an artifact may be added now: after working began, and before the task ended."""
     return state == "working"
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram."""
+    """Returns the table as a Mermaid state diagram."""
     lines = ["stateDiagram-v2", "    [*] --> submitted"]
     lines.extend(f"    {old} --> {new}" for old, following in TABLE.items() for new in following)
     lines.extend(f"    {state} --> [*]" for state in TABLE if state in TERMINAL)

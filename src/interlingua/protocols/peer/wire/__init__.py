@@ -1,1 +1,1 @@
-"""What goes over the wire between peers: frames, links, cards, extensions, signatures."""
+"""The wire format between peers: frames, links, cards, extensions, signatures."""

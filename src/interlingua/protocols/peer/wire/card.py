@@ -1,7 +1,7 @@
 """The AgentCard of a node: built from facts, and read from others.
 
-A flag is true only where this node does the thing now, and every flag stands twice: flat, as all versions have it, and
-in `groups`. Signing is not done here (see `trust`), and neither is serving.
+A flag is true only where this node has the feature now, and every flag appears twice: flat, as all versions have it,
+and in `groups`. Signing is not done here (see `signatures`), and neither is serving.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ENDPOINTS: dict[str, str] = {
     "discover": "/discover",
     "status": "/status",
 }
-OWNERS = frozenset({"peers", "peer_send", "peers_connect", "discover"})  # of those, what is on the control API alone
+OWNERS = frozenset({"peers", "peer_send", "peers_connect", "discover"})  # the features of the control API alone
 
 # Features that a node may have or not, and that nothing else tells.
 OPTIONAL = frozenset(
@@ -48,7 +48,7 @@ OPTIONAL = frozenset(
 
 
 class CardFacts(msgspec.Struct, kw_only=True):
-    """What is true of a node."""
+    """The facts of a node for its card."""
 
     name: str
     description: str = ""
@@ -64,11 +64,11 @@ class CardFacts(msgspec.Struct, kw_only=True):
     extensions: list[extensions_.Extension] = []  # declared ones; built-in ones are added
     availability: dict[str, Any] | None = None
     limitations: list[dict[str, Any]] = []
-    interfaces: list[str] = []  # empty: the groups of what is active
+    interfaces: list[str] = []  # empty: the groups of the active features
     auth_schemes: list[str] = msgspec.field(default_factory=lambda: ["none"])
     endpoints: dict[str, str] = {}  # beside, or in place of, ENDPOINTS
-    door: bool = False  # the card is for callers of the door, who reach nothing that is the owner's
-    link: str | None = None  # with its token: only for those who may connect
+    door: bool = False  # the card is for callers of the door, who cannot use the owner's operations
+    link: str | None = None  # with its token: only for peers that may connect
     max_msg_bytes: int = MAX_MSG_BYTES
     features: frozenset[str] = frozenset()  # out of OPTIONAL
     version: str = __version__
@@ -76,7 +76,7 @@ class CardFacts(msgspec.Struct, kw_only=True):
 
 
 def build(facts: CardFacts) -> dict[str, Any]:
-    """The flat card, unsigned."""
+    """Returns the flat card, unsigned."""
     if unknown := facts.features - OPTIONAL:
         raise ValueError(f"{min(unknown)!r} is no optional feature of a card")
     capabilities = _flags(facts)
@@ -113,7 +113,7 @@ def build(facts: CardFacts) -> dict[str, Any]:
 
 
 def extensions_of(facts: CardFacts) -> list[extensions_.Extension]:
-    """What was declared, then what is on. The first declaration of a URI counts."""
+    """Returns the declared extensions, then the active ones. The first declaration of a URI counts."""
     active = extensions_.built_in(hmac=facts.hmac, mdns=facts.lan_discovery, h2c="h2c" in facts.transports)
     return extensions_.dedupe([*facts.extensions, *active])
 
@@ -139,7 +139,7 @@ def _flags(facts: CardFacts) -> dict[str, Any]:
         "tasks_pagination": True,
         "message_priority": True,
         "delivery_ack": True,
-        # what the reference declares beside
+        # the reference's further members
         "peer_ping": True,
         "read_receipt": "read_receipt" in facts.features,
         "typing_indicator": "typing_indicator" in facts.features,
@@ -208,7 +208,7 @@ def _groups(facts: CardFacts) -> dict[str, dict[str, bool]]:
 
 
 def _signals(facts: CardFacts) -> list[dict[str, Any]]:
-    """Why to believe this card and its messages: only what is on."""
+    """Returns the reasons to trust this card and its messages: only active ones."""
     told: list[dict[str, Any]] = []
     if facts.hmac:
         told.append({"type": "hmac", "scheme": "hmac-sha256", "enabled": True})
@@ -221,11 +221,11 @@ def _signals(facts: CardFacts) -> list[dict[str, Any]]:
 
 
 def served(card: dict[str, Any], peer: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A card as GET gives it: flat, and wrapped as the reference has it. `self` is what a signature covers."""
+    """Returns a card as GET serves it: flat, and wrapped as the reference has it. A signature covers `self`."""
     return {**card, "self": card, "peer": peer}
 
 
-# -- reading others' ------------------------------------------------------------------------------------------
+# -- reading remote cards -------------------------------------------------------------------------------------
 
 # Where each flat flag stands in the groups, under the seed's name or the reference's.
 _IN_GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -244,7 +244,7 @@ _IN_GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def unwrap(value: Any) -> dict[str, Any] | None:
-    """The card in an answer: flat as the seed has it, or under `self` as the reference has it."""
+    """Returns the card in an answer: flat as the seed has it, or under `self` as the reference has it."""
     if not isinstance(value, dict):
         return None
     inner = value.get("self")
@@ -252,14 +252,15 @@ def unwrap(value: Any) -> dict[str, Any] | None:
 
 
 def largest(card: dict[str, Any] | None) -> int:
-    """Bytes of the longest frame that a peer takes. A longer one ends the connection, and would again on the next."""
+    """Returns the bytes of the longest frame that a peer takes. A longer one ends the connection, and would end the
+    next one too."""
     capabilities = (card or {}).get("capabilities")
     told = capabilities.get("max_msg_bytes") if isinstance(capabilities, dict) else None
     return told if type(told) is int and told > 0 else MAX_MSG_BYTES
 
 
 def has(card: dict[str, Any] | None, flag: str) -> bool:
-    """Whether a peer's card declares a capability. Groups win over flat flags; absent is the same as false."""
+    """Tells if a peer's card declares a capability. Groups win over flat flags; absent is the same as false."""
     capabilities = (card or {}).get("capabilities")
     if not isinstance(capabilities, dict):
         return False
@@ -274,12 +275,12 @@ def has(card: dict[str, Any] | None, flag: str) -> bool:
 
 
 def transport_modes(card: dict[str, Any] | None) -> list[str]:
-    """How a peer can be reached: advice. Absent means both; values that are not known are ignored."""
+    """Returns the transport modes that a peer advises. Absent means both; unknown values are ignored."""
     return _known_texts((card or {}).get("transport_modes"), TRANSPORT_MODES) or list(TRANSPORT_MODES)
 
 
 def supported_transports(card: dict[str, Any] | None) -> list[str]:
-    """The bindings that a peer's card names; http where it names none."""
+    """Returns the bindings that a peer's card names; http where it names none."""
     capabilities = (card or {}).get("capabilities")
     named = capabilities.get("supported_transports") if isinstance(capabilities, dict) else None
     return [value for value in named if isinstance(value, str)] if isinstance(named, list) else ["http"]
@@ -291,7 +292,7 @@ def _known_texts(value: Any, known: Iterable[str]) -> list[str]:
 
 
 def parse_modes(text: str) -> list[str]:
-    """A comma-separated subset of p2p and relay, as --transport-modes takes it."""
+    """Parses a comma-separated subset of p2p and relay, as --transport-modes takes it."""
     given = [part.strip() for part in text.split(",") if part.strip()]
     for mode in given:
         if mode not in TRANSPORT_MODES:
@@ -307,7 +308,7 @@ LIMITATION_KINDS = ("capability", "modality", "scale", "domain", "access", "othe
 
 
 def limitation(value: Any, path: str = "/limitations") -> dict[str, Any]:
-    """One limitation as an object. A text is a permanent lack of a capability."""
+    """Returns one limitation as an object. A text is a permanent lack of a capability."""
     if isinstance(value, str) and value.strip():
         return {"kind": "capability", "code": value, "message": value, "permanent": True}
     if not isinstance(value, dict):
@@ -333,7 +334,7 @@ def limitations(value: Any, path: str = "/limitations") -> list[dict[str, Any]]:
 
 
 def parse_limitations(text: str) -> list[dict[str, Any]]:
-    """Texts separated by commas, or a JSON array, as the flags take them."""
+    """Parses texts separated by commas, or a JSON array, as the flags take them."""
     if not text.strip().startswith("["):
         return limitations([part.strip() for part in text.split(",") if part.strip()])
     try:
@@ -343,12 +344,12 @@ def parse_limitations(text: str) -> list[dict[str, Any]]:
 
 
 def merge_limitations(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Both, with the newer one where two have the same code."""
+    """Returns both lists, with the newer entry where two have the same code."""
     return list({entry["code"]: entry for entry in [*old, *new]}.values())
 
 
 def filter_limitations(given: list[dict[str, Any]], wanted: str) -> list[dict[str, Any]]:
-    """Those that are permanent, transient, or of one kind."""
+    """Returns the limitations that are permanent, transient, or of one kind."""
     if wanted in ("permanent", "transient"):
         return [entry for entry in given if entry["permanent"] is (wanted == "permanent")]
     if wanted in LIMITATION_KINDS:
@@ -358,7 +359,8 @@ def filter_limitations(given: list[dict[str, Any]], wanted: str) -> list[dict[st
 
 
 def filtered(card: dict[str, Any], wanted: str) -> dict[str, Any]:
-    """The card with only those limitations, its skills' too. Its signature, if any, no longer fits and is left out."""
+    """Returns the card with only those limitations, also on its skills. Its signature, if any, no longer fits and is
+    left out."""
     skills = [{**skill, "limitations": filter_limitations(skill["limitations"], wanted)} for skill in card["skills"]]
     told = {**card, "limitations": filter_limitations(card["limitations"], wanted), "skills": skills}
     if isinstance(told["identity"], dict):
@@ -378,7 +380,7 @@ _PATTERNS = {
 
 
 def availability(change: Any, old: dict[str, Any] | None = None, path: str = "/availability") -> dict[str, Any]:
-    """What is known of when a node is there, after a change. Null takes a member away; an unknown one is refused."""
+    """Returns the availability of a node after a change. Null removes a member; an unknown member is refused."""
     if not isinstance(change, dict):
         raise InvalidRequest(f"{path} is an object", path=path)
     for name, value in change.items():

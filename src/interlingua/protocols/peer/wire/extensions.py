@@ -1,7 +1,7 @@
 """Extensions: declarations on the card, each known by its URI. Read from flags and from cards, and checked.
 
-Nobody registers them and nothing here makes them work; a required one that we do not have is told to whoever is about
-to work with the peer.
+There is no registry, and nothing here implements them. Where a peer requires one that this node does not have, the
+owner is told before it works with the peer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def check_uri(value: Any, path: str = "/uri") -> str:
 
 
 def check(value: Any, path: str = "") -> Extension:
-    """One extension object, with its defaults. Raises InvalidRequest with the path of what is wrong."""
+    """Returns one extension object, with its defaults. Raises InvalidRequest with the path of the fault."""
     if not isinstance(value, dict):
         raise InvalidRequest(f"{path or 'an extension'} is an object with a uri", path=path)
     uri = check_uri(value.get("uri"), f"{path}/uri")
@@ -59,7 +59,7 @@ def check(value: Any, path: str = "") -> Extension:
 
 
 def read(value: Any) -> list[Extension]:
-    """The extensions on somebody else's card. What makes no sense is left out."""
+    """Returns the extensions on a remote card. Malformed ones are left out."""
     found = []
     for entry in value if isinstance(value, list) else []:
         try:
@@ -73,7 +73,7 @@ def read(value: Any) -> list[Extension]:
 
 
 def parse_one(text: str) -> Extension:
-    """`URI[,required=true][,key=value…]`, as --extension takes it."""
+    """Parses `URI[,required=true][,key=value…]`, as --extension takes it."""
     uri, *pairs = (part.strip() for part in text.split(","))
     required = False
     params: dict[str, Any] = {}
@@ -91,7 +91,7 @@ def parse_one(text: str) -> Extension:
 
 
 def parse_many(text: str) -> list[Extension]:
-    """`URI[,URI…]`, as --extensions takes it."""
+    """Parses `URI[,URI…]`, as --extensions takes it."""
     return dedupe(extension(uri) for part in text.split(",") if (uri := part.strip()))
 
 
@@ -99,7 +99,7 @@ def parse_many(text: str) -> list[Extension]:
 
 
 def built_in(*, hmac: bool, mdns: bool, h2c: bool) -> list[Extension]:
-    """Those that are there because their feature is on."""
+    """Returns the extensions of active features."""
     active: tuple[tuple[bool, str, dict[str, Any]], ...] = (
         (hmac, HMAC, {"scheme": "hmac-sha256"}),
         (mdns, MDNS, {}),
@@ -109,7 +109,7 @@ def built_in(*, hmac: bool, mdns: bool, h2c: bool) -> list[Extension]:
 
 
 def dedupe(extensions: Iterable[Extension]) -> list[Extension]:
-    """Each URI once: the first declaration counts."""
+    """Returns each URI once: the first declaration counts."""
     found: dict[str, Extension] = {}
     for entry in extensions:
         found.setdefault(entry["uri"], entry)
@@ -117,13 +117,14 @@ def dedupe(extensions: Iterable[Extension]) -> list[Extension]:
 
 
 def missing_required(extensions: Any, supported: Iterable[str]) -> list[str]:
-    """The required ones on a card that are not among `supported`. With any, the two are not compatible."""
+    """Returns the required extensions of a card that are not in `supported`. With any, the two nodes are not
+    compatible."""
     known = set(supported)
     return [entry["uri"] for entry in read(extensions) if entry["required"] and entry["uri"] not in known]
 
 
 def advice(extensions: Iterable[Extension]) -> list[str]:
-    """What the owner should know about what was declared."""
+    """Returns advice for the owner about the declared extensions."""
     told = []
     for entry in extensions:
         uri = entry["uri"]

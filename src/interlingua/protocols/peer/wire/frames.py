@@ -1,8 +1,8 @@
 """Frames: the JSON objects that two peers send each other, made and read.
 
-Constructors leave out what is not given. Readers are lenient with what older and newer peers do (unknown members are
-ignored, what v0.5 did not have may be missing) and strict with what would mislead us. Nothing is sent, stored or
-signed here.
+Constructors leave out absent members. Readers are lenient with older and newer peers (unknown members are ignored, and
+members that v0.5 did not have may be missing) and strict with anything misleading. Nothing is sent, stored or signed
+here.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ..translate.task_states import State, check_state
 
 PRIORITIES = ("critical", "high", "normal", "low")
 ROLES = ("user", "agent")
-# What the reference signs. The others carry nothing that a signature would protect, and it sends them without.
 LOST = "lost"
 """The code of a task that is asked for again, and that a node no longer has."""
 
+# The types that the reference signs. The others carry nothing that a signature would protect.
 SIGNED = frozenset({"acp.message", "acp.reply", "task.delegate", "task.updated", "task.cancel"})
 
 MAX_ID = 256  # characters of any id
@@ -44,7 +44,8 @@ _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:[.,](\d+))?\s*([Z
 
 
 def now_z() -> str:
-    """The present time, in UTC with microseconds. It ends in Z: an offset ends a connection to the reference (2.19)."""
+    """Returns the present time, in UTC with microseconds. It ends in Z: an offset ends a connection to the reference
+    (2.19)."""
     microseconds = time.time_ns() // 1000
     return f"{_second(microseconds // 1_000_000)}.{microseconds % 1_000_000:06d}Z"
 
@@ -59,8 +60,8 @@ def _second(seconds: int) -> str:
 
 
 def seconds_of(ts: Any) -> float | None:
-    """A timestamp as seconds since 1970: text of ISO 8601 with any fraction, or the milliseconds that relays make of
-    it. Without a zone it is UTC. None for what is neither."""
+    """Returns a timestamp as seconds since 1970: text of ISO 8601 with any fraction, or the milliseconds that relays
+    make of it. Without a zone it is UTC. Returns None where it is neither."""
     if isinstance(ts, bool):
         return None
     if isinstance(ts, int | float):
@@ -78,12 +79,12 @@ def seconds_of(ts: Any) -> float | None:
 
 
 def new_id(kind: str = "msg") -> str:
-    """`msg_` with 16 hexadecimal digits; of other kinds (task, card, ping …) 12."""
+    """Returns a new id: `msg_` with 16 hexadecimal digits; of other kinds (task, card, ping …) 12."""
     return f"{kind}_{secrets.token_hex(8 if kind == 'msg' else 6)}"
 
 
 UNREADABLE = "unreadable"
-"""The type of what stands, on the side of the mount, for a frame that cannot be read: the members that can be, and
+"""The type of the object that replaces an unreadable frame on the side of the mount: the readable members, and
 `why`."""
 
 # -- bytes ----------------------------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ encode = msgspec.json.encode
 
 
 def decode(data: bytes | str) -> Frame:
-    """One frame. Raises InvalidRequest for what is no JSON object."""
+    """Decodes one frame. Raises InvalidRequest where it is no JSON object."""
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     try:
         # The halves of characters in a chunk are joined where it is shown.
@@ -143,12 +144,12 @@ def message(
 def reply(
     sender: str, correlation_id: str, *, content: Any = None, parts: list[dict[str, Any]] | None = None, **more: Any
 ) -> Frame:
-    """The answer to a message. Content and parts are there even when they are null, as the reference has it."""
+    """Returns the answer to a message. Content and parts are there even when they are null, as the reference has it."""
     return _headed("acp.reply", sender, correlation_id=correlation_id, content=content, parts=parts, **_given(more))
 
 
 def answered_in(body: dict[str, Any]) -> str | None:
-    """The id of the question that a message on a task answers, where its sender says so."""
+    """Returns the id of the question that a message on a task answers, where its sender gives it."""
     metadata = body.get("metadata")
     named = metadata.get(QUESTION) if isinstance(metadata, dict) else None
     return named if isinstance(named, str) else None
@@ -159,12 +160,13 @@ def delegate(sender: str, task_id: str, payload: dict[str, Any], **more: Any) ->
 
 
 def updated(sender: str, task_id: str, status: str, *, artifact: dict[str, Any] | None = None, **more: Any) -> Frame:
-    """CommittedEvents of a task. A chunk of an artifact says so inside it, by `append` and `last_chunk`."""
+    """Returns an update of a task. A chunk of an artifact is marked inside it, by `append` and `last_chunk`."""
     return _headed("task.updated", sender, task_id=task_id, status=status, artifact=artifact, **_given(more))
 
 
 def cancel(sender: str, task_id: str, **more: Any) -> Frame:
-    """Ours: the reference has no frame for it. Only for peers whose card has task_delegation."""
+    """Returns a cancel, a frame of this project: the reference has none. Only for peers whose card has
+    task_delegation."""
     return _headed("task.cancel", sender, task_id=task_id, **_given(more))
 
 
@@ -197,7 +199,8 @@ def ack(sender: str, message_id: str) -> Frame:
 
 
 def hello(token: str, **more: Any) -> Frame:
-    """Ours: the first frame of a connection whose address has no place for the token."""
+    """Returns a hello, a frame of this project: the first frame of a connection whose address has no place for the
+    token."""
     return {"type": "acp.hello", "token": token, **_given(more)}
 
 
@@ -246,7 +249,7 @@ class Delegate(msgspec.Struct, kw_only=True):
     message_id: str | None
     sender: str | None
     payload: dict[str, Any]
-    parts: list[dict[str, Any]] | None  # what to work on, where the payload has it
+    parts: list[dict[str, Any]] | None  # the input, where the payload has it
 
 
 class Updated(msgspec.Struct, kw_only=True):
@@ -273,7 +276,7 @@ class Pong(msgspec.Struct):
 
 
 class Delivered(msgspec.Struct):
-    """The peer has a message. The acp.ack of later versions says the same."""
+    """The peer's confirmation of a message. The acp.ack of later versions means the same."""
 
     message_id: str
 
@@ -296,7 +299,7 @@ class Hello(msgspec.Struct):
 
 
 class Legacy(msgspec.Struct):
-    """Something of no type that we know, and without parts: what programs sent before there was an envelope."""
+    """A frame of an unknown type, and without parts: programs sent such frames before there was an envelope."""
 
     message_id: str | None
     content: Frame
@@ -309,7 +312,7 @@ Content = (
 
 
 def read(frame: Frame) -> Content:
-    """What a frame says. Raises InvalidRequest, with the path, where a member is not what it must be."""
+    """Returns the content of a frame. Raises InvalidRequest, with the path, where a member is invalid."""
     kind = frame.get("type")
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     if reader is not None:
@@ -326,7 +329,7 @@ def check_role(value: Any, path: str = "role") -> str:
 
 
 def check_priority(value: Any, path: str = "priority") -> str:
-    """A priority, normal where none is given."""
+    """Returns a priority, normal where none is given."""
     if value is None:
         return "normal"
     if value not in PRIORITIES:
@@ -335,7 +338,7 @@ def check_priority(value: Any, path: str = "priority") -> str:
 
 
 def check_id(value: Any, path: str) -> str:
-    """An id that somebody else made: any text that can stand in a path or a log."""
+    """Returns an id of another party: any text that can stand in a path or a log."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_ID or not value.isprintable():
         raise InvalidRequest(
             f"/{path} is a text of 1 to {MAX_ID} printable characters, got {value!r:.80}", path=f"/{path}"
@@ -396,7 +399,7 @@ def _updated(frame: Frame) -> Updated:
     if artifact is not None:
         artifact = _object(frame, "artifact")
         given = artifact.get("parts")
-        # The reference takes any object for an artifact: what has no parts is data.
+        # The reference takes any object for an artifact: one without parts is data.
         found = parts_.known_parts(given, "artifact/parts") if given is not None else [parts_.data(artifact)]
         artifact = {**artifact, "parts": found} if given is not None else {"parts": found}
     return Updated(

@@ -1,11 +1,11 @@
-"""Links: how a peer is addressed. Parsed into a small value here, and written back; nothing is dialled.
+"""Links, the addresses of peers: parsed into a small value here, and written back; nothing is dialled.
 
     acp://HOST[:PORT]/TOKEN         a WebSocket, straight to the peer (acps:// with TLS)
     acp+wss://HOST[:PORT]/acp/TOKEN a relay (acp+ws:// without TLS)
     tcp://HOST:PORT/TOKEN           a TCP connection with one JSON object per line
     http(s)://HOST[:PORT][/PATH]    plain HTTP with SSE (peer+http(s):// says that it is this protocol)
 
-Whoever has the token may connect, so a link is a secret: `repr` and error messages show none of it.
+Every holder of the token may connect, so a link is a secret: `repr` and error messages show none of it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Link(msgspec.Struct, frozen=True):
     port: int
     token: str  # empty where the binding has none
     secure: bool  # TLS
-    path: str = ""  # what stands before the token at a relay, or the base path of an HTTP API; no slash at its end
+    path: str = ""  # the path before the token at a relay, or the base path of an HTTP API; no slash at its end
 
     def __str__(self) -> str:
         tail = f"/{self.token}" if self.token else ""
@@ -59,24 +59,24 @@ class Link(msgspec.Struct, frozen=True):
 
     @property
     def address(self) -> str:
-        """Host and port as they stand in the link. A port that web addresses imply is left out."""
+        """Returns host and port as they stand in the link. A port that web addresses imply is left out."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         implied = self.scheme not in DIRECT and self.port == _PORTS.get(self.scheme)
         return host if implied else f"{host}:{self.port}"
 
     @property
     def shown(self) -> str:
-        """The link as it may stand in a log: without its token."""
+        """Returns the link for logs: without its token."""
         return f"{self.scheme}://{self.address}{self.path}{'/…' if self.token else ''}"
 
     @property
     def binding(self) -> str:
-        """The letter of the binding that the link is for."""
+        """Returns the letter of the link's binding."""
         return _BINDINGS[self.scheme]
 
     @property
     def url(self) -> str:
-        """What to dial: a WebSocket URL, the HTTP base of a relay or of an API, or tcp://HOST:PORT."""
+        """Returns the address to dial: a WebSocket URL, the HTTP base of a relay or of an API, or tcp://HOST:PORT."""
         if self.scheme in DIRECT:
             return f"{'wss' if self.secure else 'ws'}://{self.address}/{self.token}"
         if self.scheme == "tcp":
@@ -85,7 +85,7 @@ class Link(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> Link:
-    """Read a link. Raises InvalidRequest, which says what is wrong and repeats no token."""
+    """Parses a link. Raises InvalidRequest, which names the fault and repeats no token."""
     if not text.strip():
         raise _wrong("a link is a text such as acp://HOST:7801/TOKEN")
     if len(text) > _LIMIT:
@@ -106,7 +106,7 @@ def parse(text: str) -> Link:
 
 
 def direct(host: str, port: int, token: str, *, secure: bool = False) -> Link:
-    """The link of a WebSocket listener of ours."""
+    """Returns the link of one of our WebSocket listeners."""
     return parse(str(Link("acps" if secure else "acp", host.strip("[]"), port, token, secure)))
 
 
@@ -138,7 +138,7 @@ def _host(host: str) -> str:
         return inside.lower() if "%" not in inside else inside
     if not _NAME.fullmatch(host):
         raise _wrong(f"{host[:80]!r} is no host name (write international names in their xn-- form)")
-    if re.fullmatch(r"[0-9.]+", host):  # four numbers, or nothing: what 127.1 means differs from system to system
+    if re.fullmatch(r"[0-9.]+", host):  # four numbers, or nothing: 127.1 has different meanings on different systems
         try:
             ipaddress.IPv4Address(host)
         except ValueError:
@@ -147,7 +147,7 @@ def _host(host: str) -> str:
 
 
 def _split(scheme: str, path: str) -> tuple[str, str]:
-    """What stands before the token, and the token."""
+    """Returns the path before the token, and the token."""
     path = path.rstrip("/")
     if scheme in HTTP:
         if not _SEGMENTS.fullmatch(path):
@@ -168,12 +168,12 @@ def _split(scheme: str, path: str) -> tuple[str, str]:
 
 
 def new_token() -> str:
-    """A token that nobody guesses: 64 random bits, as the reference has them."""
+    """Returns a token that cannot be guessed: 64 random bits, as the reference has them."""
     return f"tok_{secrets.token_hex(8)}"
 
 
 def same_token(a: str, b: str) -> bool:
-    """Whether two tokens are the same, in a time that tells nothing. No token is never the same as anything."""
+    """Tells if two tokens are the same, in a time that reveals nothing. An empty token equals no other."""
     same = hmac.compare_digest(a.encode("utf-8", "surrogatepass"), b.encode("utf-8", "surrogatepass"))
     return same and bool(a)
 

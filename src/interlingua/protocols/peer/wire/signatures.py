@@ -1,8 +1,8 @@
-"""Trust: who said it. Signs frames and cards, and checks those of others.
+"""Trust in senders: signs frames and cards, and checks those of others.
 
 Two things sign, separately or together: a secret that both peers share (HMAC, which covers id and time alone) and a key
 pair of the node's own (Ed25519, which covers the whole frame). By default a bad signature is a warning on the message;
-a strict node drops what cannot be trusted. Which key to believe at all is for those who keep peers to decide.
+a strict node drops untrusted frames. The modules that keep peers decide which key to believe.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ DEFAULT_KEY_FILE = Path("~/.acp/identity.json")
 
 Verdict = Literal["valid", "invalid", "absent", "unchecked"]
 
-# What only a receiver may write on a frame. A peer that sends one of these is not believed.
+# Members that only a receiver may write on a frame. A sender's are not believed.
 MARKS = frozenset({"_sig_invalid", "_sig_stale", "_ed25519_verified", "_ed25519_invalid"})
 
 
 class Checked(msgspec.Struct, kw_only=True):
-    """What was found out about a frame. `unchecked` is a signature that we have nothing to check with."""
+    """The result of checking a frame. `unchecked` is a signature for which there is no key to check it."""
 
     sig: Verdict = "absent"
     identity: Verdict = "absent"
@@ -45,7 +45,7 @@ class Checked(msgspec.Struct, kw_only=True):
     drop: bool = False
 
     def mark(self, frame: Frame) -> Frame:
-        """The frame with what was found out, and without what its sender claimed about that."""
+        """Returns the frame with the result of its check, and without its sender's claims about that."""
         marked = {name: value for name, value in frame.items() if name not in MARKS}
         if self.sig == "invalid":
             marked["_sig_invalid"] = True
@@ -73,28 +73,29 @@ class Trust:
 
     @property
     def hmac(self) -> bool:
-        """Whether messages are signed with a shared secret."""
+        """Tells if messages are signed with a shared secret."""
         return self._secret is not None
 
     @property
     def signs(self) -> bool:
-        """Whether what goes out is signed in any way."""
+        """Tells if outgoing frames are signed in any way."""
         return self._secret is not None or self.identity is not None
 
     @property
     def lenient(self) -> bool:
-        """Whether a frame without signatures is as good as any: then there is nothing to check on it."""
+        """Tells if a frame without signatures is accepted like any other: then there is nothing to check on it."""
         return not self.strict
 
     @property
     def room(self) -> int:
-        """Bytes by which a frame may grow on its way out: its number, that it waited, and our signatures."""
+        """Returns the bytes by which a frame may grow on its way out: its number, the mark that it waited, and our
+        signatures."""
         return 64 + (80 if self.hmac else 0) + (400 if self.identity is not None else 0)
 
     # -- frames -------------------------------------------------------------------------------------------
 
     def sign(self, frame: Frame) -> Frame:
-        """The frame with our signatures in place of any that it had. Nothing may be changed in it afterwards."""
+        """Returns the frame with our signatures in place of any that it had. It must not be changed afterwards."""
         if self._secret is None and self.identity is None:
             return frame
         signed = {name: value for name, value in frame.items() if name not in ("sig", "identity")}
@@ -106,7 +107,7 @@ class Trust:
         return signed
 
     def check(self, frame: Frame, card: dict[str, Any] | None = None, *, now: float | None = None) -> Checked:
-        """What the signatures of a frame are worth. `card` is that of the peer on whose connection it came."""
+        """Checks the signatures of a frame. `card` is that of the peer on whose connection it came."""
         found = Checked(warnings=[])
         self._check_sig(frame, found, time.time() if now is None else now)
         self._check_identity(frame, card, found)
@@ -168,14 +169,14 @@ class Trust:
     # -- cards --------------------------------------------------------------------------------------------
 
     def card_block(self) -> dict[str, Any] | None:
-        """The identity on our card, before the card is signed."""
+        """Returns the identity on our card, before the card is signed."""
         if self.identity is None:
             return None
         return {**self.identity.block(), "did": self.identity.did_acp, "did_key": self.identity.did_key,
                 "did_acp": self.identity.did_acp}  # fmt: skip
 
     def sign_card(self, card: dict[str, Any]) -> dict[str, Any]:
-        """The card with our identity and a signature over all of it."""
+        """Returns the card with our identity and a signature over all of it."""
         if self.identity is None:
             return card
         block = {name: value for name, value in (card.get("identity") or {}).items() if name != "card_sig"}
@@ -189,7 +190,7 @@ class Trust:
     # -- documents ----------------------------------------------------------------------------------------
 
     def jwks(self, name: str | None = None) -> dict[str, Any]:
-        """The key set of RFC 7517, empty without an identity."""
+        """Returns the key set of RFC 7517, empty without an identity."""
         if self.identity is None:
             return {"keys": []}
         x = self.identity.public_key
@@ -198,7 +199,7 @@ class Trust:
         return {"keys": [{"kty": "OKP", "crv": "Ed25519", "x": x, "use": "sig", "alg": "EdDSA", "kid": kid}]}
 
     def did_document(self, link: str | None = None) -> dict[str, Any] | None:
-        """The DID document, or None without an identity. A link in it is there for everyone to read."""
+        """Returns the DID document, or None without an identity. Everyone can read a link in it."""
         if self.identity is None:
             return None
         did, multibase = self.identity.did_key, self.identity.did_key.removeprefix("did:key:")
@@ -223,10 +224,10 @@ class Trust:
 
 
 def verify_card(card: Any) -> dict[str, Any]:
-    """Whether a card was signed with the key that is on it, and claims no DID but that key's.
+    """Reports if a card was signed with its own key, and claims no DID but that key's.
 
-    It proves who made the card, and not that whoever shows it is the same: cards are public. What `card.served` adds
-    beside the card is not covered, and does not count.
+    It proves who made the card, and not that its sender is the same: cards are public. The members that `card.served`
+    adds beside the card are not covered, and do not count.
     """
     block = card.get("identity") if isinstance(card, dict) else None
     told: dict[str, Any] = {"valid": False, "did": None, "did_consistent": None, "public_key": None, "scheme": "none",
@@ -258,7 +259,7 @@ def verify_card(card: Any) -> dict[str, Any]:
 
 
 class Identity:
-    """A key pair of the node's own. The private key stays in here and in its file."""
+    """A key pair of the node's own. The private key stays in this object and in its file."""
 
     def __init__(self, private: Ed25519PrivateKey, warnings: list[str] | None = None) -> None:
         self._private = private
@@ -278,7 +279,7 @@ class Identity:
 
     @classmethod
     def load_or_create(cls, path: Path | str) -> Identity:
-        """The key pair in a file, which is made where there is none. Several processes may do this at once."""
+        """Loads the key pair of a file, which is created where it is missing. Several processes may do this at once."""
         file = Path(path).expanduser()
         if not file.exists():
             cls.new()._write(file)
@@ -288,7 +289,7 @@ class Identity:
         return b64(self._private.sign(data))
 
     def block(self) -> dict[str, Any]:
-        """What a signed message says about its signer, beside the signature."""
+        """Returns the facts about the signer in a signed message, beside the signature."""
         return {"scheme": "ed25519", "public_key": self.public_key, "pubkey_b64": self.public_key, "did": self.did_key}
 
     @classmethod
@@ -328,13 +329,13 @@ _ED25519 = b"\xed\x01"  # the multicodec of an Ed25519 public key
 
 
 def canonical(value: Any) -> bytes:
-    """JSON as it is signed: sorted keys, no white space, text as it is. The reference's json.dumps decides how numbers
-    are written, so this is the standard library's too."""
+    """Returns JSON for signing: sorted keys, no white space, text as it is. The reference's json.dumps decides how
+    numbers are written, so this is the standard library's too."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def verify(key: bytes, signature: Any, signed: Any) -> bool:
-    """Whether a signature (base64url) of this key covers a value. Bad input is just not genuine."""
+    """Tells if a signature (base64url) of this key covers a value. Malformed input is not genuine."""
     raw = unb64(signature)
     if raw is None:
         return False
@@ -354,7 +355,7 @@ def did_key(key: bytes) -> str:
 
 
 def key_of_did(did: str) -> bytes | None:
-    """The public key that a DID of either kind is made of."""
+    """Returns the public key in a DID of either kind."""
     if did.startswith("did:acp:"):
         key = unb64(did.removeprefix("did:acp:"))
     elif did.startswith("did:key:z"):
@@ -370,7 +371,7 @@ def b64(data: bytes) -> str:
 
 
 def unb64(text: Any) -> bytes | None:
-    """base64url, with or without padding."""
+    """Decodes base64url, with or without padding."""
     if not isinstance(text, str) or not text.isascii():
         return None
     bare = text.rstrip("=")
@@ -420,5 +421,5 @@ def _key_of(block: Any) -> bytes | None:
 
 
 def _card_key(card: dict[str, Any] | None) -> bytes | None:
-    """The key on a peer's card."""
+    """Returns the key on a peer's card."""
     return _key_of((card or {}).get("identity"))
