@@ -1059,13 +1059,13 @@ async def test_a_stream_taken_up_within_the_grace_is_not_cancelled(store: Path) 
     async with up(store, teller.agent) as s:
         s.door.settings = ConnectSettings(disconnect_grace=0.3, values_per_second=1e6, keep_alive=0.01)
         looked = asyncio.Event()
-        look = s.door._unwatched
+        look = s.door.watchers._unwatched
 
         def noted(run: str) -> None:
             look(run)
             looked.set()
 
-        s.door._unwatched = noted  # type: ignore[method-assign]
+        s.door.watchers._unwatched = noted  # type: ignore[method-assign]
         async with s.stream("POST", "/runs/stream", {"agent_id": "teller"}) as updates:
             teller.next.release()
             last, data = await anext(updates)

@@ -50,9 +50,9 @@ class Looks:
 
     def __init__(self, s: Up) -> None:
         s.door.settings = ConnectSettings(disconnect_grace=0, keep_alive=0.01)
-        self._look = s.door._unwatched
+        self._look = s.door.watchers._unwatched
         self.due: list[str] = []
-        s.door._unwatched = self.due.append  # type: ignore[method-assign]
+        s.door.watchers._unwatched = self.due.append  # type: ignore[method-assign]
 
     async def happen(self) -> None:
         await settle()
@@ -138,7 +138,7 @@ async def test_each_drop_has_a_grace_of_its_own(store: Path) -> None:
         s.door.settings = ConnectSettings(disconnect_grace=3600, keep_alive=0.01)
         async with s.http.stream("GET", f"/runs/{run}/stream", headers={"last-event-id": "0"}) as answer:
             await anext(answer.aiter_raw())
-        await wait_for(lambda: run not in s.door._watchers)
+        await wait_for(lambda: run not in s.door.watchers.counts)
         await looks.happen()  # of the first drop, after the second
         asker.ask.set()
         assert (await s.get(f"/runs/{run}/wait"))["run"]["status"] == "interrupted"

@@ -20,7 +20,7 @@ from starlette.routing import Mount
 import interlingua as il
 from interlingua.protocols.peer.config import NodeSettings
 from interlingua.protocols.peer.door.control_api import ControlApp, control_app
-from interlingua.protocols.peer.door.http import PeerDoor
+from interlingua.protocols.peer.door.http import PeerDoor, routes
 from interlingua.protocols.peer.door.http_streams import StreamSettings
 from interlingua.protocols.peer.node.node import Node
 from interlingua.security.auth import Authenticator
@@ -148,7 +148,7 @@ async def running_node(
             try:
                 async with listening(app) as base:
                     node.http_address = base.removeprefix("http://")
-                    node.offers_at(base)
+                    node.files.offer_at(base)
                     headers = {}
                     if node.settings.http_token is not None:
                         headers["authorization"] = f"Bearer {node.settings.http_token}"
@@ -192,9 +192,9 @@ async def running_door(
 ) -> AsyncIterator[str]:
     """The door of a node below /peer of a shared app. Without keys, whoever is on this machine may use it."""
     door = PeerDoor(node, Authenticator(keys, open_to_all=keys is None), streams)
-    app = Starlette(routes=[Mount("/peer", app=IndexedRouter(door.routes))])
+    app = Starlette(routes=[Mount("/peer", app=IndexedRouter(routes(door)))])
     async with listening(app) as base:
-        node.offers_at(f"{base}/peer")
+        node.files.offer_at(f"{base}/peer")
         try:
             yield f"{base}/peer"
         finally:

@@ -17,7 +17,7 @@ from starlette.routing import Mount as Routes
 import interlingua as il
 from interlingua.model.events import OutputDelta
 from interlingua.model.filters import RunFilter
-from interlingua.protocols.peer.door.http import PeerDoor
+from interlingua.protocols.peer.door.http import PeerDoor, routes
 from interlingua.protocols.peer.mount.server import Mount, MountSettings
 from interlingua.protocols.peer.node.node import Node
 from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
@@ -235,7 +235,7 @@ async def remote(
 async def door_at(node: Node, port: int) -> AsyncIterator[str]:
     """The door of a node, on a port that may have been used before."""
     door = PeerDoor(node, Authenticator(None, open_to_all=True))
-    app = Starlette(routes=[Routes("/peer", app=IndexedRouter(door.routes))])
+    app = Starlette(routes=[Routes("/peer", app=IndexedRouter(routes(door)))])
     config = uvicorn.Config(
         app, host="127.0.0.1", port=port, http="httptools", loop="asyncio", lifespan="off", log_config=None,
         timeout_graceful_shutdown=1,

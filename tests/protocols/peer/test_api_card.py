@@ -252,7 +252,7 @@ async def test_bytes_are_offered_at_an_address_that_cannot_be_guessed_and_never_
         assert (part["type"], part["media_type"], part["filename"]) == ("file", "text/html", "grüße.html")
         id_ = part["url"].rpartition("/")[2]
         assert len(id_) >= 32
-        assert part["url"] == f"{node.node.files_base}/files/{id_}"
+        assert part["url"] == f"{node.node.files.base}/files/{id_}"
         answer = await http.get(f"/files/{id_}")
         assert (answer.status_code, answer.content) == (200, page)
         assert answer.headers["content-disposition"].startswith("attachment")

@@ -359,7 +359,7 @@ async def test_a_message_is_not_lost_with_a_reader_that_leaves_before_it_was_ans
         writer.write(b"GET /message:recv?wait=10 HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         await writer.drain()
         async with asyncio.timeout(WAIT):
-            while not ben.node._news.get(""):
+            while not ben.node._news:
                 await asyncio.sleep(0)
         writer.transport.abort()
         await _deliver(ann, ben, "a")
@@ -649,9 +649,9 @@ async def test_what_is_handed_over_while_another_reads_the_shelf_is_not_handed_o
         monkeypatch.setattr(store.documents, "letters", slow)
         second = asyncio.ensure_future(there.get("/message:recv"))
         await asyncio.wait_for(has_read.wait(), WAIT)  # the message is new there, and on its way to the first
-        node.inbound.read.clear()
+        node.read.clear()
         settle(True)
-        await asyncio.wait_for(node.inbound.read.wait(), WAIT)
+        await asyncio.wait_for(node.read.wait(), WAIT)
         may_go_on.set()
         assert (await second)["messages"] == []
         assert first["parts"] == text("x")

@@ -343,7 +343,7 @@ async def test_a_copied_card_does_not_get_what_waits_for_its_owner(tmp_path: Pat
             await owner.connect(host)
             await owner.post("/message:send", {"role": "user", "text": "signed by me"})
             await host.message(direction="inbound")
-            card = owner.node.card_for_peers()
+            card = owner.node.own_card.view()
         await host.until(lambda event: event.get("event") == "disconnected")
         assert card["identity"]["card_sig"]
         await host.post("/peer/peer_001/send", {"role": "user", "text": "for the owner alone"}, 503)
@@ -363,7 +363,7 @@ async def test_what_was_signed_by_another_and_is_sent_on_makes_nobody_that_one(t
             await owner.connect(host)
             await owner.post("/message:send", {"role": "user", "text": "signed by me"})
             await host.message(direction="inbound")
-            card = owner.node.card_for_peers()
+            card = owner.node.own_card.view()
             old = owner.node.trust.sign(
                 json.loads(message("msg_old", "signed", **{"from": "Owner", "ts": "2020-01-01T00:00:00Z"}))
             )

@@ -192,22 +192,32 @@ class Conversation:
         if message.metadata is not None and message.metadata.get("task") == body.task:
             del message.metadata["task"]  # the message has it in `task_id`, under the reader's name
             message.metadata = message.metadata or None
-        if body.recipient == ORCHESTRATOR and body.task == self.view.label:
-            self._failed = self._failed or body.form == "error"
-            if body.form != "error" and body.message.metadata.get("final"):
-                self._final = message
-                return []
-        about = body.message.metadata.get("question")
-        if isinstance(about, str):
-            if body.recipient == USER:
-                self._asked[about] = message.sender_id, message.task_id
-            else:
-                self._asked.pop(about, None)
+        if body.recipient == ORCHESTRATOR and body.task == self.view.label and self._is_verdict(body, message):
+            return []
+        self._note_question(body, message)
         if body.recipient == USER and "question" not in body.message.metadata:
             message.metadata = {"reply_expected": False, **(message.metadata or {})}
         elif body.recipient == USER and question is not None and question.answerer in (None, self.view.caller):
             message.metadata = {**(message.metadata or {}), **translate.asked(question)}
         return [("message", wire.write(message))]
+
+    def _is_verdict(self, body: Said, message: wire.AnyMessage) -> bool:
+        """Note how the task went. Its result is kept for the end, and not said before."""
+        self._failed = self._failed or body.form == "error"
+        if body.form == "error" or not body.message.metadata.get("final"):
+            return False
+        self._final = message
+        return True
+
+    def _note_question(self, body: Said, message: wire.AnyMessage) -> None:
+        """Note who asked a question of the user, until it is answered."""
+        about = body.message.metadata.get("question")
+        if not isinstance(about, str):
+            return
+        if body.recipient == USER:
+            self._asked[about] = message.sender_id, message.task_id
+        else:
+            self._asked.pop(about, None)
 
     def _withdrawn(self, body: QuestionWithdrawn, time: int) -> list[tuple[Kind, dict[str, Any]]]:
         """Returns the messages with which an agent withdraws its question from the participant that it asked."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,6 +32,7 @@ from ...model.events import (
     thought_from_message,
 )
 from ...model.prompt_input import ContentCollector
+from ...model.run import Run
 from ...model.status import Status
 from ...transports.http.event_stream import in_pieces
 from ...transports.http.sse import encode
@@ -181,65 +182,109 @@ async def follow(
         return
     agent = engine.agents.find(view.agent, view.version)
     projection = Projection(run, modes, agent.card if agent is not None else None, caller)
-    seen = (view.seq, 1) if after is None else after
-    if after is None and view.status.final:
-        seen = (view.seq - 1, 1)  # nothing will come any more: tell at least how it ended
-    interval = 1.0 / settings.values_per_second
-    loop = asyncio.get_running_loop()
-    told_at = 0.0
+    seen = _first_place(view, after)
+    pace = _Pace(settings)
     await _put_together(engine, run, projection, seen[0])
     if seen[1]:
         projection.pending_id = None
-    if projection.waiting and seen[0] >= view.seq and view.status is Status.WAITING and view.questions:
-        updates = projection.newest() + projection.interrupt(seen[0])
-        projection.forget()
-        yield _given_away(updates, (seen[0] - 1, 1))
+    if _rests(projection, view, seen):
+        yield _interrupted(projection, seen[0], (seen[0] - 1, 1))
         return
     reader = engine.runs.reader(run, after=seen[0])
     finished = view.status.final and seen[0] >= view.seq  # and the reader knows
     try:
         while not reader.over:
-            idle = settings.keep_alive
-            if projection.pending_id is not None:
-                idle = max(0.0, told_at + interval - loop.time())
-            batch = await reader.read(idle)
+            batch = await reader.read(pace.idle(projection))
             if not batch:
                 if not reader.over:
-                    told_at = loop.time()
+                    pace.told()
                     with _forgotten_if_slow(projection):
                         yield _encoded(projection.newest(), seen) or keep_alive
                     await _remembered(engine, run, projection, reader.cursor)
                 continue
-            out = [update for event in batch for update in await _fed(engine, projection, event)]
-            last, finished = batch[-1], isinstance(batch[-1].body, RunFinished)
-            if not finished and projection.pending_id is not None and loop.time() - told_at >= interval:
-                told_at = loop.time()
-                out += projection.newest()
-            if finished and view.thread is not None and out and out[-1][1].get("status") == "success":
-                with contextlib.suppress(NotFound):  # the run's changes to the thread, for readers that keep a copy
-                    out[-1][1]["thread_values"] = (await engine.threads.get(view.thread)).values
-            told, last_seq = [update for update in out if update[0] > seen], last.seq
-            del batch, last, out  # a slow reader holds only the piece that it is given
+            last_seq, finished = batch[-1].seq, isinstance(batch[-1].body, RunFinished)
+            told = [update for update in await _updates(engine, view, projection, batch, pace) if update[0] > seen]
+            del batch  # a slow reader holds only the piece that it is given
             with _forgotten_if_slow(projection):
                 for piece in in_pieces(told, _encode):
                     yield piece.pop()
-            if not finished:
-                await _remembered(engine, run, projection, last_seq)
-            if projection.waiting and last_seq >= view.seq and not finished:
-                now = await engine.runs.get(run)
-                if now.status is Status.WAITING and now.questions:
-                    # A stream that is resumed at a question begins with the question.
-                    reached = seen if last_seq > seen[0] else (last_seq - 1, 1)
-                    updates = projection.newest() + projection.interrupt(last_seq)
-                    projection.forget()
-                    yield _given_away(updates, reached)
-                    return
+            if finished:
+                continue
+            await _remembered(engine, run, projection, last_seq)
+            if projection.waiting and last_seq >= view.seq and await _asks(engine, run):
+                # A stream that is resumed at a question begins with the question.
+                yield _interrupted(projection, last_seq, seen if last_seq > seen[0] else (last_seq - 1, 1))
+                return
         if not finished:
             raise RunNotFound(f"there is no run {run}")
     except RunNotFound:
         yield _encoded(projection.gone(reader.cursor + 1), seen)
     finally:
         reader.close()
+
+
+class _Pace:
+    """The clock of a stream: it says when the next whole value is due."""
+
+    def __init__(self, settings: ConnectSettings) -> None:
+        self._interval = 1.0 / settings.values_per_second
+        self._keep_alive = settings.keep_alive
+        self._clock = asyncio.get_running_loop().time
+        self._told_at = 0.0
+
+    def idle(self, projection: Projection) -> float:
+        """Seconds to wait for events before something is said all the same."""
+        if projection.pending_id is None:
+            return self._keep_alive
+        return max(0.0, self._told_at + self._interval - self._clock())
+
+    @property
+    def due(self) -> bool:
+        return self._clock() - self._told_at >= self._interval
+
+    def told(self) -> None:
+        self._told_at = self._clock()
+
+
+def _first_place(view: Run, after: Place | None) -> Place:
+    """The place from which a reader is told."""
+    seen = (view.seq, 1) if after is None else after
+    if after is None and view.status.final:
+        seen = (view.seq - 1, 1)  # nothing will come any more: tell at least how it ended
+    return seen
+
+
+def _rests(projection: Projection, view: Run, seen: Place) -> bool:
+    """The run waits for an answer, and its reader has seen all that came before."""
+    return projection.waiting and seen[0] >= view.seq and view.status is Status.WAITING and bool(view.questions)
+
+
+async def _updates(
+    engine: Engine, view: Run, projection: Projection, batch: Sequence[Event], pace: _Pace
+) -> list[Update]:
+    """The updates of some events, and the newest value with them where it is due."""
+    out = [update for event in batch for update in await _fed(engine, projection, event)]
+    finished = isinstance(batch[-1].body, RunFinished)
+    if not finished and projection.pending_id is not None and pace.due:
+        pace.told()
+        out += projection.newest()
+    if finished and view.thread is not None and out and out[-1][1].get("status") == "success":
+        with contextlib.suppress(NotFound):  # the run's changes to the thread, for readers that keep a copy
+            out[-1][1]["thread_values"] = (await engine.threads.get(view.thread)).values
+    return out
+
+
+async def _asks(engine: Engine, run: str) -> bool:
+    """The run waits for an answer now."""
+    now = await engine.runs.get(run)
+    return now.status is Status.WAITING and bool(now.questions)
+
+
+def _interrupted(projection: Projection, seq: int, seen: Place) -> bytes:
+    """The end of a stream at a question."""
+    updates = projection.newest() + projection.interrupt(seq)
+    projection.forget()
+    return _given_away(updates, seen)
 
 
 async def _put_together(engine: Engine, run: str, projection: Projection, seq: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _door(engine: Engine, auth: Authenticator, settings: ConnectSettings | None = None) -> Door:
-    from .door.http import ConnectDoor
+    from .door.http import ConnectDoor, routes
 
     door = ConnectDoor(engine, auth, settings)
     engine.callbacks.formats["connect"] = door.callback_body
@@ -27,13 +25,7 @@ def _door(engine: Engine, auth: Authenticator, settings: ConnectSettings | None 
         body = json.dumps({"agent_id": agent, "input": _example(known.card) if known is not None else {}})
         return f"curl -s {base}/connect/runs/wait -H 'content-type: application/json' -d '{body}'"
 
-    async def close() -> None:
-        door.stopping = True
-        for until in door.listeners:  # they come again, and need not keep the server from stopping
-            with contextlib.suppress(RuntimeError):  # its time was over anyway
-                until.reschedule(asyncio.get_running_loop().time())
-
-    return Door(door.routes(), hint, close)
+    return Door(routes(door), hint, door.close)
 
 
 def _example(card: AgentCard) -> Any:

@@ -104,8 +104,6 @@ class Projection:
         match body:
             case Thought(text=text, id=id_):
                 return dialect.chunk("agent_thought", id_ or f"{self._run}-{event.seq}", {"type": "text", "text": text})
-            case ToolCall():
-                return self._tool_call(body)
             case Plan():
                 return dialect.plan(f"{self._run}-plan", body)
             case MessageSent(message=message):
@@ -127,20 +125,10 @@ class Projection:
             case DelegationRefused(agent=agent, reason=reason):
                 note = {"type": "text", "text": f"{agent} was not called: {reason}"}
                 return dialect.chunk("agent_thought", f"{self._run}-{event.seq}", note)
-            case ChildCalled(run=child, agent=agent):
-                return self._tool_call(ToolCall(f"run-{child}", agent, agent, "other", "in_progress"))
-            case ChildEnded(run=child, status=status, output=output):
-                ended: ToolStatus = "completed" if status is Status.SUCCEEDED else "failed"
-                return self._tool_call(ToolCall(f"run-{child}", status=ended, output=output))
-            case QuestionAsked(question=question):
-                return self._tool_call(question_tool_call(question))
-            case QuestionAnswered(question=answered, answer=answer):
-                return self._tool_call(ToolCall(question_call(answered), status="completed", output=answer.value))
-            case QuestionWithdrawn(question=withdrawn):
-                return self._tool_call(ToolCall(question_call(withdrawn), status="cancelled"))
             case RunFinished():
                 return self._finished(event.seq, body)
-        return []
+        call = _tool_call_of(body)
+        return [] if call is None else self._tool_call(call)
 
     def _tool_call(self, call: ToolCall) -> Update:
         first = call.id not in self._calls
@@ -199,3 +187,22 @@ def usage(counts: dict[str, Any] | None) -> Update | None:
     if isinstance(cost, int | float) and not isinstance(cost, bool):
         told["cost"] = {"amount": cost, "currency": str(counts.get("currency", "USD"))}
     return told
+
+
+def _tool_call_of(body: Any) -> ToolCall | None:
+    """The tool call as which an event is shown: calls of agents and questions are shown as such, too."""
+    match body:
+        case ToolCall():
+            return body
+        case ChildCalled(run=child, agent=agent):
+            return ToolCall(f"run-{child}", agent, agent, "other", "in_progress")
+        case ChildEnded(run=child, status=status, output=output):
+            ended: ToolStatus = "completed" if status is Status.SUCCEEDED else "failed"
+            return ToolCall(f"run-{child}", status=ended, output=output)
+        case QuestionAsked(question=question):
+            return question_tool_call(question)
+        case QuestionAnswered(question=answered, answer=answer):
+            return ToolCall(question_call(answered), status="completed", output=answer.value)
+        case QuestionWithdrawn(question=withdrawn):
+            return ToolCall(question_call(withdrawn), status="cancelled")
+    return None

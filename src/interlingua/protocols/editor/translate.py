@@ -147,6 +147,10 @@ def _block(part: Part) -> dict[str, Any]:
         return {"type": "text", "text": json_block(part.data), "_meta": {wire.META_DATA: part.data}}
     if isinstance(part, ToolResultPart):
         return {"type": "text", "text": json_block(msgspec.to_builtins(part))}
+    return _file_block(part)
+
+
+def _file_block(part: FilePart) -> dict[str, Any]:
     mime = part.media_type or ""
     if part.data is not None and mime.startswith(("image/", "audio/")):
         told = {
@@ -159,14 +163,7 @@ def _block(part: Part) -> dict[str, Any]:
         return _beside(told, part, _ABOUT)
     uri = part.url or f"file:///{quote(part.name or 'unnamed', safe='')}"
     if part.data is None and part.text is None:
-        link = {"type": "resource_link", "name": part.name or file_name(uri), "uri": uri}
-        for name, value in (
-            ("title", part.title), ("description", part.description), ("mimeType", part.media_type),
-            ("size", part.size),
-        ):  # fmt: skip
-            if value is not None:
-                link[name] = value  # type: ignore[assignment]
-        return link
+        return _link(part, uri)
     inner: dict[str, Any] = {"uri": uri}
     if part.text is not None:
         inner["text"] = part.text
@@ -177,6 +174,17 @@ def _block(part: Part) -> dict[str, Any]:
         inner["mimeType"] = part.media_type
     named = part.name is None or part.name == file_name(uri)
     return _beside({"type": "resource", "resource": inner}, part, _ABOUT[1:] if named else _ABOUT)
+
+
+def _link(part: FilePart, uri: str) -> dict[str, Any]:
+    link = {"type": "resource_link", "name": part.name or file_name(uri), "uri": uri}
+    for name, value in (
+        ("title", part.title), ("description", part.description), ("mimeType", part.media_type),
+        ("size", part.size),
+    ):  # fmt: skip
+        if value is not None:
+            link[name] = value  # type: ignore[assignment]
+    return link
 
 
 def _beside(block: dict[str, Any], part: FilePart, names: tuple[str, ...]) -> dict[str, Any]:

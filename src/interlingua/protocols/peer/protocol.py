@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _door(engine: Engine, auth: Authenticator, settings: NodeSettings | None = None) -> Door:
-    from .door.http import PeerDoor
+    from .door.http import PeerDoor, routes
     from .node.failover import Standby
     from .node.hosting import Hosting
     from .node.node import Node
@@ -26,14 +26,14 @@ def _door(engine: Engine, auth: Authenticator, settings: NodeSettings | None = N
     standby = Standby(door, Hosting(node), lambda: Node(engine, settings))
 
     async def start(opening: Opening) -> list[str]:
-        node.offers_at(f"{opening.address}/peer")
+        node.files.offer_at(f"{opening.address}/peer")
         return await standby.start(opening.serve if opening.listeners else None)
 
     def hint(base: str, agent: str) -> str:
         body = json.dumps({"role": "user", "text": "hello", "skill_id": agent, "sync": True})
         return f"curl -s {base}/peer/message:send -H 'content-type: application/json' -d '{body}'"
 
-    return Door(door.routes, hint, standby.close, start, standby.stop, bound=standby)
+    return Door(routes(door), hint, standby.close, start, standby.stop, bound=standby)
 
 
 async def _stdio(engine: Engine, channel: Channel, trace: Trace | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from ....engine.engine import Engine
 from ....model.delta import ABSENT
@@ -44,8 +44,7 @@ async def follow(
     # The output that the reader has is put together first, uncomposed: a composed event could begin before its cursor.
     cursor = 0
     while cursor < after[0] and (batch := await engine.runs.page(run, cursor, after[0] - cursor, _PAGE_BYTES)):
-        wanted = [event for event in batch if event.seq <= after[0]]
-        found = [update for event in wanted for update in await _fed(engine, conversation, event)]
+        found = await _updates(engine, conversation, [event for event in batch if event.seq <= after[0]])
         if missed := [update for update in found if update.place > after]:
             yield missed
         cursor = batch[-1].seq
@@ -57,7 +56,7 @@ async def follow(
                 batch = await reader.read(min(_SETTLED, keep_alive) if part is not None else keep_alive)
             except RunNotFound:  # deleted while it was read
                 return
-            found = [update for event in batch for update in await _fed(engine, conversation, event)]
+            found = await _updates(engine, conversation, batch)
             if found or not (batch or reader.over):
                 del batch  # a slow reader holds only the piece that it is given
                 yield found
@@ -65,6 +64,10 @@ async def follow(
                 until = loop.time() + _SETTLED
     finally:
         reader.close()
+
+
+async def _updates(engine: Engine, conversation: Conversation, events: Sequence[Event]) -> list[Update]:
+    return [update for event in events for update in await _fed(engine, conversation, event)]
 
 
 async def _fed(engine: Engine, conversation: Conversation, event: Event) -> list[Update]:

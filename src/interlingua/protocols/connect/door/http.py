@@ -1,113 +1,105 @@
 """The door of the Agent Connect Protocol: every operation of its OpenAPI, and the additions of the earlier document.
 
-The routes are plain functions of (request, caller); `_endpoint` puts authentication and the error table around them.
-The functions are in operations_agents.py, operations_threads.py and operations_runs.py.
+The table says which function answers where, and `_endpoint` puts authentication and the error table around it. The
+functions are in operations_agents, operations_threads and operations_runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ....engine.engine import Engine
 from ....model.errors import InterlinguaError
 from ....model.run import Caller
-from ....security.auth import Authenticator
+from ....security import scopes
+from ....security.auth import ANONYMOUS
 from ....transports.http.body import json_response
 from .. import translate
 from . import openapi
-from .operation import ConnectSettings
-from .operations_runs import Runs
+from . import operations_agents as agents
+from . import operations_runs as runs
+from . import operations_threads as threads
+from .operation import ConnectDoor, ConnectSettings, Operation
 
-Handler = Callable[[Request, Caller], Awaitable[Response]]
+
+async def auth_schemes(door: ConnectDoor, request: Request, caller: Caller) -> Response:
+    return json_response({"schemes": door.auth.schemes()})
 
 
-class ConnectDoor(Runs):
-    def __init__(self, engine: Engine, auth: Authenticator, settings: ConnectSettings | None = None) -> None:
-        self.engine = engine
-        self.auth = auth
-        self.settings = settings or ConnectSettings()
-        self._watchers, self._left = {}, {}
-        self.stopping = False
-        self.listeners = set()
-        self._cards = {}
-        engine.agents.add_check(translate.refused)
-        engine.agents.listeners.append(self._cards.clear)
+async def openapi_document(door: ConnectDoor, request: Request, caller: Caller) -> Response:
+    return json_response(openapi.document(request.scope.get("root_path", ""), door.auth.schemes()))
 
-    def routes(self) -> list[BaseRoute]:
-        table: list[tuple[str, str, Handler]] = [
-            ("POST", "/agents/search", self.search_agents),
-            ("GET", "/agents/agent/{agent_id}/descriptor", self.descriptor),
-            ("GET", "/agents/{agent_id}", self.get_agent),
-            ("GET", "/agents/{agent_id}/descriptor", self.descriptor),
-            ("GET", "/agents/{agent_id}/capabilities", self.capabilities),
-            ("GET", "/agents/{agent_id}/errors", self.agent_errors),
-            ("GET", "/agents/{agent_id}/configurations", self.configurations),
-            ("POST", "/agents/{agent_id}/configurations", self.configure),
-            ("GET", "/configurations/{config_id}", self.get_configuration),
-            ("DELETE", "/configurations/{config_id}", self.delete_configuration),
-            ("GET", "/errors", self.errors),
-            ("POST", "/threads", self.create_thread),
-            ("POST", "/threads/search", self.search_threads),
-            ("GET", "/threads/{thread_id}", self.get_thread),
-            ("PATCH", "/threads/{thread_id}", self.patch_thread),
-            ("DELETE", "/threads/{thread_id}", self.delete_thread),
-            ("GET", "/threads/{thread_id}/history", self.history),
-            ("POST", "/threads/{thread_id}/copy", self.copy_thread),
-            ("GET", "/threads/{thread_id}/runs", self.thread_runs),
-            ("POST", "/threads/{thread_id}/runs", self.create_run),
-            ("POST", "/threads/{thread_id}/runs/stream", self.create_and_stream),
-            ("POST", "/threads/{thread_id}/runs/wait", self.create_and_wait),
-            ("POST", "/runs", self.create_run),
-            ("POST", "/runs/search", self.search_runs),
-            ("POST", "/runs/stream", self.create_and_stream),
-            ("POST", "/runs/wait", self.create_and_wait),
-        ]
-        for base in ("/threads/{thread_id}/runs/{run_id}", "/runs/{run_id}"):
-            table += [
-                ("GET", base, self.get_run),
-                ("POST", base, self.resume),
-                ("DELETE", base, self.delete_run),
-                ("GET", base + "/wait", self.wait),
-                ("GET", base + "/stream", self.stream),
-                ("POST", base + "/cancel", self.cancel),
-            ]
-        routes: list[BaseRoute] = [
-            Route(path, self._endpoint(handler), methods=[method]) for method, path, handler in table
-        ]
-        routes.append(Route("/auth", self._open(self.auth_schemes), methods=["GET"]))
-        routes.append(Route("/openapi.json", self._open(self.openapi), methods=["GET"]))
-        return routes
 
-    # -- around every operation ---------------------------------------------------------------------------
+_THREAD = "/threads/{thread_id}"
 
-    def _endpoint(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-        async def endpoint(request: Request) -> Response:
-            try:
-                caller = await self.auth.authenticate(request.headers)
-                return await handler(request, caller)
-            except InterlinguaError as error:
-                return refusal(error)
+OPERATIONS = [
+    Operation("POST", "/agents/search", agents.search_agents),
+    Operation("GET", "/agents/agent/{agent_id}/descriptor", agents.descriptor),
+    Operation("GET", "/agents/{agent_id}", agents.get_agent),
+    Operation("GET", "/agents/{agent_id}/descriptor", agents.descriptor),
+    Operation("GET", "/agents/{agent_id}/capabilities", agents.capabilities),
+    Operation("GET", "/agents/{agent_id}/errors", agents.agent_errors),
+    Operation("GET", "/agents/{agent_id}/configurations", agents.configurations),
+    Operation("POST", "/agents/{agent_id}/configurations", agents.configure),
+    Operation("GET", "/configurations/{config_id}", agents.get_configuration),
+    Operation("DELETE", "/configurations/{config_id}", agents.delete_configuration),
+    Operation("GET", "/errors", agents.errors),
+    Operation("POST", "/threads", threads.create_thread, "run"),
+    Operation("POST", "/threads/search", threads.search_threads, "read"),
+    Operation("GET", _THREAD, threads.get_thread),
+    Operation("PATCH", _THREAD, threads.patch_thread),
+    Operation("DELETE", _THREAD, threads.delete_thread),
+    Operation("GET", f"{_THREAD}/history", threads.history),
+    Operation("POST", f"{_THREAD}/copy", threads.copy_thread),
+    Operation("GET", f"{_THREAD}/runs", runs.thread_runs),
+    Operation("POST", f"{_THREAD}/runs", runs.create_run),
+    Operation("POST", f"{_THREAD}/runs/stream", runs.create_and_stream),
+    Operation("POST", f"{_THREAD}/runs/wait", runs.create_and_wait),
+    Operation("POST", "/runs", runs.create_run),
+    Operation("POST", "/runs/search", runs.search_runs, "read"),
+    Operation("POST", "/runs/stream", runs.create_and_stream),
+    Operation("POST", "/runs/wait", runs.create_and_wait),
+    *(
+        Operation(method, base + rest, handler)
+        for base in (f"{_THREAD}/runs/{{run_id}}", "/runs/{run_id}")
+        for method, rest, handler in (
+            ("GET", "", runs.get_run),
+            ("POST", "", runs.resume),
+            ("DELETE", "", runs.delete_run),
+            ("GET", "/wait", runs.wait),
+            ("GET", "/stream", runs.stream),
+            ("POST", "/cancel", runs.cancel),
+        )
+    ),
+    Operation("GET", "/auth", auth_schemes, public=True),
+    Operation("GET", "/openapi.json", openapi_document, public=True),
+]
 
-        return endpoint
 
-    def _open(self, handler: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
+def routes(door: ConnectDoor) -> list[BaseRoute]:
+    return [Route(row.path, _endpoint(door, row), methods=[row.method]) for row in OPERATIONS]
+
+
+def _endpoint(door: ConnectDoor, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
+    handler, action = operation.handler, operation.action
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            caller = await door.auth.authenticate(request.headers)
+            if action is not None:
+                scopes.require(caller, action)
+            return await handler(door, request, caller)
+        except InterlinguaError as error:
+            return refusal(error)
+
+    async def public(request: Request) -> Response:
         """Wraps an endpoint without authentication, for facts that a caller needs before it can authenticate."""
+        return await handler(door, request, ANONYMOUS)
 
-        async def endpoint(request: Request) -> Response:
-            return json_response(handler(request))
-
-        return endpoint
-
-    def auth_schemes(self, request: Request) -> dict[str, Any]:
-        return {"schemes": self.auth.schemes()}
-
-    def openapi(self, request: Request) -> dict[str, Any]:
-        return openapi.document(request.scope.get("root_path", ""), self.auth.schemes())
+    return public if operation.public else endpoint
 
 
 def refusal(error: InterlinguaError) -> Response:
@@ -120,4 +112,4 @@ def refusal(error: InterlinguaError) -> Response:
     return json_response(error.message, status, headers)
 
 
-__all__ = ["ConnectDoor", "ConnectSettings"]
+__all__ = ["ConnectDoor", "ConnectSettings", "routes"]

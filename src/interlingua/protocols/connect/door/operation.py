@@ -1,14 +1,24 @@
-"""The base of all operations of the door: the engine, the settings, and the reading of bodies."""
+"""The small objects that every operation of the door works with: the door itself, and a row of its table."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
+from starlette.responses import Response
 
 from ....engine.engine import Engine
+from ....model.card import AgentCard
+from ....model.run import Caller, Run
+from ....security import scopes
+from ....security.auth import Authenticator
 from ....transports.http.body import HttpLimits, read_json
+from .. import translate
+from .watchers import Watchers
 
 
 class ConnectSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -20,11 +30,48 @@ class ConnectSettings(msgspec.Struct, kw_only=True, frozen=True):
     """At most so many whole values per second and stream: one per token would be quadratic."""
 
 
-class Operations:
-    """A group of operations. Each is a function of (request, caller); the door puts the groups together."""
+class ConnectDoor:
+    """An engine behind the door, and what the door keeps while it is open."""
 
-    engine: Engine
-    settings: ConnectSettings
+    def __init__(self, engine: Engine, auth: Authenticator, settings: ConnectSettings | None = None) -> None:
+        self.engine = engine
+        self.auth = auth
+        self.settings = settings or ConnectSettings()
+        self.watchers = Watchers(engine, lambda: self.settings.disconnect_grace)
+        self.listeners: set[asyncio.Timeout] = set()  # of callers that wait only for a question to close
+        self.cards: dict[str, AgentCard] = {}  # by the protocol's id; filled when first needed
+        engine.agents.add_check(translate.refused)
+        engine.agents.listeners.append(self.cards.clear)
 
-    async def _read(self, request: Request, type_: type[Any], *, optional: bool = False) -> Any:
+    async def read(self, request: Request, type_: type[Any], *, optional: bool = False) -> Any:
+        """The body of a request."""
         return await read_json(request, type_, self.settings.limits, optional=optional)
+
+    def callback_body(self, run: Run) -> dict[str, Any]:
+        """Returns the body that is POSTed to a run's webhook."""
+        return run_body(run)
+
+    async def close(self) -> None:
+        """The server is about to cut off everybody who is still there."""
+        self.watchers.stopping = True
+        for until in self.listeners:  # they come again, and need not keep the server from stopping
+            with contextlib.suppress(RuntimeError):  # its time was over anyway
+                until.reschedule(asyncio.get_running_loop().time())
+
+
+Handler = Callable[[ConnectDoor, Request, Caller], Awaitable[Response]]
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """A row of the door's table: a way, and the function that answers there."""
+
+    method: str
+    path: str
+    handler: Handler
+    action: scopes.Action | None = None  # needed before anything is looked up; None: the handler checks what it finds
+    public: bool = False  # also for callers without credentials
+
+
+def run_body(run: Run) -> dict[str, Any]:
+    """A run in the protocol's words."""
+    return translate.run(run, translate.agent_id_of(run.agent, run.version))

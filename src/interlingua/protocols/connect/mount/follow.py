@@ -262,6 +262,10 @@ class Follower:
         told = object_or_empty(json_of(response)) if response.is_success else {}
         output = object_or_empty(told.get("output"))
         status = object_or_empty(told.get("run")).get("status", status)  # workflow-srv leaves `run` out
+        return self._ended(response, output, status)
+
+    def _ended(self, response: httpx2.Response, output: dict[str, Any], status: Any) -> Stretch | None:
+        """Returns the end of the stretch by an output and a status; None while it goes on."""
         kind = output.get("type")
         if kind == "interrupt":
             fresh = output.get("interrupt_id") is None or output["interrupt_id"] != self._answered

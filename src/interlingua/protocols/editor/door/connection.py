@@ -15,13 +15,10 @@ from typing import Any
 
 import msgspec
 
-from ....engine.agents.logins import Login, LoginMethod, methods_of
 from ....engine.engine import Engine
 from ....engine.ids import new_id
 from ....model.card import AgentCard
-from ....model.content import Message
 from ....model.errors import AgentNotFound, Conflict, InterlinguaError, NotFound, ThreadNotFound
-from ....model.events import RunFinished
 from ....model.filters import ThreadFilter
 from ....model.run import OWNER, Caller, Thread
 from ....security import scopes
@@ -35,15 +32,15 @@ from ....transports.jsonrpc.core import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     Call,
-    Id,
     Limits,
     Notice,
     RpcError,
 )
 from .. import translate, wire
 from ..versions import Dialect, negotiate
-from .resumed_prompt import Again
-from .sessions import Place, Session, Turn, outcome
+from .logins import Logins
+from .prompts import Prompts
+from .sessions import Place, Session, Turn
 
 log = logging.getLogger("interlingua.editor")
 
@@ -83,6 +80,8 @@ class EditorConnection:
         self.able = wire.ClientCapabilities()
         self.sessions: dict[str, Session] = {}
         self.changed: Callable[[], Awaitable[None]] | None = None  # called when sessions open or close, or are prompted
+        self.logins = Logins(self)
+        self.prompts = Prompts(self)
         self._ready = False
         self._methods: dict[str, Callable[[Any], Awaitable[Any]]] = {}
         door.connections.add(self)
@@ -114,7 +113,7 @@ class EditorConnection:
         if method is None:
             raise RpcError(METHOD_NOT_FOUND, f"there is no method {call.method!r}")
         if call.method == "session/prompt":
-            return await self._prompt(call.params, call.id)
+            return await self.prompts.prompt(call.params, call.id)
         return await method(call.params)
 
     def noticed(self, notice: Notice) -> Awaitable[None] | None:
@@ -163,18 +162,18 @@ class EditorConnection:
             "session/delete": self._delete,
             "session/close": self._close,
             "session/set_config_option": self._set_config_option,
-            "session/prompt": self._steer,  # never called: the handler gets its request, too
-            "_session/steering": self._steer,
+            "session/prompt": self.prompts.steer,  # never called: the handler gets its request, too
+            "_session/steering": self.prompts.steer,
         }
         if self.dialect.number == 1:
             self._methods |= {
-                "authenticate": self._login,
-                "logout": self._logout,
+                "authenticate": self.logins.login,
+                "logout": self.logins.logout,
                 "session/load": self._load,
                 "session/set_mode": self._set_mode,
             }
         else:
-            self._methods |= {"auth/login": self._login, "auth/logout": self._logout}
+            self._methods |= {"auth/login": self.logins.login, "auth/logout": self.logins.logout}
         cards = self.agents()
         info: dict[str, Any] = {"name": "interlingua", "version": _version()}
         if len(cards) == 1:
@@ -187,34 +186,8 @@ class EditorConnection:
             for c in cards
         ]  # fmt: skip
         self._ready = True
-        methods = [self.dialect.auth_method(method) for _, method in self._logins()]
+        methods = [self.dialect.auth_method(method) for _, method in self.logins.available()]
         return self.dialect.initialized(info, agents, methods, logout=bool(methods))
-
-    def _logins(self) -> list[tuple[Login, LoginMethod]]:
-        terminal = self.able.auth is not None and self.able.auth.terminal not in (None, False)
-        return [
-            (login, method) for login, method in methods_of(self.engine.agents) if method.kind != "terminal" or terminal
-        ]
-
-    async def _login(self, params: Any) -> dict[str, Any]:
-        wanted = params_.read(params, wire.AuthenticateRequest).method_id
-        for login, method in self._logins():
-            if method.id == wanted and method.kind != "terminal":
-                await login.login(wanted)
-                return {}
-        known = ", ".join(method.id for _, method in self._logins()) or "none is needed here"
-        raise RpcError(INVALID_PARAMS, f"there is no way to log in called {wanted!r} over the protocol: {known}")
-
-    async def _logout(self, params: Any) -> dict[str, Any]:
-        for login in {id(login): login for login, _ in self._logins()}.values():
-            await login.logout()
-        return {}
-
-    async def _logged_in(self, card: AgentCard) -> None:
-        agent = self.engine.agents.find(card.name, card.version)
-        if agent is not None and agent.login is not None and await agent.login.needed():
-            ways = ", ".join(method.id for method in agent.login.methods)
-            raise RpcError(translate.AUTH_REQUIRED, f"{card.name} wants you to log in first: {ways}")
 
     # -- sessions -----------------------------------------------------------------------------------------
 
@@ -226,14 +199,14 @@ class EditorConnection:
             raise AgentNotFound("this server has no agent that you may run")
         wanted = (request.meta or {}).get(wire.META_AGENT)
         card = next((card for card in cards if card.key == wanted), cards[0])  # one that is not there was not chosen
-        await self._logged_in(card)
+        await self.logins.check(card)
         session = Session(self, new_id(), place, card, {}, None)
         await self.engine.threads.create(session.id, metadata=session.metadata(), caller=self.caller)
         self.sessions[session.id] = session
-        await self._changed()
+        await self.tell_changed()
         return Answer({"sessionId": session.id, **self._setup(session)}, lambda: self._introduce(session))
 
-    async def _changed(self) -> None:
+    async def tell_changed(self) -> None:
         if self.changed is not None:
             await self.changed()
 
@@ -275,7 +248,7 @@ class EditorConnection:
         self.sessions[thread.id] = session
         if thread.metadata.get("cwd") != place.cwd or kept.get("directories", []) != place.directories:
             await session.keep()
-        await self._changed()
+        await self.tell_changed()
         return session
 
     async def reopen(self, wanted: str) -> Session:
@@ -315,7 +288,7 @@ class EditorConnection:
             session.turns.append(unfinished)
             session.updates(self.dialect.state("running"))
             session.ask_again(unfinished)
-            self._spawn(session, unfinished)
+            self.prompts.spawn(session, unfinished)
 
     async def _list(self, params: Any) -> dict[str, Any]:
         request = params_.read(params, wire.ListSessionsRequest)
@@ -333,7 +306,7 @@ class EditorConnection:
         return told
 
     async def _close(self, params: Any) -> dict[str, Any]:
-        session = self._session(params_.read(params, wire.SessionRequest).session_id)
+        session = self.session(params_.read(params, wire.SessionRequest).session_id)
         await self._end(session)
         return {}
 
@@ -344,7 +317,7 @@ class EditorConnection:
             await asyncio.wait(running, timeout=30)
         session.forget()
         self.sessions.pop(session.id, None)
-        await self._changed()
+        await self.tell_changed()
 
     async def _delete(self, params: Any) -> dict[str, Any]:
         wanted = params_.read(params, wire.SessionRequest).session_id
@@ -361,7 +334,7 @@ class EditorConnection:
             await self.engine.threads.delete(wanted)
         return {}
 
-    def _session(self, wanted: str) -> Session:
+    def session(self, wanted: str) -> Session:
         session = self.sessions.get(wanted)
         if session is None:
             raise RpcError(
@@ -373,7 +346,7 @@ class EditorConnection:
 
     async def _set_mode(self, params: Any) -> Any:
         request = params_.read(params, wire.SetModeRequest)
-        session = self._session(request.session_id)
+        session = self.session(request.session_id)
         if not any(option.id == "agent" for option in session.options()):
             raise RpcError(INVALID_PARAMS, "this session has no modes")
         await session.set_option("agent", request.mode_id)
@@ -382,7 +355,7 @@ class EditorConnection:
 
     async def _set_config_option(self, params: Any) -> Any:
         request = params_.read(params, wire.SetConfigOptionRequest)
-        session = self._session(request.session_id)
+        session = self.session(request.session_id)
         await session.set_option(request.config_id, request.value)
         options = session.options()
         told = {"configOptions": self.dialect.options(options, booleans=self.booleans)}
@@ -390,173 +363,6 @@ class EditorConnection:
             return told
         updates = self.dialect.option_updates(options, booleans=self.booleans, agent=True)[1:]
         return Answer(told, lambda: session.updates(updates))
-
-    # -- prompts ------------------------------------------------------------------------------------------
-
-    async def _prompt(self, params: Any, id_: Id) -> Any:
-        if isinstance(params, Again):
-            await self._finish(params.session, params.turn)
-            return self._ended(params.turn)
-        request = params_.read(params, wire.PromptRequest)
-        session = self._session(request.session_id)
-        if (request.meta or {}).get(wire.META_END_OF_LAST) is True:
-            return await self._end_of_last(session)
-        turn = session.spoken_to()
-        taken = "too late"
-        if turn is not None:
-            parts = translate.parts(request.prompt, open_types=self.dialect.open_types)
-            taken = await session.take_up(turn, parts)
-        if turn is None or taken == "too late":
-            turn = Turn()
-            session.turns.append(turn)  # before anything waits: a cancel that comes now finds it
-            try:
-                message = await self._begun(session, turn, request)
-            except BaseException:
-                session.turns.remove(turn)
-                raise
-        else:
-            message = f"{turn.run}-{new_id()}"
-        if turn.run is not None:
-            session.prompted = [*session.prompted[-3:], (turn.run, id_ if self.dialect.number == 1 else None)]
-            await self._changed()
-        accepted = self.dialect.accepted(message)
-        if accepted is None:
-            if taken != "asked again":
-                await self._finish(session, turn)
-            return self._ended(turn)
-        begun = turn
-
-        def begin() -> None:
-            session.updates(self.dialect.user_message(message, request.prompt))
-            if taken == "asked again":
-                session.updates(self.dialect.state("idle", "end_turn"))
-                return
-            session.updates(self.dialect.state("running"))
-            self._spawn(session, begun)
-
-        return Answer(accepted, begin)
-
-    async def _end_of_last(self, session: Session) -> dict[str, Any]:
-        """Waits for the end of the newest turn, which another connection began."""
-        turn = next((turn for turn in session.turns[::-1] if turn.run is not None), None)
-        if turn is None:
-            turn = await session.ended_turn()
-        elif self.dialect.number == 1:
-            await self._finish(session, turn)
-        else:
-            await self._pause_or_end(turn)
-        return self._ended(turn)
-
-    async def _begun(self, session: Session, turn: Turn, request: wire.PromptRequest) -> str:
-        """Begins a turn. Where the client withdraws its prompt while the run is being submitted, this waits for the
-        run, and cancels it. Where the client has gone, the run goes on."""
-        beginning = asyncio.ensure_future(session.begin(turn, request.prompt, request.meta))
-        while True:
-            try:
-                message = await asyncio.shield(beginning)
-            except asyncio.CancelledError:
-                if self.rpc.lost or beginning.cancelled():
-                    beginning.cancel()
-                    raise
-                turn.cancelling = True
-            else:
-                if turn.cancelling:
-                    await session.cancel_run(turn)
-                return message
-
-    def follow(self, session: Session, turn: Turn) -> None:
-        """Shows a turn that another process began."""
-        session.updates(self.dialect.state("running"))
-        self._spawn(session, turn)
-
-    def _spawn(self, session: Session, turn: Turn) -> None:
-        if turn.task is None:
-            turn.task = asyncio.get_running_loop().create_task(self._follow(session, turn))
-        if self.dialect.number == 2:
-            watch = asyncio.get_running_loop().create_task(self._tell_end(session, turn))
-            turn.watches.add(watch)
-            watch.add_done_callback(turn.watches.discard)
-
-    async def _follow(self, session: Session, turn: Turn) -> None:
-        try:
-            if turn.finished is None:
-                await session.follow(turn)
-        except asyncio.CancelledError:
-            turn.left = True
-            raise
-        except Exception as error:
-            turn.failure = error
-            log.exception("run %s could not be followed", turn.run)
-        finally:
-            turn.rests.set()
-            with contextlib.suppress(ValueError):
-                session.turns.remove(turn)
-
-    async def _tell_end(self, session: Session, turn: Turn) -> None:
-        """Sends the end of a turn, which is an update in version 2."""
-        await self._pause_or_end(turn)
-        stop, error = outcome(turn)
-        update = self.dialect.state("idle", stop)[0]
-        if error is not None:
-            update |= {"stopReason": "error", "error": error.plain()}
-        session.update(update)
-
-    async def _finish(self, session: Session, turn: Turn) -> None:
-        """Waits for the end of a turn, in version 1. A client that withdraws its prompt cancels the turn, and gets its
-        end."""
-        self._spawn(session, turn)
-        turn.awaited = True
-        try:
-            await self._pause_or_end(turn)
-        except asyncio.CancelledError:
-            if self.rpc.lost:
-                raise
-            turn.cancelling = True
-            await session.cancel_run(turn)
-            await self._pause_or_end(turn)
-        finally:
-            turn.awaited = False
-
-    async def _pause_or_end(self, turn: Turn) -> None:
-        await turn.rests.wait()
-        if turn.left and turn.run is not None and turn.finished is None:
-            ended = await self.engine.runs.wait(turn.run)  # the session was opened anew meanwhile, and is shown there
-            turn.finished = RunFinished(ended.status, ended.output, ended.error)
-        if turn.failure is not None:
-            raise turn.failure
-
-    def _ended(self, turn: Turn) -> dict[str, Any]:
-        stop, error = outcome(turn)
-        if error is not None:
-            raise error
-        meta: dict[str, Any] = {"run": turn.run}
-        finished = turn.finished
-        if finished is not None and finished.output is not None and _short(finished.output):
-            meta["output"] = finished.output
-        if turn.spoken is not None:
-            meta["question"] = turn.spoken.id
-        if finished is not None and finished.usage:
-            meta["usage"] = finished.usage
-        return {"stopReason": stop, "_meta": {"interlingua": meta}}
-
-    async def _steer(self, params: Any) -> dict[str, Any]:
-        """Puts a message into the running turn. This is an extension that several agents have."""
-        request = params_.read(params, wire.PromptRequest)
-        session = self._session(request.session_id)
-        turn = next((turn for turn in session.turns if turn.run is not None and turn.finished is None), None)
-        if turn is None or turn.run is None:
-            return {"outcome": "failed"}
-        parts = translate.parts(request.prompt, open_types=self.dialect.open_types)
-        await self.engine.runs.send(turn.run, Message("user", parts))
-        return {"outcome": "injected"}
-
-
-def _short(output: Any) -> bool:
-    """Tells if an output may also travel in an answer. Its text was shown already, and messages have limits."""
-    try:
-        return len(msgspec.json.encode(output)) <= 256 * 1024
-    except RecursionError:
-        return False
 
 
 # -- small readers --------------------------------------------------------------------------------------------

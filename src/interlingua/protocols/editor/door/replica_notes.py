@@ -143,7 +143,7 @@ class Notes:
             self._connection.channel.asked(request, "session/prompt", session.id, True)
             editor.rpc.reopen([(request, "session/prompt", Again(session, turn))])
         else:
-            editor.follow(session, turn)
+            editor.prompts.follow(session, turn)
         session.ask_again(turn)
 
 

@@ -118,25 +118,32 @@ class Dnssd:
             return
         if not await info.async_request(self._zeroconf.zeroconf, _ASK_MS):
             return
-        addresses = info.parsed_scoped_addresses()
-        if not addresses or not info.port or (info.name not in self._found and len(self._found) >= _PEERS):
+        found = _peer_of(info)
+        if found is None or (info.name not in self._found and len(self._found) >= _PEERS):
             return
-        ip = min(addresses, key=lambda address: (":" in address, address))
-        told = {key: value or "" for key, value in info.decoded_properties.items()}
-        token, http = told.get("tok", ""), told.get("hp", "")
-        host = f"[{ip}]" if ":" in ip else ip
-        link = f"acp://{host}:{info.port}/{token}" if is_token(token) else None
-        name = (told.get("name") or info.get_name())[:200]
-        http_port = int(http) if http.isascii() and http.isdigit() and 0 < int(http[:6]) < 65536 else 0
-        found = FoundPeer(name, token, link, ip, info.port, http_port, time.time())
         old = self._found.get(info.name)
         self._found[info.name] = found
         self._tell()
-        if self._on_found is not None and (old is None or old.link != link):
+        if self._on_found is not None and (old is None or old.link != found.link):
             try:
                 self._on_found(found)
             except Exception:
                 log.exception("what was found could not be told")
+
+
+def _peer_of(info: AsyncServiceInfo) -> FoundPeer | None:
+    """The peer that a service tells of; None where it says not how to reach it."""
+    addresses = info.parsed_scoped_addresses()
+    if not addresses or not info.port:
+        return None
+    ip = min(addresses, key=lambda address: (":" in address, address))
+    told = {key: value or "" for key, value in info.decoded_properties.items()}
+    token, http = told.get("tok", ""), told.get("hp", "")
+    host = f"[{ip}]" if ":" in ip else ip
+    link = f"acp://{host}:{info.port}/{token}" if is_token(token) else None
+    name = (told.get("name") or info.get_name())[:200]
+    http_port = int(http) if http.isascii() and http.isdigit() and 0 < int(http[:6]) < 65536 else 0
+    return FoundPeer(name, token, link, ip, info.port, http_port, time.time())
 
 
 def check_installed() -> None:

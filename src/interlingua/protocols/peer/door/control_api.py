@@ -21,9 +21,9 @@ from ....security.headers import one
 from ....security.origins import HostPolicy
 from ....transports.http.fixed_routes import IndexedRouter
 from ..node.tasks import Surface
-from .http import Api, dressed
+from .http import dressed, routes
 from .http_streams import StreamSettings
-from .operation import refusal
+from .operation import Api, refusal
 
 if TYPE_CHECKING:
     from ..node.node import Node
@@ -49,7 +49,7 @@ class Control(Api):
         if not hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode()):
             raise Unauthenticated("The token is not that of this node")
 
-    def _auth_schemes(self) -> list[str]:
+    def auth_schemes(self) -> list[str]:
         return ["none"] if self._token is None else ["bearer"]
 
 
@@ -59,7 +59,7 @@ class ControlApp:
     def __init__(self, api: Api, hosts: HostPolicy) -> None:
         self._api = api
         self._hosts = hosts
-        self._router = IndexedRouter(api.routes)
+        self._router = IndexedRouter(routes(api))
         # The paths that programs use all the time need no search.
         self._fixed = {way: route.endpoint for way, route in self._router.fixed.items()}
         self._welcome: set[tuple[tuple[bytes, bytes], ...]] = set()

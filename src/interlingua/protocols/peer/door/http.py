@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route, WebSocketRoute
@@ -22,16 +22,14 @@ from ....model.run import Caller
 from ....security import scopes
 from ....security.auth import ANONYMOUS, Authenticator
 from ....security.errors import Unauthenticated
-from ....transports.http.body import HttpLimits
 from ..node.tasks import Surface
 from ..translate.errors import INVALID, Refusal
-from .http_streams import FeedStream, SocketStream, Streams, StreamSettings, place
-from .operation import Handler, refusal
-from .operations_card import CardOperations
-from .operations_messages import Messages
-from .operations_peers import PeerOperations
-from .operations_tasks import Tasks
-from .send import DoorSending
+from . import operations_card as cards
+from . import operations_messages as messages
+from . import operations_peers as peers
+from . import operations_tasks as tasks
+from .http_streams import SocketStream, StreamSettings, place
+from .operation import Api, Handler, Operation, refusal
 
 if TYPE_CHECKING:
     from ..node.node import Node
@@ -59,162 +57,139 @@ _ONCE = (
 )  # a HEAD would use them up
 
 
-class Way(msgspec.Struct):
-    """A path, and its operation."""
+_ON_TASKS: tuple[tuple[str, str, Handler, scopes.Action], ...] = (
+    ("POST", "update", tasks.update_task, "run"),
+    ("POST", "cancel", tasks.cancel_task, "cancel"),
+    ("POST", "continue", tasks.continue_task, "answer"),
+    ("GET", "wait", tasks.wait_task, "read"),
+    ("GET", "subscribe", tasks.subscribe, "read"),
+)
+_OWNERS: tuple[tuple[str, str, Handler], ...] = (
+    ("POST", "/send", messages.send_legacy),
+    ("POST", "/reply", messages.reply),
+    ("POST", "/message:typing", messages.typing),
+    ("PATCH", "/card", cards.patch_card),
+    ("PATCH", "/.well-known/acp.json", cards.patch_card),
+    ("PATCH", "/skills/{id:path}/limitations", cards.patch_skill),
+    ("POST", "/extensions/register", cards.register_extension),
+    ("POST", "/extensions/unregister", cards.unregister_extension),
+    ("POST", "/availability/heartbeat", cards.heartbeat),
+    ("GET", "/link", peers.link),
+    ("GET", "/discover", peers.discover),
+    ("GET", "/offline-queue", peers.offline_queue),
+    ("GET", "/peers", peers.list_peers),
+    ("POST", "/peers/connect", peers.connect),
+    ("POST", "/peers/broadcast", peers.broadcast),
+    ("GET", "/peer/verify", peers.verify_peer),
+    ("GET", "/peers/{id}/card", peers.peer_card),
+    ("GET", "/peers/{id}/messages", messages.peer_messages),
+    ("POST", "/peers/{id}/ping", peers.ping),
+    *(
+        (method, base + rest, handler)
+        for base in ("/peer/{id}", "/peers/{id}")
+        for method, rest, handler in (
+            ("POST", "/send", messages.send_to_peer),
+            ("POST", "/rename", peers.rename),
+            ("GET", "", peers.get_peer),
+            ("DELETE", "", peers.forget_peer),
+        )
+    ),
+)
+_TASK = "/tasks/{id:path}"
 
-    method: str
-    path: str
-    handler: Handler
-    action: scopes.Action | None = "read"  # the permission that a caller of the door needs; None: none
-    owner: bool = False  # of the control API alone
-    open: bool = False  # also for callers without credentials
+OPERATIONS = [
+    Operation("POST", "/message:send", messages.send_message, "run"),
+    Operation("GET", "/message:recv", messages.receive),
+    Operation("GET", "/recv", messages.receive),
+    Operation("GET", "/messages", messages.messages),
+    Operation("GET", "/context/{context:path}/messages", messages.context_messages),
+    Operation("GET", "/history", messages.history),
+    Operation("GET", "/wait/{id:path}", messages.wait_reply),
+    Operation("GET", "/stream", tasks.stream),
+    Operation("GET", "/tasks", tasks.list_tasks),
+    Operation("POST", "/tasks", tasks.create_task, "run"),
+    Operation("POST", "/tasks/create", tasks.create_task, "run"),
+    *(
+        Operation(method, f"{_TASK}{mark}{name}", handler, action)
+        for mark in (":", "/")
+        for method, name, handler, action in _ON_TASKS
+    ),
+    Operation("GET", _TASK, tasks.get_task),
+    Operation("PUT", _TASK, tasks.update_task, "run"),
+    Operation("DELETE", _TASK, tasks.delete_task, "delete"),
+    Operation("GET", "/status", peers.status),
+    Operation("GET", "/skills", cards.list_skills),
+    Operation("POST", "/skills/query", cards.query_skills),
+    Operation("GET", "/extensions", cards.list_extensions),
+    Operation("GET", "/availability", cards.availability),
+    Operation("GET", "/verify/card", cards.verify_own_card),
+    Operation("POST", "/verify/card", cards.verify_card),
+    Operation("GET", "/card", cards.card, None, public=True),
+    Operation("GET", "/.well-known/acp.json", cards.card, None, public=True),
+    Operation("GET", "/.well-known/jwks.json", cards.jwks, None, public=True),
+    Operation("GET", "/.well-known/did.json", cards.did, None, public=True),
+    Operation("GET", "/files/{id}", cards.file, None, public=True),
+    *(Operation(method, path, handler, None, owner=True) for method, path, handler in _OWNERS),
+]
 
 
-class Api(Messages, Tasks, PeerOperations, CardOperations):
-    """All operations, each with its path. The two surfaces differ in the caller."""
+def routes(api: Api) -> list[BaseRoute]:
+    found: list[BaseRoute] = []
+    for row in OPERATIONS:
+        route = Route(row.path, _endpoint(api, row), methods=[row.method])
+        if row.path.startswith(_ONCE) or row.path.endswith(_ONCE):
+            route.methods = {row.method}
+        found.append(route)
+    elsewhere = _Elsewhere([route for route in found if isinstance(route, Route)])
+    socket = WebSocketRoute("/ws/stream", partial(_socket_stream, api))
+    return [*found, socket, Route("/{path:path}", elsewhere)]
 
-    def __init__(self, node: Node, settings: StreamSettings | None = None) -> None:
-        self.node = node
-        self.limits = HttpLimits(max_body_bytes=2 * node.settings.max_msg_bytes + 65_536)
-        self.streams = Streams(node, settings)
-        self.door_sending = DoorSending(node)
 
-    async def surface(self, request: Request | WebSocket) -> Surface:
-        """Returns the surface for the caller of a request. Raises where the caller is not known."""
-        raise NotImplementedError
+def _endpoint(api: Api, operation: Operation) -> Endpoint:
+    handler = operation.handler
 
-    async def close(self) -> None:
-        """Ends all streams when the server stops."""
-        await self.streams.close()
-
-    def ways(self) -> list[Way]:
-        task, peers = "/tasks/{id:path}", "/peers/{id}"
-        found = [
-            Way("POST", "/message:send", self.send_message, "run"),
-            Way("GET", "/message:recv", self.receive),
-            Way("GET", "/recv", self.receive),
-            Way("GET", "/messages", self.messages),
-            Way("GET", "/context/{context:path}/messages", self.context_messages),
-            Way("GET", "/history", self.history),
-            Way("GET", "/wait/{id:path}", self.wait_reply),
-            Way("GET", "/stream", self.stream),
-            Way("GET", "/tasks", self.list_tasks),
-            Way("POST", "/tasks", self.create_task, "run"),
-            Way("POST", "/tasks/create", self.create_task, "run"),
-        ]
-        for mark in (":", "/"):
-            found += [
-                Way("POST", f"{task}{mark}update", self.update_task, "run"),
-                Way("POST", f"{task}{mark}cancel", self.cancel_task, "cancel"),
-                Way("POST", f"{task}{mark}continue", self.continue_task, "answer"),
-                Way("GET", f"{task}{mark}wait", self.wait_task),
-                Way("GET", f"{task}{mark}subscribe", self.subscribe),
-            ]
-        found += [
-            Way("GET", task, self.get_task),
-            Way("PUT", task, self.update_task, "run"),
-            Way("DELETE", task, self.delete_task, "delete"),
-            Way("GET", "/status", self.status),
-            Way("GET", "/skills", self.list_skills),
-            Way("POST", "/skills/query", self.query_skills),
-            Way("GET", "/extensions", self.list_extensions),
-            Way("GET", "/availability", self.availability),
-            Way("GET", "/verify/card", self.verify_own_card),
-            Way("POST", "/verify/card", self.verify_card),
-            Way("GET", "/card", self.card, None, open=True),
-            Way("GET", "/.well-known/acp.json", self.card, None, open=True),
-            Way("GET", "/.well-known/jwks.json", self.jwks, None, open=True),
-            Way("GET", "/.well-known/did.json", self.did, None, open=True),
-            Way("GET", "/files/{id}", self.file, None, open=True),
-        ]
-        owners: list[tuple[str, str, Handler]] = [
-            ("POST", "/send", self.send_legacy),
-            ("POST", "/reply", self.reply),
-            ("POST", "/message:typing", self.typing),
-            ("PATCH", "/card", self.patch_card),
-            ("PATCH", "/.well-known/acp.json", self.patch_card),
-            ("PATCH", "/skills/{id:path}/limitations", self.patch_skill),
-            ("POST", "/extensions/register", self.register_extension),
-            ("POST", "/extensions/unregister", self.unregister_extension),
-            ("POST", "/availability/heartbeat", self.heartbeat),
-            ("GET", "/link", self.link),
-            ("GET", "/discover", self.discover),
-            ("GET", "/offline-queue", self.offline_queue),
-            ("GET", "/peers", self.list_peers),
-            ("POST", "/peers/connect", self.connect),
-            ("POST", "/peers/broadcast", self.broadcast),
-            ("GET", "/peer/verify", self.verify_peer),
-            ("GET", f"{peers}/card", self.peer_card),
-            ("GET", f"{peers}/messages", self.peer_messages),
-            ("POST", f"{peers}/ping", self.ping),
-        ]
-        for base in ("/peer/{id}", peers):
-            owners += [
-                ("POST", f"{base}/send", self.send_to_peer),
-                ("POST", f"{base}/rename", self.rename),
-                ("GET", base, self.get_peer),
-                ("DELETE", base, self.forget_peer),
-            ]
-        return found + [Way(method, path, handler, None, owner=True) for method, path, handler in owners]
-
-    @property
-    def routes(self) -> list[BaseRoute]:
-        routes: list[BaseRoute] = []
-        for way in self.ways():
-            route = Route(way.path, self._endpoint(way), methods=[way.method])
-            if way.path.startswith(_ONCE) or way.path.endswith(_ONCE):
-                route.methods = {way.method}
-            routes.append(route)
-        elsewhere = _Elsewhere([route for route in routes if isinstance(route, Route)])
-        return [*routes, WebSocketRoute("/ws/stream", self.socket_stream), Route("/{path:path}", elsewhere)]
-
-    def _endpoint(self, way: Way) -> Endpoint:
-        handler = way.handler
-
-        async def endpoint(request: Request) -> ASGIApp:
-            try:
-                surface = await self._admitted(request, way)
-                answer = await handler(request, surface)
-            except InterlinguaError as error:
-                answer = refusal(error)
-            except Exception:
-                log.exception("%s %s failed", request.method, request.url.path)
-                answer = refusal(InterlinguaError("something went wrong here; the log of the node says what"))
-            return dressed(request.scope, answer)
-
-        return endpoint
-
-    async def _admitted(self, request: Request, way: Way) -> Surface:
+    async def endpoint(request: Request) -> ASGIApp:
         try:
-            surface = await self.surface(request)
-        except Unauthenticated:
-            if not way.open:
-                raise
-            surface = _NOBODY
-        if surface.door:
-            if way.owner:
-                raise NotFound(
-                    f"{request.method} {way.path} is the owner's: it is on the control API of the node, and not here"
-                )
-            if way.action is not None:
-                scopes.require(surface.caller, way.action)
-        return surface
-
-    # -- streams ------------------------------------------------------------------------------------------
-
-    async def stream(self, request: Request, surface: Surface) -> ASGIApp:
-        return await self.streams.listener(FeedStream, surface, place(request))
-
-    async def socket_stream(self, socket: WebSocket) -> None:
-        try:
-            surface = await self.surface(socket)
-            if surface.door:
-                scopes.require(surface.caller, "read")
-            stream = await self.streams.listener(SocketStream, surface, place(socket))
+            surface = await _admitted(api, request, operation)
+            answer = await handler(api, request, surface)
         except InterlinguaError as error:
-            await socket.send_denial_response(refusal(error))
-            return
-        await stream.serve(socket)
+            answer = refusal(error)
+        except Exception:
+            log.exception("%s %s failed", request.method, request.url.path)
+            answer = refusal(InterlinguaError("something went wrong here; the log of the node says what"))
+        return dressed(request.scope, answer)
+
+    return endpoint
+
+
+async def _admitted(api: Api, request: Request, operation: Operation) -> Surface:
+    try:
+        surface = await api.surface(request)
+    except Unauthenticated:
+        if not operation.public:
+            raise
+        surface = _NOBODY
+    if surface.door:
+        if operation.owner:
+            raise NotFound(
+                f"{request.method} {operation.path} is the owner's: it is on the control API of the node, and not here"
+            )
+        if operation.action is not None:
+            scopes.require(surface.caller, operation.action)
+    return surface
+
+
+async def _socket_stream(api: Api, socket: WebSocket) -> None:
+    """Everything that happens, as frames of a WebSocket."""
+    try:
+        surface = await api.surface(socket)
+        if surface.door:
+            scopes.require(surface.caller, "read")
+        stream = await api.streams.listener(SocketStream, surface, place(socket))
+    except InterlinguaError as error:
+        await socket.send_denial_response(refusal(error))
+        return
+    await stream.serve(socket)
 
 
 class PeerDoor(Api):
@@ -223,17 +198,12 @@ class PeerDoor(Api):
     def __init__(self, node: Node, auth: Authenticator, settings: StreamSettings | None = None) -> None:
         super().__init__(node, settings)
         self.auth = auth
-        self._settings = settings
-
-    def serve_node(self, node: Node) -> None:
-        """Serves another node at the same paths."""
-        super().__init__(node, self._settings)
 
     async def surface(self, request: Request | WebSocket) -> Surface:
         caller = await self.auth.authenticate(request.headers)
         return Surface.of_caller(caller, caller == ANONYMOUS)
 
-    def _auth_schemes(self) -> list[str]:
+    def auth_schemes(self) -> list[str]:
         named = [scheme["scheme"] if scheme["type"] == "http" else scheme["type"] for scheme in self.auth.schemes()]
         return list(dict.fromkeys(named)) or ["none"]
 
@@ -278,4 +248,4 @@ def dressed(scope: Scope, answer: ASGIApp) -> ASGIApp:
     return answer
 
 
-__all__ = ["Api", "PeerDoor"]
+__all__ = ["PeerDoor", "routes"]

@@ -1,41 +1,65 @@
-"""The base of all operations of the HTTP API: the node, the caller, and the reading of queries and bodies.
+"""The objects that every operation of the HTTP API works with, and how queries and bodies are read.
 
-An operation is a function of a request and a surface. Its paths and their permissions are in `http`.
+An operation is a function of the API, a request and a surface. The table in `http` says which paths lead to it.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
+from starlette.websockets import WebSocket
 
 from ....model.errors import InterlinguaError, Invalid, InvalidRequest
+from ....security import scopes
 from ....transports import json_text
 from ....transports.http.body import HttpLimits, WrongContentType, decode_json, header, json_response, read_body
 from ..node.tasks import Surface
 from ..translate.errors import envelope
 from ..wire import frames
+from .http_streams import Streams, StreamSettings
+from .send import DoorSending
 
 if TYPE_CHECKING:
     from ..node.node import Node
-
-Handler = Callable[[Request, Surface], Awaitable[ASGIApp]]
 
 # Content types that a web page of another site can send without a preflight request. A missing one counts, too.
 _SIMPLE = frozenset({"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
 _BIGGEST = 10**15
 
 
-class Operations:
-    """A group of operations; `http` puts the groups together."""
+class Api(ABC):
+    """A node behind its HTTP API. The two surfaces, control API and door, differ in who asks."""
 
-    node: Node
-    limits: HttpLimits
+    def __init__(self, node: Node, settings: StreamSettings | None = None) -> None:
+        self._settings = settings
+        self.use(node)
 
-    async def _body(self, request: Request) -> Any:
+    def use(self, node: Node) -> None:
+        """Serves this node from now on, at the same paths."""
+        self.node = node
+        self.limits = HttpLimits(max_body_bytes=2 * node.settings.max_msg_bytes + 65_536)
+        self.streams = Streams(node, self._settings)
+        self.door_sending = DoorSending(node)
+
+    @abstractmethod
+    async def surface(self, request: Request | WebSocket) -> Surface:
+        """Returns the surface for the caller of a request. Raises where the caller is not known."""
+
+    @abstractmethod
+    def auth_schemes(self) -> list[str]:
+        """Returns the names of the authentication schemes."""
+
+    async def close(self) -> None:
+        """Ends all streams when the server stops."""
+        await self.streams.close()
+
+    async def body(self, request: Request) -> Any:
         """Returns the body, with any content type, because programs with curl send all kinds. Refuses the body of a web
         page that sent no preflight request. An empty body is an empty object."""
         data = await read_body(request, self.limits)
@@ -46,11 +70,26 @@ class Operations:
                 raise WrongContentType(f"from a web page, the body is application/json and not {kind or 'of no type'}")
         return decode_json(data, object) if data.strip() else {}
 
-    async def _object(self, request: Request) -> dict[str, Any]:
-        body = await self._body(request)
+    async def json_object(self, request: Request) -> dict[str, Any]:
+        """The body, which must be an object."""
+        body = await self.body(request)
         if not isinstance(body, dict):
             raise InvalidRequest(f"the body is a JSON object, and this is {type(body).__name__}")
         return body
+
+
+Handler = Callable[[Api, Request, Surface], Awaitable[ASGIApp]]
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """A row of the table of the API: a way, and the function that answers there."""
+
+    method: str
+    path: str
+    handler: Handler
+    action: scopes.Action | None = "read"  # the permission that a caller of the door needs; None: none
+    public: bool = False  # also for callers without credentials
+    owner: bool = False  # of the control API alone
 
 
 def refusal(error: InterlinguaError, message_id: Any = None) -> Response:

@@ -21,194 +21,212 @@ from ..node.tasks import Surface
 from ..translate import skills
 from ..wire import card as cards
 from ..wire import extensions, frames
-from .operation import Operations, listing, number
+from .operation import Api, listing, number
 
 _CHANGEABLE = ("availability", "limitations", "limitations_merge")
 _SEARCHED = 10
 
 
-class CardOperations(Operations):
-    def _auth_schemes(self) -> list[str]:
-        """Returns the names of the authentication schemes."""
-        raise NotImplementedError
+def _card_for(api: Api, surface: Surface) -> dict[str, Any]:
+    told = api.node.own_card.view(door=surface.door, auth=api.auth_schemes())
+    if surface.door:
+        told = api.node.trust.sign_card({**told, "skills": [skill.view() for skill in _skills_for(api, surface)]})
+    return told
 
-    def _card(self, surface: Surface) -> dict[str, Any]:
-        told = self.node.card(door=surface.door, auth=self._auth_schemes())
-        if surface.door:
-            told = self.node.trust.sign_card({**told, "skills": [skill.view() for skill in self._skills(surface)]})
-        return told
 
-    def _skills(self, surface: Surface) -> list[skills.Skill]:
-        found = self.node.skills()
-        if not surface.door:
-            return found
-        keys = {agent.card.name: agent.card.key for agent in self.node.engine.agents}
-        return [skill for skill in found if scopes.may(surface.caller, "run", keys.get(skill.agent or "", skill.id))]
+def _skills_for(api: Api, surface: Surface) -> list[skills.Skill]:
+    found = api.node.own_card.skills()
+    if not surface.door:
+        return found
+    keys = {agent.card.name: agent.card.key for agent in api.node.engine.agents}
+    return [skill for skill in found if scopes.may(surface.caller, "run", keys.get(skill.agent or "", skill.id))]
 
-    # -- the card -----------------------------------------------------------------------------------------
 
-    async def card(self, request: Request, surface: Surface) -> ASGIApp:
-        told = self._card(surface)
-        wanted = request.query_params.get("filter_limitations")
-        if wanted is not None:
-            told = cards.filtered(told, wanted)
-        here = [] if surface.door else self.node.peers.connected
-        return json_response(cards.served(told, here[0].known.card if here else None))
+# -- the card -----------------------------------------------------------------------------------------
 
-    async def patch_card(self, request: Request, surface: Surface) -> ASGIApp:
-        body = await self._object(request)
-        unknown = [name for name in body if name not in _CHANGEABLE]
-        if unknown or not body:
-            what = f"/{unknown[0][:80]} cannot be changed" if unknown else "nothing is to be changed"
-            raise InvalidRequest(f"{what}; there are {' and '.join(_CHANGEABLE[:2])}", path=pointer(*unknown[:1]))
-        patches = msgspec.structs.replace(self.node.patches)
-        told: dict[str, Any] = {"ok": True, "updated": [name for name in _CHANGEABLE[:2] if name in body]}
-        if "availability" in body:
-            patches.availability = cards.availability(body["availability"], self._availability())
-            told["availability"] = patches.availability
-        if "limitations" in body:
-            given = cards.limitations(body["limitations"])
-            old = self.node.limitations() if _merges(body, "limitations_merge") else []
-            patches.limitations = told["limitations"] = cards.merge_limitations(old, given)
-        await self.node.patch(patches)
-        return json_response(told)
 
-    async def verify_own_card(self, request: Request, surface: Surface) -> ASGIApp:
-        return json_response({"ok": True, **self.node.trust.verify_card(self._card(surface))})
+async def card(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    told = _card_for(api, surface)
+    wanted = request.query_params.get("filter_limitations")
+    if wanted is not None:
+        told = cards.filtered(told, wanted)
+    here = [] if surface.door else api.node.peers.connected
+    return json_response(cards.served(told, here[0].known.card if here else None))
 
-    async def verify_card(self, request: Request, surface: Surface) -> ASGIApp:
-        body = await self._object(request)
-        given = body.get("card") if body.get("card") is not None else body.get("self")
-        if not isinstance(given, dict):
-            raise InvalidRequest("/card is an AgentCard", path="/card")
-        return json_response({"ok": True, **self.node.trust.verify_card(cards.unwrap(given))})
 
-    # -- keys ---------------------------------------------------------------------------------------------
+async def patch_card(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    body = await api.json_object(request)
+    unknown = [name for name in body if name not in _CHANGEABLE]
+    if unknown or not body:
+        what = f"/{unknown[0][:80]} cannot be changed" if unknown else "nothing is to be changed"
+        raise InvalidRequest(f"{what}; there are {' and '.join(_CHANGEABLE[:2])}", path=pointer(*unknown[:1]))
+    patches = msgspec.structs.replace(api.node.own_card.patches)
+    told: dict[str, Any] = {"ok": True, "updated": [name for name in _CHANGEABLE[:2] if name in body]}
+    if "availability" in body:
+        patches.availability = cards.availability(body["availability"], _availability(api))
+        told["availability"] = patches.availability
+    if "limitations" in body:
+        given = cards.limitations(body["limitations"])
+        old = api.node.own_card.limitations() if _merges(body, "limitations_merge") else []
+        patches.limitations = told["limitations"] = cards.merge_limitations(old, given)
+    await api.node.patch(patches)
+    return json_response(told)
 
-    async def jwks(self, request: Request, surface: Surface) -> ASGIApp:
-        return json_response(self.node.trust.jwks(self.node.name))
 
-    async def did(self, request: Request, surface: Surface) -> ASGIApp:
-        found = self.node.trust.did_document()  # without the link: its token is a secret
-        if found is None:
-            raise NotFound("this node has no identity; --identity gives it one")
-        return json_response(found)
+async def verify_own_card(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    return json_response({"ok": True, **api.node.trust.verify_card(_card_for(api, surface))})
 
-    # -- skills -------------------------------------------------------------------------------------------
 
-    async def list_skills(self, request: Request, surface: Surface) -> ASGIApp:
-        limit, offset = number(request, ("limit",), 50, 1, 500), number(request, ("offset",), 0)
-        found = self._skills(surface)
-        if tag := request.query_params.get("tag"):
-            found = [skill for skill in found if tag.casefold() in (one.casefold() for one in skill.tags)]
-        views = [skill.view() for skill in found]
-        if query := request.query_params.get("q"):
-            views = skills.search(found, query, len(found))
-        page = views[offset : offset + limit]
-        more = offset + len(page) < len(views)
-        return listing(
-            request, "skills", page, count=len(page), total=len(views), has_more=more,
-            next_offset=offset + len(page) if more else None,
-        )  # fmt: skip
+async def verify_card(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    body = await api.json_object(request)
+    given = body.get("card") if body.get("card") is not None else body.get("self")
+    if not isinstance(given, dict):
+        raise InvalidRequest("/card is an AgentCard", path="/card")
+    return json_response({"ok": True, **api.node.trust.verify_card(cards.unwrap(given))})
 
-    async def query_skills(self, request: Request, surface: Surface) -> ASGIApp:
-        """Finds skills: by words, as the specification has it; by id and constraints, as the reference has it; or
-        all."""
-        body = await self._object(request)
-        known = self._skills(surface)
-        if body.get("peer_id") is not None and not surface.door:
-            known = skills.read((self.node.peers.get(str(body["peer_id"])).known.card or {}).get("skills"))
-        query, wanted = body.get("query"), body.get("skill_id")
-        if query is not None:
-            if not isinstance(query, str):
-                raise InvalidRequest(f"/query is a text, got {query!r:.80}", path="/query")
-            found = skills.search(known, query, _limit(body))
-            return json_response({"ok": True, "query": query, "skills": found, "total": len(found)})
-        if wanted is not None:
-            constraints = body.get("constraints")
-            if not isinstance(wanted, str) or not isinstance(constraints, dict | None):
-                raise InvalidRequest("/skill_id is a text, and /constraints an object", path="/skill_id")
-            told = skills.support(known, wanted, constraints)
-            return json_response({"ok": True, **told, "agent": self.node.name})
-        capabilities = self._card(surface)["capabilities"]
-        shown = [skill.view() for skill in known][: _limit(body, len(known))]
-        return json_response({"ok": True, "skills": shown, "capabilities": capabilities, "agent": self.node.name})
 
-    async def patch_skill(self, request: Request, surface: Surface) -> ASGIApp:
-        id_, body = request.path_params["id"], await self._object(request)
-        skill = next((one for one in self.node.skills() if one.id == id_), None)
-        if skill is None:
-            raise NotFound(f"there is no skill {id_[:100]}")
-        given = cards.limitations(body.get("limitations"))
-        old = skill.limitations if _merges(body, "merge") or _merges(body, "limitations_merge") else []
-        told = cards.merge_limitations(old, given)
-        limited = {**self.node.patches.skill_limitations, id_: told}
-        await self.node.patch(msgspec.structs.replace(self.node.patches, skill_limitations=limited))
-        return json_response({"ok": True, "skill_id": id_, "limitations": told})
+# -- keys ---------------------------------------------------------------------------------------------
 
-    # -- extensions ---------------------------------------------------------------------------------------
 
-    async def list_extensions(self, request: Request, surface: Surface) -> ASGIApp:
-        found = self._card(surface)["extensions"]
-        return listing(request, "extensions", found, count=len(found))
+async def jwks(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    return json_response(api.node.trust.jwks(api.node.name))
 
-    async def register_extension(self, request: Request, surface: Surface) -> ASGIApp:
-        given = extensions.check(await self._object(request))
-        others = [one for one in self.node.patches.extensions if one["uri"] != given["uri"]]
-        await self.node.patch(msgspec.structs.replace(self.node.patches, extensions=[*others, given]))
-        return json_response({"ok": True, "registered": given, "extensions": self._card(surface)["extensions"]})
 
-    async def unregister_extension(self, request: Request, surface: Surface) -> ASGIApp:
-        uri = extensions.check_uri((await self._object(request)).get("uri"))
-        left = [one for one in self.node.patches.extensions if one["uri"] != uri]
-        if len(left) == len(self.node.patches.extensions):
-            raise NotFound(f"{uri[:200]} was not registered here")
-        await self.node.patch(msgspec.structs.replace(self.node.patches, extensions=left))
-        return json_response({"ok": True, "removed": uri, "extensions": self._card(surface)["extensions"]})
+async def did(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    found = api.node.trust.did_document()  # without the link: its token is a secret
+    if found is None:
+        raise NotFound("this node has no identity; --identity gives it one")
+    return json_response(found)
 
-    # -- availability -------------------------------------------------------------------------------------
 
-    def _availability(self) -> dict[str, Any]:
-        changed = self.node.patches.availability
-        return dict(changed if changed is not None else self.node.settings.availability or {})
+# -- skills -------------------------------------------------------------------------------------------
 
-    async def availability(self, request: Request, surface: Surface) -> ASGIApp:
-        return json_response({"ok": True, "availability": self._availability()})
 
-    async def heartbeat(self, request: Request, surface: Surface) -> ASGIApp:
-        """Notes that the owner's program is awake now."""
-        await self._body(request)  # says nothing, but must not be a page's
-        now = frames.now_z()
-        change: dict[str, Any] = {"last_active_at": now}
-        every = self._availability().get("interval_seconds")
-        if every:
-            change["next_active_at"] = frames.stamp(int(((frames.seconds_of(now) or 0.0) + every) * 1_000_000))
-        known = cards.availability(change, self._availability())
-        await self.node.patch(msgspec.structs.replace(self.node.patches, availability=known))
-        return json_response(
-            {"ok": True, "last_active_at": now, "next_active_at": known.get("next_active_at"), "availability": known}
-        )
+async def list_skills(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    limit, offset = number(request, ("limit",), 50, 1, 500), number(request, ("offset",), 0)
+    found = _skills_for(api, surface)
+    if tag := request.query_params.get("tag"):
+        found = [skill for skill in found if tag.casefold() in (one.casefold() for one in skill.tags)]
+    views = [skill.view() for skill in found]
+    if query := request.query_params.get("q"):
+        views = skills.search(found, query, len(found))
+    page = views[offset : offset + limit]
+    more = offset + len(page) < len(views)
+    return listing(
+        request, "skills", page, count=len(page), total=len(views), has_more=more,
+        next_offset=offset + len(page) if more else None,
+    )  # fmt: skip
 
-    # -- files --------------------------------------------------------------------------------------------
 
-    async def file(self, request: Request, surface: Surface) -> ASGIApp:
-        """Returns a file to every caller that knows its address. A browser saves it, and never shows it as a page of
-        this server."""
-        found = await self.node.opened_file(request.path_params["id"])
-        if found is None:
-            raise NotFound("there is no such file, or not any more")
-        body, media_type, name = found
-        shown = "attachment"
-        if name:
-            shown += f"; filename*=UTF-8''{urllib.parse.quote(name, safe='')}"
-        headers = {
-            "content-type": media_type,
-            "content-disposition": shown,
-            "x-content-type-options": "nosniff",
-            "content-security-policy": "sandbox; default-src 'none'",
-            "cache-control": "private, max-age=3600",
-        }
-        return Response(body, headers=headers)
+async def query_skills(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    """Finds skills: by words, as the specification has it; by id and constraints, as the reference has it; or
+    all."""
+    body = await api.json_object(request)
+    known = _skills_for(api, surface)
+    if body.get("peer_id") is not None and not surface.door:
+        known = skills.read((api.node.peers.get(str(body["peer_id"])).known.card or {}).get("skills"))
+    query, wanted = body.get("query"), body.get("skill_id")
+    if query is not None:
+        if not isinstance(query, str):
+            raise InvalidRequest(f"/query is a text, got {query!r:.80}", path="/query")
+        found = skills.search(known, query, _limit(body))
+        return json_response({"ok": True, "query": query, "skills": found, "total": len(found)})
+    if wanted is not None:
+        constraints = body.get("constraints")
+        if not isinstance(wanted, str) or not isinstance(constraints, dict | None):
+            raise InvalidRequest("/skill_id is a text, and /constraints an object", path="/skill_id")
+        told = skills.support(known, wanted, constraints)
+        return json_response({"ok": True, **told, "agent": api.node.name})
+    capabilities = _card_for(api, surface)["capabilities"]
+    shown = [skill.view() for skill in known][: _limit(body, len(known))]
+    return json_response({"ok": True, "skills": shown, "capabilities": capabilities, "agent": api.node.name})
+
+
+async def patch_skill(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    id_, body = request.path_params["id"], await api.json_object(request)
+    skill = next((one for one in api.node.own_card.skills() if one.id == id_), None)
+    if skill is None:
+        raise NotFound(f"there is no skill {id_[:100]}")
+    given = cards.limitations(body.get("limitations"))
+    old = skill.limitations if _merges(body, "merge") or _merges(body, "limitations_merge") else []
+    told = cards.merge_limitations(old, given)
+    limited = {**api.node.own_card.patches.skill_limitations, id_: told}
+    await api.node.patch(msgspec.structs.replace(api.node.own_card.patches, skill_limitations=limited))
+    return json_response({"ok": True, "skill_id": id_, "limitations": told})
+
+
+# -- extensions ---------------------------------------------------------------------------------------
+
+
+async def list_extensions(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    found = _card_for(api, surface)["extensions"]
+    return listing(request, "extensions", found, count=len(found))
+
+
+async def register_extension(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    given = extensions.check(await api.json_object(request))
+    others = [one for one in api.node.own_card.patches.extensions if one["uri"] != given["uri"]]
+    await api.node.patch(msgspec.structs.replace(api.node.own_card.patches, extensions=[*others, given]))
+    return json_response({"ok": True, "registered": given, "extensions": _card_for(api, surface)["extensions"]})
+
+
+async def unregister_extension(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    uri = extensions.check_uri((await api.json_object(request)).get("uri"))
+    left = [one for one in api.node.own_card.patches.extensions if one["uri"] != uri]
+    if len(left) == len(api.node.own_card.patches.extensions):
+        raise NotFound(f"{uri[:200]} was not registered here")
+    await api.node.patch(msgspec.structs.replace(api.node.own_card.patches, extensions=left))
+    return json_response({"ok": True, "removed": uri, "extensions": _card_for(api, surface)["extensions"]})
+
+
+# -- availability -------------------------------------------------------------------------------------
+
+
+def _availability(api: Api) -> dict[str, Any]:
+    changed = api.node.own_card.patches.availability
+    return dict(changed if changed is not None else api.node.settings.availability or {})
+
+
+async def availability(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    return json_response({"ok": True, "availability": _availability(api)})
+
+
+async def heartbeat(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    """Notes that the owner's program is awake now."""
+    await api.body(request)  # says nothing, but must not be a page's
+    now = frames.now_z()
+    change: dict[str, Any] = {"last_active_at": now}
+    every = _availability(api).get("interval_seconds")
+    if every:
+        change["next_active_at"] = frames.stamp(int(((frames.seconds_of(now) or 0.0) + every) * 1_000_000))
+    known = cards.availability(change, _availability(api))
+    await api.node.patch(msgspec.structs.replace(api.node.own_card.patches, availability=known))
+    return json_response(
+        {"ok": True, "last_active_at": now, "next_active_at": known.get("next_active_at"), "availability": known}
+    )
+
+
+# -- files --------------------------------------------------------------------------------------------
+
+
+async def file(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    """Returns a file to every caller that knows its address. A browser saves it, and never shows it as a page of
+    this server."""
+    found = await api.node.files.find(request.path_params["id"])
+    if found is None:
+        raise NotFound("there is no such file, or not any more")
+    body, media_type, name = found
+    shown = "attachment"
+    if name:
+        shown += f"; filename*=UTF-8''{urllib.parse.quote(name, safe='')}"
+    headers = {
+        "content-type": media_type,
+        "content-disposition": shown,
+        "x-content-type-options": "nosniff",
+        "content-security-policy": "sandbox; default-src 'none'",
+        "cache-control": "private, max-age=3600",
+    }
+    return Response(body, headers=headers)
 
 
 def _merges(body: dict[str, Any], name: str) -> bool:

@@ -21,8 +21,7 @@ from ..node.outbound import entry, seconds
 from ..node.tasks import Surface
 from ..translate import parts
 from ..wire import frames
-from .operation import Operations, listing, moment, newest_first, number, refusal
-from .send import DoorSending
+from .operation import Api, listing, moment, newest_first, number, refusal
 
 _LONGEST_POLL = 60.0
 _SCAN, _SCAN_PAGE = 10_000, 100  # letters of a box that a reader of old messages can see, and those held at once
@@ -84,179 +83,193 @@ class _Head(msgspec.Struct):
 _head = msgspec.json.Decoder(_Head).decode
 
 
-class Messages(Operations):
-    door_sending: DoorSending
+# -- sending ------------------------------------------------------------------------------------------
 
-    # -- sending ------------------------------------------------------------------------------------------
 
-    async def send_message(self, request: Request, surface: Surface) -> ASGIApp:
-        return await self._send(request, surface, None)
+async def send_message(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    return await _send(api, request, surface, None)
 
-    async def send_to_peer(self, request: Request, surface: Surface) -> ASGIApp:
-        return await self._send(request, surface, self.node.peers.get(request.path_params["id"]).id)
 
-    async def _send(self, request: Request, surface: Surface, peer: str | None) -> ASGIApp:
-        body = await self._body(request)
-        try:
-            if surface.door:
-                return json_response(await self.door_sending.send(body, surface, trace(request)))
-            return json_response(await self.node.sending.send(body, peer_id=peer))
-        except InterlinguaError as error:
-            return refusal(error, body.get("message_id") if isinstance(body, dict) else None)
+async def send_to_peer(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    return await _send(api, request, surface, api.node.peers.get(request.path_params["id"]).id)
 
-    async def send_legacy(self, request: Request, surface: Surface) -> ASGIApp:
-        """Sends a message in the form from before the envelope: any object, with its id in `id`."""
-        body = await self._object(request)
-        known = ("parts", "text", "content")
-        said = {name: body[name] for name in known if body.get(name) is not None}
-        if not said:
-            said = {"parts": [parts.data({name: value for name, value in body.items() if name != "peer_id"})]}
-        message = {"role": body.get("role") or "user", **said, "message_id": body.get("message_id") or body.get("id")}
-        message |= {name: body[name] for name in ("peer_id", "context_id", "task_id", "priority") if body.get(name)}
-        sent = await self.node.sending.send(message)
-        return json_response({"ok": True, "id": sent["message_id"], **sent})
 
-    async def reply(self, request: Request, surface: Surface) -> ASGIApp:
-        return json_response(await self.node.sending.reply(await self._body(request)))
-
-    async def wait_reply(self, request: Request, surface: Surface) -> ASGIApp:
-        asked, timeout = request.path_params["id"], self._timeout(request)
+async def _send(api: Api, request: Request, surface: Surface, peer: str | None) -> ASGIApp:
+    body = await api.body(request)
+    try:
         if surface.door:
-            return json_response({"ok": True, **await self.door_sending.wait_reply(asked, surface, timeout)})
-        return json_response({"ok": True, "reply": await self.node.sending.wait_reply(asked, timeout)})
+            return json_response(await api.door_sending.send(body, surface, trace(request)))
+        return json_response(await api.node.sending.send(body, peer_id=peer))
+    except InterlinguaError as error:
+        return refusal(error, body.get("message_id") if isinstance(body, dict) else None)
 
-    async def typing(self, request: Request, surface: Surface) -> ASGIApp:
-        body = await self._object(request)
-        typing = body.get("typing", True)
-        if not isinstance(typing, bool):
-            raise InvalidRequest(f"/typing is true or false, got {typing!r:.80}", path="/typing")
-        peer = self.node.sending.choose(body.get("peer_id"))
-        told = frames.typing(self.node.name, typing)
-        # A peer that does not know this frame would take it for a message.
-        sent = peer.session is not None and peer.able("typing_indicator")
-        if sent and peer.session is not None:
-            peer.session.send(told)
-        return json_response({"ok": True, "typing": typing, "ts": told["ts"], "peer_id": peer.id, "sent": sent})
 
-    # -- receiving ----------------------------------------------------------------------------------------
+async def send_legacy(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    """Sends a message in the form from before the envelope: any object, with its id in `id`."""
+    body = await api.json_object(request)
+    known = ("parts", "text", "content")
+    said = {name: body[name] for name in known if body.get(name) is not None}
+    if not said:
+        said = {"parts": [parts.data({name: value for name, value in body.items() if name != "peer_id"})]}
+    message = {"role": body.get("role") or "user", **said, "message_id": body.get("message_id") or body.get("id")}
+    message |= {name: body[name] for name in ("peer_id", "context_id", "task_id", "priority") if body.get(name)}
+    sent = await api.node.sending.send(message)
+    return json_response({"ok": True, "id": sent["message_id"], **sent})
 
-    async def receive(self, request: Request, surface: Surface) -> ASGIApp:
-        """Returns each message once. With `ack` the messages stay until a later request confirms them: `ack=0` to begin
-        with, then the `last_seq` of the answer before."""
-        # A page of another site can have a browser fetch this as a picture, say, without an Origin. It sees nothing of
-        # the answer, but the messages would be gone.
-        if header(request, b"origin") is None and header(request, b"sec-fetch-site") in ("cross-site", "same-site"):
-            raise OriginRefused("Web pages of other sites may not take messages")
-        limit = number(request, ("limit",), 50, 1, 500)
-        wait = min(seconds(request.query_params.get("wait"), "wait", 0.0), _LONGEST_POLL)
-        ack = number(request, ("ack",), 0) if "ack" in request.query_params else None
-        journal = self.node.journal
-        box, owner = (journal.box_door, surface.scope) if surface.door else (journal.box_in, None)
-        found, left, settle = await self.node.sending.receive(box, owner, limit, wait=wait, ack=ack)
-        if surface.door:
-            for one in found:
-                one["peer_id"] = None
-        told: dict[str, Any] = {"messages": found, "count": len(found), "remaining": left, "timed_out": False}
-        if wait and not found:
-            told["timed_out"] = True
-        if found:
-            told["last_seq"] = max(one["seq"] for one in found)
-        return Handover(told, settle)
 
-    def _timeout(self, request: Request) -> float:
-        return seconds(request.query_params.get("timeout"), "timeout", 30.0)
+async def reply(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    return json_response(await api.node.sending.reply(await api.body(request)))
 
-    # -- earlier messages ---------------------------------------------------------------------------------
 
-    async def messages(self, request: Request, surface: Surface) -> ASGIApp:
-        peer = request.query_params.get("peer_id")
-        if peer is not None and not surface.door:
-            self.node.peers.get(peer)
-        wanted = self._wanted(request)
-        found, total = await self._page(surface, wanted, peer=None if surface.door else peer)
-        return self._listed(request, found, total, wanted)
+async def wait_reply(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    asked, timeout = request.path_params["id"], _timeout(request)
+    if surface.door:
+        return json_response({"ok": True, **await api.door_sending.wait_reply(asked, surface, timeout)})
+    return json_response({"ok": True, "reply": await api.node.sending.wait_reply(asked, timeout)})
 
-    async def peer_messages(self, request: Request, surface: Surface) -> ASGIApp:
-        peer = self.node.peers.get(request.path_params["id"])
-        wanted = self._wanted(request)
-        wanted.since = number(request, ("since_seq",), 0)
-        found, total = await self._page(surface, wanted, peer=peer.id)
-        return self._listed(request, found, total, wanted, ok=True, peer_id=peer.id)
 
-    async def context_messages(self, request: Request, surface: Surface) -> ASGIApp:
-        context = request.path_params["context"]
-        wanted = self._wanted(request)
-        wanted.newest = newest_first(request, False)
-        wanted.since = number(request, ("since_seq",), 0)
-        found, total = await self._page(surface, wanted, context=context)
-        return self._listed(request, found, total, wanted, context_id=context)
+async def typing(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    body = await api.json_object(request)
+    typing = body.get("typing", True)
+    if not isinstance(typing, bool):
+        raise InvalidRequest(f"/typing is true or false, got {typing!r:.80}", path="/typing")
+    peer = api.node.sending.choose(body.get("peer_id"))
+    told = frames.typing(api.node.name, typing)
+    # A peer that does not know this frame would take it for a message.
+    sent = peer.session is not None and peer.able("typing_indicator")
+    if sent and peer.session is not None:
+        peer.session.send(told)
+    return json_response({"ok": True, "typing": typing, "ts": told["ts"], "peer_id": peer.id, "sent": sent})
 
-    async def history(self, request: Request, surface: Surface) -> ASGIApp:
-        wanted = _Wanted(number(request, ("limit",), 100, 1, 1000), 0, True)
-        found, total = await self._page(surface, wanted)
-        return listing(request, "history", found[::-1], total=total, count=len(found))
 
-    @staticmethod
-    def _wanted(request: Request) -> _Wanted:
-        query = request.query_params
-        role = query.get("role")
-        direction = query.get("direction")
-        if direction not in (None, "all", "inbound", "outbound"):
-            raise InvalidRequest(f"/direction is inbound or outbound, got {direction[:80]!r}", path="/direction")
-        return _Wanted(
-            number(request, ("limit",), 50, 1, 500), number(request, ("offset",), 0), newest_first(request, True),
-            None if role is None else frames.check_role(role), moment(request, "received_after"), 0,
-            None if direction == "all" else direction,
-        )  # fmt: skip
+# -- receiving ----------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _listed(request: Request, found: list[dict[str, Any]], total: int, wanted: _Wanted, **beside: Any) -> ASGIApp:
-        reached = wanted.offset + len(found)
-        more = reached < total
-        return listing(
-            request, "messages", found, count=len(found), total=total, has_more=more,
-            next_offset=reached if more else None, **beside,
-        )  # fmt: skip
 
-    async def _page(
-        self, surface: Surface, wanted: _Wanted, *, peer: str | None = None, context: str | None = None
-    ) -> tuple[list[dict[str, Any]], int]:
-        """Returns a page of received and sent messages, by time, and their total number."""
-        journal = self.node.journal
-        boxes: list[tuple[str, str, dict[str, str | None]]]
-        if surface.door:
-            mine: dict[str, str | None] = {"owner": surface.scope, "topic": context}
-            boxes = [("inbound", journal.box_asked, mine), ("outbound", journal.box_door, mine)]
-        else:
-            boxes = [
-                ("inbound", journal.box_in, {"owner": peer, "topic": context}),
-                ("outbound", journal.box_out, {"owner": context, "topic": peer}),
-            ]
-        found: list[tuple[int, int, str, str]] = []  # bodies may be large: only those of the page are held
-        for direction, box, where in boxes:
-            if wanted.direction in (None, direction):
-                async for letter in self._newest(box, where["owner"], where["topic"]):
-                    if _fits(letter, wanted):
-                        found.append((letter.time, letter.number, box, direction))
-        found.sort(reverse=wanted.newest)
-        page = []
-        for _, number_, box, direction in found[wanted.offset : wanted.offset + wanted.limit]:
-            for letter in await self.node.engine.documents.letters(box, after=number_ - 1, limit=1):
-                page.append(_shown(letter, direction, surface))
-        return page, len(found)
+async def receive(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    """Returns each message once. With `ack` the messages stay until a later request confirms them: `ack=0` to begin
+    with, then the `last_seq` of the answer before."""
+    # A page of another site can have a browser fetch this as a picture, say, without an Origin. It sees nothing of
+    # the answer, but the messages would be gone.
+    if header(request, b"origin") is None and header(request, b"sec-fetch-site") in ("cross-site", "same-site"):
+        raise OriginRefused("Web pages of other sites may not take messages")
+    limit = number(request, ("limit",), 50, 1, 500)
+    wait = min(seconds(request.query_params.get("wait"), "wait", 0.0), _LONGEST_POLL)
+    ack = number(request, ("ack",), 0) if "ack" in request.query_params else None
+    journal = api.node.journal
+    box, owner = (journal.box_door, surface.scope) if surface.door else (journal.box_in, None)
+    found, left, settle = await api.node.sending.receive(box, owner, limit, wait=wait, ack=ack)
+    if surface.door:
+        for one in found:
+            one["peer_id"] = None
+    told: dict[str, Any] = {"messages": found, "count": len(found), "remaining": left, "timed_out": False}
+    if wait and not found:
+        told["timed_out"] = True
+    if found:
+        told["last_seq"] = max(one["seq"] for one in found)
+    return Handover(told, settle)
 
-    async def _newest(self, box: str, owner: str | None, topic: str | None) -> AsyncIterator[Letter]:
-        after = seen = 0
-        while seen < _SCAN:
-            letters = await self.node.engine.documents.letters(
-                box, owner=owner, topic=topic, after=after, limit=_SCAN_PAGE, newest=True
-            )
-            for letter in letters:
-                yield letter
-            if len(letters) < _SCAN_PAGE:
-                return
-            after = letters[-1].number
-            seen += len(letters)
+
+def _timeout(request: Request) -> float:
+    return seconds(request.query_params.get("timeout"), "timeout", 30.0)
+
+
+# -- earlier messages ---------------------------------------------------------------------------------
+
+
+async def messages(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    peer = request.query_params.get("peer_id")
+    if peer is not None and not surface.door:
+        api.node.peers.get(peer)
+    wanted = _wanted(request)
+    found, total = await _page(api, surface, wanted, peer=None if surface.door else peer)
+    return _listed(request, found, total, wanted)
+
+
+async def peer_messages(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    peer = api.node.peers.get(request.path_params["id"])
+    wanted = _wanted(request)
+    wanted.since = number(request, ("since_seq",), 0)
+    found, total = await _page(api, surface, wanted, peer=peer.id)
+    return _listed(request, found, total, wanted, ok=True, peer_id=peer.id)
+
+
+async def context_messages(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    context = request.path_params["context"]
+    wanted = _wanted(request)
+    wanted.newest = newest_first(request, False)
+    wanted.since = number(request, ("since_seq",), 0)
+    found, total = await _page(api, surface, wanted, context=context)
+    return _listed(request, found, total, wanted, context_id=context)
+
+
+async def history(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    wanted = _Wanted(number(request, ("limit",), 100, 1, 1000), 0, True)
+    found, total = await _page(api, surface, wanted)
+    return listing(request, "history", found[::-1], total=total, count=len(found))
+
+
+def _wanted(request: Request) -> _Wanted:
+    query = request.query_params
+    role = query.get("role")
+    direction = query.get("direction")
+    if direction not in (None, "all", "inbound", "outbound"):
+        raise InvalidRequest(f"/direction is inbound or outbound, got {direction[:80]!r}", path="/direction")
+    return _Wanted(
+        number(request, ("limit",), 50, 1, 500), number(request, ("offset",), 0), newest_first(request, True),
+        None if role is None else frames.check_role(role), moment(request, "received_after"), 0,
+        None if direction == "all" else direction,
+    )  # fmt: skip
+
+
+def _listed(request: Request, found: list[dict[str, Any]], total: int, wanted: _Wanted, **beside: Any) -> ASGIApp:
+    reached = wanted.offset + len(found)
+    more = reached < total
+    return listing(
+        request, "messages", found, count=len(found), total=total, has_more=more,
+        next_offset=reached if more else None, **beside,
+    )  # fmt: skip
+
+
+async def _page(
+    api: Api, surface: Surface, wanted: _Wanted, *, peer: str | None = None, context: str | None = None
+) -> tuple[list[dict[str, Any]], int]:
+    """Returns a page of received and sent messages, by time, and their total number."""
+    journal = api.node.journal
+    boxes: list[tuple[str, str, dict[str, str | None]]]
+    if surface.door:
+        mine: dict[str, str | None] = {"owner": surface.scope, "topic": context}
+        boxes = [("inbound", journal.box_asked, mine), ("outbound", journal.box_door, mine)]
+    else:
+        boxes = [
+            ("inbound", journal.box_in, {"owner": peer, "topic": context}),
+            ("outbound", journal.box_out, {"owner": context, "topic": peer}),
+        ]
+    found: list[tuple[int, int, str, str]] = []  # bodies may be large: only those of the page are held
+    for direction, box, where in boxes:
+        if wanted.direction in (None, direction):
+            async for letter in _newest(api, box, where["owner"], where["topic"]):
+                if _fits(letter, wanted):
+                    found.append((letter.time, letter.number, box, direction))
+    found.sort(reverse=wanted.newest)
+    page = []
+    for _, number_, box, direction in found[wanted.offset : wanted.offset + wanted.limit]:
+        for letter in await api.node.engine.documents.letters(box, after=number_ - 1, limit=1):
+            page.append(_shown(letter, direction, surface))
+    return page, len(found)
+
+
+async def _newest(api: Api, box: str, owner: str | None, topic: str | None) -> AsyncIterator[Letter]:
+    after = seen = 0
+    while seen < _SCAN:
+        letters = await api.node.engine.documents.letters(
+            box, owner=owner, topic=topic, after=after, limit=_SCAN_PAGE, newest=True
+        )
+        for letter in letters:
+            yield letter
+        if len(letters) < _SCAN_PAGE:
+            return
+        after = letters[-1].number
+        seen += len(letters)
 
 
 def _fits(letter: Letter, wanted: _Wanted) -> bool:

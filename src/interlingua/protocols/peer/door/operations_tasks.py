@@ -17,114 +17,127 @@ from ..node.outbound import seconds
 from ..node.task_record import Task
 from ..node.tasks import Surface, TaskFilter
 from ..translate import task_states
-from .http_streams import FeedStream, Streams, WholeStream, place
-from .operation import Operations, listing, moment, newest_first, number
+from .http_streams import FeedStream, WholeStream, place
+from .operation import Api, listing, moment, newest_first, number
 
 _PAGE, _PAGE_MAX = 20, 200
 _SOON = 2.0  # seconds in which a change that was taken is also seen
 
 
-class Tasks(Operations):
-    streams: Streams
+async def create_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    body = await api.body(request)
+    streams = "text/event-stream" in (header(request, b"accept") or "")
+    before = await api.streams.feed(surface).head() if streams else 0
+    task, new = await api.node.tasking.create(body, surface, trace(request))
+    if streams and task.kind == "run":
+        # A client that follows the task need not ask twice, and gets its result at the end.
+        return await api.streams.listener(WholeStream, surface, before if new else None, task)
+    view = task.view()
+    return json_response({"ok": True, "task": view, **view}, 201 if new else 200)
 
-    async def create_task(self, request: Request, surface: Surface) -> ASGIApp:
-        body = await self._body(request)
-        streams = "text/event-stream" in (header(request, b"accept") or "")
-        before = await self.streams.feed(surface).head() if streams else 0
-        task, new = await self.node.tasking.create(body, surface, trace(request))
-        if streams and task.kind == "run":
-            # A client that follows the task need not ask twice, and gets its result at the end.
-            return await self.streams.listener(WholeStream, surface, before if new else None, task)
-        view = task.view()
-        return json_response({"ok": True, "task": view, **view}, 201 if new else 200)
 
-    async def list_tasks(self, request: Request, surface: Surface) -> ASGIApp:
-        query = request.query_params
-        named = query.get("status") or query.get("state")
-        wanted = (
-            None
-            if not named
-            else [task_states.check_state(state.strip()) for state in named.split(",") if state.strip()]
-        )
-        where = TaskFilter(
-            states=list(wanted) if wanted is not None else None, context_id=query.get("context_id") or None,
-            peer_id=query.get("peer_id") or None, created_after=moment(request, "created_after"),
-            updated_after=moment(request, "updated_after"), newest=newest_first(request, False),
-            after=query.get("after") or query.get("cursor") or None, offset=number(request, ("offset",), 0),
-            limit=number(request, ("page_size", "limit"), _PAGE, 1, _PAGE_MAX),
-        )  # fmt: skip
-        if where.after is not None and where.offset:
-            raise InvalidRequest("/offset: give a cursor or an offset, and not both", path="/offset")
-        tasks, total, more = await self.node.tasking.page(where, surface)
-        return listing(
-            request, "tasks", [task.view() for task in tasks], count=len(tasks), total=total, has_more=more,
-            next_cursor=tasks[-1].id if more else None, next_offset=where.offset + len(tasks) if more else None,
-        )  # fmt: skip
+async def list_tasks(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    query = request.query_params
+    named = query.get("status") or query.get("state")
+    wanted = (
+        None if not named else [task_states.check_state(state.strip()) for state in named.split(",") if state.strip()]
+    )
+    where = TaskFilter(
+        states=list(wanted) if wanted is not None else None, context_id=query.get("context_id") or None,
+        peer_id=query.get("peer_id") or None, created_after=moment(request, "created_after"),
+        updated_after=moment(request, "updated_after"), newest=newest_first(request, False),
+        after=query.get("after") or query.get("cursor") or None, offset=number(request, ("offset",), 0),
+        limit=number(request, ("page_size", "limit"), _PAGE, 1, _PAGE_MAX),
+    )  # fmt: skip
+    if where.after is not None and where.offset:
+        raise InvalidRequest("/offset: give a cursor or an offset, and not both", path="/offset")
+    tasks, total, more = await api.node.tasking.page(where, surface)
+    return listing(
+        request, "tasks", [task.view() for task in tasks], count=len(tasks), total=total, has_more=more,
+        next_cursor=tasks[-1].id if more else None, next_offset=where.offset + len(tasks) if more else None,
+    )  # fmt: skip
 
-    async def _task(self, request: Request, surface: Surface) -> Task:
-        return await self.node.tasking.get(request.path_params["id"], surface)
 
-    async def get_task(self, request: Request, surface: Surface) -> ASGIApp:
-        return json_response((await self._task(request, surface)).view())
+async def _task(api: Api, request: Request, surface: Surface) -> Task:
+    return await api.node.tasking.get(request.path_params["id"], surface)
 
-    async def update_task(self, request: Request, surface: Surface) -> ASGIApp:
-        body = await self._body(request)
-        changed = await self.node.tasking.update(await self._task(request, surface), body)
-        view = changed.view()
-        return json_response({"ok": True, "task": view, **view})
 
-    async def cancel_task(self, request: Request, surface: Surface) -> ASGIApp:
-        """Begins the first of the two phases of a cancel. A task that has passed it is returned as it is."""
-        await self._body(request)  # says nothing, but must not be a page's
-        task = await self._task(request, surface)
-        changed = await self.node.tasking.cancel(task, surface.caller)
-        if task.kind == "run" and task.status not in ("cancelling", "canceled"):
-            seen = await self._seen(task, lambda now: now.status in ("cancelling", *task_states.TERMINAL))
-            changed = msgspec.structs.replace(seen, status="cancelling" if seen.status == "canceled" else seen.status)
-            if changed.status not in ("completed", "failed"):  # which may have been quicker
-                changed.status = "cancelling"
-        view = changed.view()
-        return json_response({"ok": True, "task_id": changed.id, "status": changed.status, "task": view})
+async def get_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    return json_response((await _task(api, request, surface)).view())
 
-    async def continue_task(self, request: Request, surface: Surface) -> ASGIApp:
-        body = await self._body(request)
-        task = await self._task(request, surface)
-        changed = await self.node.tasking.continue_(task, body, surface.caller)
-        if task.kind == "run":
-            changed = await self._seen(task, lambda now: now.version > task.version)
-        view = changed.view()
-        return json_response({"ok": True, "task_id": changed.id, "status": changed.status, "task": view})
 
-    async def _seen(self, task: Task, test: Callable[[Task], bool]) -> Task:
-        """Waits until the task shows the change to its run, so that a read after our answer finds it."""
-        journal = self.node.journal
-        feed = self.streams.feed(Surface(), task)
-        head = await feed.head()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SOON):
-                async with contextlib.aclosing(feed.follow(head, topic=task.id)) as news:  # type: ignore[type-var]
-                    while True:
-                        task = await journal.task(task.scope, task.id) or task
-                        if test(task):
-                            break
-                        await anext(news)
-        return task
+async def update_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    body = await api.body(request)
+    changed = await api.node.tasking.update(await _task(api, request, surface), body)
+    view = changed.view()
+    return json_response({"ok": True, "task": view, **view})
 
-    async def delete_task(self, request: Request, surface: Surface) -> ASGIApp:
-        task = await self._task(request, surface)
-        await self.node.tasking.delete(task)
-        return json_response({"ok": True, "deleted": task.id, "task_id": task.id})
 
-    async def wait_task(self, request: Request, surface: Surface) -> ASGIApp:
-        timeout = seconds(request.query_params.get("timeout"), "timeout", 30.0)
-        began = time.monotonic()
-        task, ended = await self.node.tasking.wait(await self._task(request, surface), timeout)
-        told = {"ok": True, "task": task.view(), "waited": round(time.monotonic() - began, 3), "timeout": not ended}
-        return json_response(told, 200 if ended else 202)
+async def cancel_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    """Begins the first of the two phases of a cancel. A task that has passed it is returned as it is."""
+    await api.body(request)  # says nothing, but must not be a page's
+    task = await _task(api, request, surface)
+    changed = await api.node.tasking.cancel(task, surface.caller)
+    if task.kind == "run" and task.status not in ("cancelling", "canceled"):
+        seen = await _seen(api, task, lambda now: now.status in ("cancelling", *task_states.TERMINAL))
+        changed = msgspec.structs.replace(seen, status="cancelling" if seen.status == "canceled" else seen.status)
+        if changed.status not in ("completed", "failed"):  # which may have been quicker
+            changed.status = "cancelling"
+    view = changed.view()
+    return json_response({"ok": True, "task_id": changed.id, "status": changed.status, "task": view})
 
-    async def subscribe(self, request: Request, surface: Surface) -> ASGIApp:
-        since = place(request)
-        task = await self._task(request, surface)
-        stream = await self.streams.listener(FeedStream, surface, since, task)
-        assert isinstance(stream, FeedStream)
-        return stream
+
+async def continue_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    body = await api.body(request)
+    task = await _task(api, request, surface)
+    changed = await api.node.tasking.continue_(task, body, surface.caller)
+    if task.kind == "run":
+        changed = await _seen(api, task, lambda now: now.version > task.version)
+    view = changed.view()
+    return json_response({"ok": True, "task_id": changed.id, "status": changed.status, "task": view})
+
+
+async def _seen(api: Api, task: Task, test: Callable[[Task], bool]) -> Task:
+    """Waits until the task shows the change to its run, so that a read after our answer finds it."""
+    journal = api.node.journal
+    feed = api.streams.feed(Surface(), task)
+    head = await feed.head()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_SOON):
+            async with contextlib.aclosing(feed.follow(head, topic=task.id)) as news:  # type: ignore[type-var]
+                while True:
+                    task = await journal.task(task.scope, task.id) or task
+                    if test(task):
+                        break
+                    await anext(news)
+    return task
+
+
+async def delete_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    task = await _task(api, request, surface)
+    await api.node.tasking.delete(task)
+    return json_response({"ok": True, "deleted": task.id, "task_id": task.id})
+
+
+async def wait_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    timeout = seconds(request.query_params.get("timeout"), "timeout", 30.0)
+    began = time.monotonic()
+    task, ended = await api.node.tasking.wait(await _task(api, request, surface), timeout)
+    told = {"ok": True, "task": task.view(), "waited": round(time.monotonic() - began, 3), "timeout": not ended}
+    return json_response(told, 200 if ended else 202)
+
+
+async def subscribe(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    since = place(request)
+    task = await _task(api, request, surface)
+    stream = await api.streams.listener(FeedStream, surface, since, task)
+    assert isinstance(stream, FeedStream)
+    return stream
+
+
+# -- streams ----------------------------------------------------------------------------------------------
+
+
+async def stream(api: Api, request: Request, surface: Surface) -> ASGIApp:
+    """Everything that happens, as server-sent events."""
+    return await api.streams.listener(FeedStream, surface, place(request))

@@ -64,7 +64,7 @@ class DoorSending:
     def _described(self, wanted: Draft, surface: Surface) -> tuple[Origin, AgentCard, Task | None]:
         node, frame, id_ = self._node, wanted.frame, wanted.frame["message_id"]
         card = node.working.agent(frame.get("skill_id"))
-        node.may_run(surface.caller, card)
+        scopes.require(surface.caller, "run", card.key)
         task = self._task(wanted, surface) if wanted.create_task else None
         origin = Origin(
             node.name, surface.scope, None, surface.feed, task.id if task is not None else None, id_,

@@ -110,7 +110,7 @@ class Working:
                 await self._take_up(peer, frame, letter.number)
             except Exception as error:  # of one letter: the others, and the node, must not suffer from it
                 log.error("message %s of %s could not be taken up: %s", letter.key, peer.id, error, exc_info=error)
-                await self._node.settle_in(letter.number, "done")
+                await self._node.journal.settle_in(letter.number, "done")
 
         await self._take_up_tasks()
 
@@ -136,7 +136,7 @@ class Working:
             await self.answer(task, frame["parts"], self.caller_of(peer), frames.answered_in(frame))
         except InterlinguaError as error:
             log.info("message %s on task %s comes too late: %s", frame["message_id"], task.id, error)
-        await self._node.settle_in(number, "done")
+        await self._node.journal.settle_in(number, "done")
 
     # -- incoming messages and tasks ----------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class Working:
         if kept.stale is None and task is not None:
             task.version += 1
         elif kept.stale is not None and letter is not None:  # it was begun before a crash, and is reported already
-            await node.settle_in(letter, "run")
+            await node.journal.settle_in(letter, "run")
         self._tell(made.id, 0)
         return Usual(made.id, kept, len(changes))
 
@@ -292,7 +292,7 @@ class Working:
         """Returns the reporter of a run that is about to be submitted: it reports in the transactions that write the
         run."""
         node, run, first = self._node, new_id(), list[Change]()
-        telling = Telling(node, origin, card, run, request)
+        telling = Telling(node, origin, card, run, request, self.came_to)
         if task is not None:
             telling.task = msgspec.structs.replace(task, run=run, agent=card.key)
             if not task.version:
@@ -300,7 +300,7 @@ class Working:
         if letter is not None:
             first.append(Settle(node.journal.box_in, [letter], "run"))
         more = also(run) if also is not None else []
-        return Witnessed(node, telling, run, self._cursors, [*first, *more], len(first))
+        return Witnessed(node, self, telling, run, self._cursors, [*first, *more], len(first))
 
     def outcome(self, run: str) -> asyncio.Future[Outcome]:
         """Returns a future for the end of a run or its question, done after the report."""
@@ -379,7 +379,8 @@ class Working:
         view = await engine.runs.get(run)
         assert view.request is not None
         origin = msgspec.convert(view.request.extra["peer"], Origin)
-        telling = Telling(self._node, origin, await engine.agents.card(view.agent, view.version), run, view.request)
+        card = await engine.agents.card(view.agent, view.version)
+        telling = Telling(self._node, origin, card, run, view.request, self.came_to)
         await telling.load(upto)
         after = 0
         while after < upto:  # once more through the projection, and not to anybody

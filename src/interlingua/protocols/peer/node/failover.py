@@ -136,9 +136,9 @@ class Standby:
     async def _renew(self) -> None:
         """Makes a new node, because a node can be started only once."""
         node = self._make()
-        node.files_base = self.hosting.node.files_base
+        node.files.base = self.hosting.node.files.base
         self.hosting = Hosting(node)
-        self._door.serve_node(node)
+        self._door.use(node)
 
     async def close(self) -> None:
         if self._watching is not None:

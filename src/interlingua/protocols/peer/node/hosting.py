@@ -169,8 +169,8 @@ class Hosting:
         port = int(address.rpartition(":")[2])
         if settings.http_port is None and port != HTTP_PORT:
             node.notices.append(f"port {HTTP_PORT} is taken; the control API is on port {port} instead")
-        if node.files_base is None:
-            node.offers_at(address)
+        if node.files.base is None:
+            node.files.offer_at(address)
 
     async def _kept_token(self) -> str:
         """Returns a token for the control API that stays the same after a restart."""

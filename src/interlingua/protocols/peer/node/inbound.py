@@ -47,7 +47,6 @@ class Inbound:
     def __init__(self, node: Node) -> None:
         self._node = node
         self.deduplicated = 0
-        self.read = asyncio.Event()  # messages were read
         self.delegated: dict[str, Task] = {}  # the tasks that peers work on for us now
         self._chunks: dict[str, int] = {}  # by task: how many came in a row; -1 where some are missing
         self._unread: dict[str, int] = {}  # by peer, at most so many
@@ -66,7 +65,7 @@ class Inbound:
                     return Taking(self._message(session, peer, frame, content))
                 return self._plain(session, peer, frame, content, None)
             case frames.Reply():
-                if self._must_count(peer) and not self._node.awaits(peer, content.correlation_id):
+                if self._must_count(peer) and not self._node.sending.awaits(peer, content.correlation_id):
                     return Taking(self._late_reply(session, peer, frame, content))
                 return self._reply(session, peer, frame, content)
             case frames.Delegate():
@@ -185,8 +184,8 @@ class Inbound:
             peer.known.received += 1
             node.peers.changed(peer)
             if answers and asked is not None:
-                node.replied(peer, asked, frame)
-            node.woke("")
+                node.sending.replied(peer, asked, frame)
+            node.woke()
             if not runs:
                 return None
             number = kept.numbers[0]
@@ -227,10 +226,10 @@ class Inbound:
 
     async def _reading(self) -> None:
         """Waits until a message was read, or may have been."""
-        self.read.clear()
+        self._node.read.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_EVERY):  # another process may have read it
-                await self.read.wait()
+                await self._node.read.wait()
 
     async def _task_of(self, peer: Peer, id_: str | None) -> Task | None:
         if id_ is None:
@@ -261,7 +260,7 @@ class Inbound:
             session.complain(AlreadyAnswered.code, error.message, frame)
         except InterlinguaError as error:
             session.complain("invalid_answer", error.message, frame)
-        await node.settle_in(number, "done")
+        await node.journal.settle_in(number, "done")
 
     async def _late_reply(self, session: Session, peer: Peer, frame: dict[str, Any], reply: frames.Reply) -> None:
         """Takes a reply for which no request waits as an ordinary message, which waits for room like others."""
@@ -281,7 +280,7 @@ class Inbound:
             content = reply.content
             said = [{"type": "text" if isinstance(content, str) else "data", "content": content}]
         frame["message_id"], frame["role"], frame["parts"] = id_, "agent", said
-        awaited = node.awaits(peer, reply.correlation_id)
+        awaited = node.sending.awaits(peer, reply.correlation_id)
         if not awaited:
             self._unread[peer.id] = self._unread.get(peer.id, 0) + 1
         event = {"message_id": id_, "role": "agent", "parts": said, "from": reply.sender or peer.name,
@@ -297,8 +296,8 @@ class Inbound:
                 self.deduplicated += 1
                 return
             peer.known.received += 1
-            node.replied(peer, reply.correlation_id, frame)
-            node.woke("")
+            node.sending.replied(peer, reply.correlation_id, frame)
+            node.woke()
 
         return Taking(kept=journal.keep([post, journal.event("message", event)]), then=then)
 
@@ -363,7 +362,7 @@ class Inbound:
             return
         await self.apply(task, news.status, news.artifact, news.error, frame)
         self._confirm(session, peer, frame)
-        node.woke("")
+        node.woke()
 
     def _watched(self, task: Task, frame: dict[str, Any]) -> Taking | None:
         """Passes output and activity of a working peer on to its watchers. It is kept nowhere else."""
@@ -414,10 +413,7 @@ class Inbound:
             for state in way[:-1]:
                 told.append(status_event(node, task, state))
                 task.status = state
-            several = frame.get("artifacts")
-            pieces = [one for one in several if isinstance(one, dict)] if isinstance(several, list) else []
-            pieces = [one for one in pieces if one.get("parts")]
-            for one in pieces or ([artifact] if artifact is not None else []):
+            for one in _artifacts(frame, artifact):
                 if task.status in task_states.TERMINAL:
                     break
                 task.put_artifact(one)
@@ -455,6 +451,13 @@ class Inbound:
                 await node.tasking.cancel(task, node.working.caller_of(peer), tell_peer=False)
         if wanted.message_id is not None and peer.able("delivery_ack"):
             session.confirm(wanted.message_id)
+
+
+def _artifacts(frame: dict[str, Any], artifact: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The artifacts that a frame brings: several, else the one."""
+    several = frame.get("artifacts")
+    pieces = [one for one in several if isinstance(one, dict)] if isinstance(several, list) else []
+    return [one for one in pieces if one.get("parts")] or ([artifact] if artifact is not None else [])
 
 
 def _artifact_id(artifact: dict[str, Any]) -> str | None:

@@ -10,37 +10,30 @@ import asyncio
 import contextlib
 import errno
 import logging
-import secrets
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
-
-import msgspec
 
 from .... import extras
 from ....engine.engine import Engine
 from ....engine.ids import new_id
-from ....model.card import AgentCard
-from ....model.documents import Change, Drop, Put, Settle, WriteResult
-from ....model.run import Caller
-from ....security import scopes
+from ....model.documents import Put
 from ..bindings.dial import trusting
 from ..bindings.listen import Incoming, Listener, listen_tcp, listen_ws
 from ..bindings.relay import RelayListener, listen_relay
 from ..config import WS_PORT, NodeSettings
 from ..discovery import dnssd
 from ..discovery.beacons import Announcement, Discovery, FoundPeer
-from ..translate import skills
-from ..wire import card as cards
-from ..wire import extensions, frames, links
+from ..wire import frames, links
 from ..wire.links import Link
-from ..wire.signatures import Identity, Trust
+from ..wire.signatures import Identity
 from .agent_runs import Working
+from .base import NodeBase
 from .dial_loop import Calling
 from .inbound import Inbound
-from .node_store import Journal
 from .outbound import Sending
+from .own_card import OwnCard, Patches
 from .peers import Peer, Peers
 from .session import Session
 from .tasks import Tasking
@@ -48,37 +41,20 @@ from .tasks import Tasking
 log = logging.getLogger("interlingua.peer")
 
 _UPKEEP_EVERY = 3600.0
-_FEATURES = frozenset({"typing_indicator", "long_poll", "history", "broadcast"})
 
 
-class Patches(msgspec.Struct, omit_defaults=True):
-    """The owner's changes to the card while the node runs."""
-
-    availability: dict[str, Any] | None = None
-    limitations: list[dict[str, Any]] | None = None
-    skill_limitations: dict[str, list[dict[str, Any]]] = {}
-    extensions: list[dict[str, Any]] = []
-
-
-class Node:
+class Node(NodeBase):
     def __init__(self, engine: Engine, settings: NodeSettings | None = None) -> None:
-        self.engine = engine
-        self.settings = settings or NodeSettings()
+        super().__init__(engine, settings or NodeSettings())
         if self.settings.advertise_dnssd:
             dnssd.check_installed()
         if self.settings.http2:
             extras.look_for("HTTP/2", "hypercorn", "http2", "hypercorn")
-        self.name = self.settings.name
         self.token = ""
         self.http_address: str | None = None  # of the control API, once it is up
-        self.files_base: str | None = None  # where files are offered
-        self.running = False
         self.started_at: float | None = None
         self.tasks_created = 0
-        self.session_id = frames.new_id("sess")
-        self.trust = Trust(self.settings.secret, None, self.settings.hmac_window, self.settings.strict)
-        self.journal = Journal(engine.documents, f"peer:{self.name}")
-        self.patches = Patches()
+        self.own_card = OwnCard(engine, self.settings, self.trust, self.journal, self._transports)
         self.peers = Peers(self)
         self.inbound = Inbound(self)
         self.sending = Sending(self)
@@ -90,11 +66,6 @@ class Node:
         self.relay: RelayListener | None = None
         self.bindings: list[str] = []  # where it is reached by something that does not listen
         self.notices: list[str] = []  # notices for the owner at the start
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.told_last: asyncio.Future[WriteResult] | None = None  # the newest write that is not awaited
-        self._news: dict[str, set[asyncio.Future[None]]] = {}
-        self._declared = skills.declared(list(self.settings.skills))
-        self._card: tuple[Any, dict[str, Any]] | None = None
         self._end_listening: Callable[[], None] = lambda: None
 
     # -- life ---------------------------------------------------------------------------------------------
@@ -105,9 +76,7 @@ class Node:
             self.trust.identity = Identity.load_or_create(settings.identity)
             self.notices += self.trust.identity.warnings
         self.token = await self._kept("token", links.new_token())
-        stored = await self.engine.documents.get(self.journal.facts_space, "card")
-        if stored is not None:
-            self.patches = msgspec.json.decode(stored.body, type=Patches)
+        await self.own_card.load()
         await self.peers.load()
         self.running = True
         self.started_at = time.time()
@@ -155,7 +124,7 @@ class Node:
 
     def _foreign_change(self) -> None:
         self.journal.foreign_change()
-        self.woke("")
+        self.woke()
 
     async def stop(self) -> None:
         self.running = False
@@ -172,18 +141,6 @@ class Node:
         await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(Exception):
             await self.peers.save()
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Starts a job that ends with the node. Its failure is logged."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and self.running:
-            log.error("something went wrong beside: %s", error, exc_info=error)
 
     async def _kept(self, name: str, fresh: str) -> str:
         """Returns a value of this node that stays the same after a restart."""
@@ -205,18 +162,8 @@ class Node:
                 await documents.forget_letters(box, before, ["done", "run"], 10_000)
             await documents.forget_letters(journal.box_out, before, ["delivered", "dropped"], 10_000)
             await documents.forget_followed(f"{journal.name}/work", before, 10_000)
-            await self._forget_files(before)
+            await self.files.forget(before)
             await asyncio.sleep(_UPKEEP_EVERY)
-
-    async def _forget_files(self, before: int) -> None:
-        space = self.journal.files_space
-        while True:
-            page = await self.engine.documents.search(space, limit=200)
-            old = [Drop(space, file.id) for file in page if file.created_at < before]
-            if old:
-                await self.engine.documents.write(old)
-            if len(old) < 200:
-                return
 
     # -- listening ----------------------------------------------------------------------------------------
 
@@ -311,74 +258,25 @@ class Node:
 
     # -- the card -----------------------------------------------------------------------------------------
 
-    def skills(self) -> list[skills.Skill]:
-        found = skills.from_cards(
-            [agent.card for agent in self.engine.agents], self._declared, self.engine.agents.mount_path
-        )
-        for skill in found:
-            if skill.id in self.patches.skill_limitations:
-                skill.limitations = self.patches.skill_limitations[skill.id]
-        return found
-
-    def card(self, *, door: bool = False, auth: list[str] | None = None) -> dict[str, Any]:
-        """Returns the card of this node. The link is a secret, and not on it."""
-        settings, patches = self.settings, self.patches
-        transports = self.bindings or ["http", *(name for name in ("ws", "tcp") if name in self.listeners)]
-        if settings.http2:
-            transports.append("h2c")
-        facts = cards.CardFacts(
-            name=self.name,
-            skills=self.skills(),
-            transports=transports,
-            transport_modes=list(settings.transport_modes),
-            relay=settings.relay is not None,
-            lan_discovery=settings.advertise_mdns,
-            hmac=self.trust.hmac,
-            identity=self.trust.card_block(),
-            extensions=[*settings.extensions, *patches.extensions],
-            availability=patches.availability if patches.availability is not None else settings.availability,
-            limitations=self.limitations(),
-            interfaces=list(settings.interfaces),
-            auth_schemes=auth or ["none"],
-            door=door,
-            max_msg_bytes=settings.max_msg_bytes,
-            features=_FEATURES,
-        )
-        return self.trust.sign_card(cards.build(facts))
-
-    def limitations(self) -> list[dict[str, Any]]:
-        changed = self.patches.limitations
-        return changed if changed is not None else cards.limitations(list(self.settings.limitations))
-
-    def card_for_peers(self) -> dict[str, Any]:
-        return self.card()
-
-    def supported_extensions(self) -> set[str]:
-        declared = {one["uri"] for one in (*self.settings.extensions, *self.patches.extensions)}
-        built_in = extensions.built_in(hmac=self.trust.hmac, mdns=self.settings.advertise_mdns, h2c=self.settings.http2)
-        return declared | {one["uri"] for one in built_in} | {extensions.MDNS, extensions.H2C}
+    def _transports(self) -> list[str]:
+        found = self.bindings or ["http", *(name for name in ("ws", "tcp") if name in self.listeners)]
+        return [*found, "h2c"] if self.settings.http2 else found
 
     async def patch(self, patches: Patches) -> None:
         """Changes the card permanently, and sends it to the connected peers."""
-        self.patches = patches
-        await self.engine.documents.write([Put(self.journal.facts_space, "card", msgspec.json.encode(patches))])
+        await self.own_card.change(patches)
         for peer in self.peers.connected:
             if peer.session is not None:
-                peer.session.send(frames.agent_card(self.card_for_peers()))
+                peer.session.send(frames.agent_card(self.own_card.view()))
 
     # -- news ---------------------------------------------------------------------------------------------
-
-    def told_of_peer(self, peer: Peer, event: str, **more: Any) -> None:
-        body = {"event": event, "peer_id": peer.id, "name": peer.name, "session_id": self.session_id, **more}
-        if self.running:
-            self.keep_beside([self.journal.event("peer", body)])
 
     async def undeliverable(self, peer: Peer, frame: dict[str, Any], code: str, why: str) -> None:
         """Reports a frame that can never be sent to a peer."""
         id_ = str(frame.get("message_id"))
         log.warning("%s cannot be sent to %s: %s", id_, peer.id, why)
         self.told_of_peer(peer, "error", code=code, error=why, message_id=id_)
-        self.refused(peer, id_, why)
+        self.sending.refused(peer, id_, why)
         if frame.get("type") == "task.delegate":
             task = await self.journal.task("", frame["task_id"])
             if task is not None:
@@ -392,38 +290,7 @@ class Node:
         body = {"event": "discovered", "name": found.name, "link": found.link, "ip": found.ip}
         self.keep_beside([self.journal.event("mdns", body)])
 
-    def keep_beside(self, changes: list[Change]) -> None:
-        """Queues changes to be kept, without waiting for them."""
-        self.told_last = self.journal.keep(changes)
-        self.told_last.add_done_callback(_looked_at)
-
-    def replied(self, peer: Peer, message_id: str, frame: dict[str, Any]) -> None:
-        self.sending.replied(peer, message_id, frame)
-
-    def refused(self, peer: Peer, message_id: str, why: str) -> None:
-        self.sending.refused(peer, message_id, why)
-
-    def awaits(self, peer: Peer, message_id: str) -> bool:
-        return self.sending.awaits(peer, message_id)
-
-    def woke(self, scope: str) -> None:
-        """Wakes the readers, because there may be something to receive."""
-        for waiting in self._news.pop("", set()):
-            if not waiting.done():
-                waiting.set_result(None)
-
-    def news(self, box: str) -> asyncio.Future[None]:
-        """Returns a future that is done when there may be something to receive."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._news.setdefault("", set())
-        waiting.add(future)
-        future.add_done_callback(waiting.discard)
-        return future
-
     # -- for the modules beside ---------------------------------------------------------------------------
-
-    def may_run(self, caller: Caller, card: AgentCard) -> None:
-        scopes.require(caller, "run", card.key)
 
     async def thread_of(self, whose: str, context: str | None) -> str | None:
         """Returns the thread of a context. Two senders with the same context id do not share it."""
@@ -431,39 +298,6 @@ class Node:
             return None
         named = f"{self.journal.name.removeprefix('peer:')}|{whose}|{context}"
         return await self.engine.links.add("peer.context", named, new_id())
-
-    def file(self, body: bytes, media_type: str, name: str | None) -> tuple[Put, str]:
-        """Returns the change that stores bytes at an address that cannot be guessed, and that address."""
-        id_ = secrets.token_urlsafe(24)
-        kept = msgspec.json.encode({"media_type": media_type, "name": name}) + b"\n" + body
-        base = self.settings.public_url or self.files_base or "http://127.0.0.1"
-        return Put(self.journal.files_space, id_, kept), f"{base.rstrip('/')}/files/{id_}"
-
-    def offers_at(self, base: str) -> None:
-        """Offers files below this address, those of mounts too."""
-        self.files_base = base
-        self.engine.files.register(self._offer)
-
-    def _offer(self, body: bytes, media_type: str, name: str | None) -> tuple[str, Awaitable[object]]:
-        put, address = self.file(body, media_type, name)
-        return address, self.journal.keep([put])
-
-    async def opened_file(self, id_: str) -> tuple[bytes, str, str | None] | None:
-        found = await self.engine.documents.get(self.journal.files_space, id_)
-        if found is None:
-            return None
-        head, _, body = found.body.partition(b"\n")
-        facts = msgspec.json.decode(head)
-        return body, facts["media_type"], facts["name"]
-
-    async def settle_in(self, number: int, state: str) -> None:
-        await self.journal.keep([Settle(self.journal.box_in, [number], state)])
-
-
-def _looked_at(kept: asyncio.Future[Any]) -> None:
-    """Logs the failure of a job whose result is not awaited."""
-    if not kept.cancelled() and (error := kept.exception()) is not None:
-        log.error("something could not be kept: %s", error)
 
 
 def _own_address() -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from ....engine.ports import DocumentStore
-from ....model.documents import Change, Document, Letter, OnWritten, Put, Tell, WriteResult
+from ....model.documents import Change, Document, Letter, OnWritten, Put, Settle, Tell, WriteResult
 from ..wire.frames import now_z
 from .task_record import Task, decoder, document_id
 
@@ -236,6 +236,10 @@ class Journal:
         """Queues changes at once, in the order of the calls. A waiting caller goes on after the readers of feeds were
         notified, for which a caller that does that itself calls `heed`."""
         return self._documents.write(changes, heed or self.heed)
+
+    async def settle_in(self, number: int, state: str) -> None:
+        """A message that came is in this state now."""
+        await self.keep([Settle(self.box_in, [number], state)])
 
     def heed(self, changes: Sequence[Change], kept: WriteResult) -> None:
         """Notifies readers of kept changes, once for all that were kept together."""

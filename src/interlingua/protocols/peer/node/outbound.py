@@ -10,7 +10,7 @@ import os
 import secrets
 import struct
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -19,12 +19,10 @@ from ....model.errors import InvalidRequest, NotFound, TooLarge
 from ..translate import parts
 from ..translate.errors import AMBIGUOUS, INVALID, NO_PEERS, NOT_CONNECTED, TIMEOUT, Refusal
 from ..wire import frames
+from .base import NodeBase
 from .node_store import Said
 from .peers import DELIVERED, QUEUED, RANKS, Peer
 from .task_record import Task
-
-if TYPE_CHECKING:
-    from .node import Node
 
 _LONGEST = 600.0  # seconds that a request may wait
 _PAGE = 100  # letters that are held at once
@@ -135,7 +133,7 @@ def seconds(value: Any, name: str, default: float) -> float:
 
 
 class Sending:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeBase) -> None:
         self._node = node
         self._awaited: dict[tuple[str, str], set[asyncio.Future[dict[str, Any]]]] = {}
         self._giving: set[tuple[str, int]] = set()  # letters that are being handed out
@@ -408,13 +406,13 @@ class Sending:
                 numbers = [letter.number for letter in given if letter.number <= ack]
                 if numbers:
                     await node.journal.keep([Settle(box, numbers, "done", only="new")])
-                    node.inbound.read.set()
+                    node.read.set()
                 if len(numbers) < _PAGE:
                     break
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         while True:
-            news = node.news(box)
+            news = node.news()
             found = await self._take(box, owner, limit, confirmed=ack is not None)
             left = deadline - loop.time()
             if found or left <= 0:
@@ -454,12 +452,12 @@ class Sending:
 
     def _not_given(self, box: str, numbers: list[int]) -> None:
         self._giving.difference_update([(box, number) for number in numbers])
-        self._node.woke("")  # another call may wait for them
+        self._node.woke()  # another call may wait for them
 
     async def _done(self, box: str, numbers: list[int]) -> None:
         if numbers:
             await self._node.journal.keep([Settle(box, numbers, "done", only="new")])
-            self._node.inbound.read.set()
+            self._node.read.set()
         self._giving.difference_update([(box, number) for number in numbers])
 
 

@@ -13,18 +13,16 @@ import hmac
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
 from ....model.documents import Change, Drop, Post, Put, Settle, WriteResult
 from ....model.errors import NotFound, TooLarge
+from ....transports.channel import Channel
 from ..wire.card import MAX_MSG_BYTES, has, largest
 from ..wire.frames import now_z
-
-if TYPE_CHECKING:
-    from .node import Node
-    from .session import Session
+from .base import NodeBase
 
 log = logging.getLogger("interlingua.peer")
 
@@ -59,13 +57,43 @@ class Known(msgspec.Struct, omit_defaults=True):
     read: int = 0
 
 
+class PeerSession(Protocol):
+    """The connection of a peer, as far as others use it."""
+
+    channel: Channel
+    replaced: bool
+
+    @property
+    def congested(self) -> bool: ...
+
+    def acks(self, frame: dict[str, Any]) -> bool: ...
+
+    def send(self, frame: dict[str, Any]) -> None: ...
+
+    def send_data(self, data: bytes) -> None: ...
+
+    def send_letter(self, frame: dict[str, Any], number: int, data: bytes | None = None) -> None: ...
+
+    def send_numbered(self, data: bytes, number: int) -> None: ...
+
+    def send_confirmations(self) -> None: ...
+
+    def when_written(self, then: Callable[[], None]) -> None: ...
+
+    def stop_pumping(self) -> None: ...
+
+    async def drain(self) -> None: ...
+
+    async def ping(self, timeout: float) -> float: ...
+
+
 class Peer:
     """A peer, as long as this process runs."""
 
-    def __init__(self, node: Node, known: Known) -> None:
+    def __init__(self, node: NodeBase, known: Known) -> None:
         self.node = node
         self.known = known
-        self.session: Session | None = None
+        self.session: PeerSession | None = None
         self.binding: str | None = None  # how it is connected
         self.missing: list[str] = []  # extensions that it requires and we do not have
         self.typing: str | None = None  # since when
@@ -237,12 +265,12 @@ class Outbox:
         elif sum(map(len, self._behind)) + len(data := msgspec.json.encode(frame)) <= _MOST_BEHIND:
             self._behind.append(data)
 
-    def _catch_up(self, session: Session) -> None:
+    def _catch_up(self, session: PeerSession) -> None:
         behind, self._behind = self._behind, []
         for data in behind:
             session.send_data(data)
 
-    def _send(self, session: Session, number: int, frame: dict[str, Any], data: bytes | None = None) -> None:
+    def _send(self, session: PeerSession, number: int, frame: dict[str, Any], data: bytes | None = None) -> None:
         id_ = frame.get("message_id")
         session.send_letter(frame, number, data)
         self._peer.known.sent += 1
@@ -302,7 +330,7 @@ class Outbox:
 
     # -- sending the letters on the shelf -----------------------------------------------------------------
 
-    async def pump(self, session: Session) -> None:
+    async def pump(self, session: PeerSession) -> None:
         """Sends the letters on the shelf while the peer is connected, oldest of the highest priority first."""
         self.live = False
         self._flying.clear()
@@ -324,7 +352,7 @@ class Outbox:
         finally:
             self.live = False
 
-    async def _send_some(self, session: Session) -> bool:
+    async def _send_some(self, session: PeerSession) -> bool:
         """Sends a page of letters. Returns False where there were none."""
         node = self._peer.node
         before = self._flying.keys() | self._unwritten  # letters that arrive while the shelf is read are still on it
@@ -369,7 +397,7 @@ class Outbox:
 class Peers:
     """All peers, by id."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeBase) -> None:
         self._node = node
         self._peers: dict[str, Peer] = {}
         self._last = 0

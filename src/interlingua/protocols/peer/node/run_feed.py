@@ -11,26 +11,34 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ....model.documents import Change, Follow, WriteResult
 from ....model.errors import Unavailable
 from ....model.events import Event, RunFinished
+from .base import NodeBase
 from .run_reports import Draft, Outcome, Telling
 
-if TYPE_CHECKING:
-    from .node import Node
-
 log_ = logging.getLogger("interlingua.peer")
+
+
+class Runs(Protocol):
+    """The runs of the node's agents."""
+
+    witnessed: dict[str, Witnessed]
+
+    def go_on(self, run: str, upto: int, telling: Telling | None) -> None:
+        """A run is told of no more while it is written."""
 
 
 class Witnessed:
     """The reports of one run, from its first event on. `settled` is done when the first report is kept."""
 
     def __init__(
-        self, node: Node, telling: Telling, run: str, cursors: str, first: Sequence[Change], before: int
+        self, node: NodeBase, runs: Runs, telling: Telling, run: str, cursors: str, first: Sequence[Change], before: int
     ) -> None:
         self._node = node
+        self._runs = runs
         self._telling = telling
         self._cursors = cursors
         self._first: Sequence[Change] = first
@@ -61,7 +69,7 @@ class Witnessed:
         if telling.projection.needs_log(events):  # it is read when it is written
             self.left(None if self._upto else Unavailable("the run was restarted"))
             return False
-        node.working.witnessed[self.run] = self
+        self._runs.witnessed[self.run] = self
         ended = isinstance(last.body, RunFinished)
         follow = Follow(self._cursors, self.run, self._upto, last.seq, ended, last.hash)
         draft = telling.draft(telling.acts(events), follow, self._first, new=not self._upto)
@@ -95,7 +103,7 @@ class Witnessed:
         except Exception:  # the callers beside must not wait for ever
             log_.exception("what run %s says could not be told", self.run)
         if follow.ended:
-            self._node.working.witnessed.pop(self.run, None)
+            self._runs.witnessed.pop(self.run, None)
         elif self._over:
             self._leave(self._error)
         self._settle(None)
@@ -108,10 +116,9 @@ class Witnessed:
 
     def _leave(self, error: BaseException | None, *, level: bool = True) -> None:
         """Ends the reports here. `level` means that everything that was made of the log so far was kept."""
-        working = self._node.working
-        working.witnessed.pop(self.run, None)
+        self._runs.witnessed.pop(self.run, None)
         if self._upto:  # else nothing was reported, and its caller begins it in the usual way
-            working.go_on(self.run, self._upto, self._telling if level and error is None else None)
+            self._runs.go_on(self.run, self._upto, self._telling if level and error is None else None)
         self._settle(error)
 
     def _settle(self, error: BaseException | None) -> None:

@@ -8,8 +8,8 @@ The position in the log is kept together with its reports, so a crash in between
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -21,11 +21,9 @@ from ....model.run import RunRequest
 from ..projection import Act, Moved, Piece, Projection, Replied, Said, fed
 from ..translate import parts
 from ..wire import frames
+from .base import NodeBase
 from .peers import QUEUED, RANKS, Peer
 from .task_record import Task
-
-if TYPE_CHECKING:
-    from .node import Node
 
 _HEADS = 512  # bytes of a frame around its content
 _FILES = 16  # parts that become a file each; more become one
@@ -67,15 +65,19 @@ class Draft(msgspec.Struct):
 class Telling:
     """The reports of one run, and their destination."""
 
-    def __init__(self, node: Node, origin: Origin, card: AgentCard, run: str, request: RunRequest) -> None:
+    def __init__(
+        self, node: NodeBase, origin: Origin, card: AgentCard, run: str, request: RunRequest,
+        came_to: Callable[[str, Outcome], None],
+    ) -> None:  # fmt: skip
         self._node = node
         self._origin = origin
         self._run = run
         self._request = request
+        self._came_to = came_to
         self._files = files = list[Put]()
 
         def publish(body: bytes, media_type: str, name: str | None) -> str:
-            put, url = node.file(body, media_type, name)
+            put, url = node.files.put(body, media_type, name)
             files.append(put)
             return url
 
@@ -155,10 +157,10 @@ class Telling:
                     peer.outbox.posted(numbers[id(post)] or 0, frame)
                 else:
                     peer.outbox.send_along(node.trust.sign(frame))
-        node.woke(self._origin.scope)
+        node.woke()
         if draft.outcome:
             self.outcome = Outcome(self._reply, task)
-            node.working.came_to(self._run, self.outcome)
+            self._came_to(self._run, self.outcome)
 
     def _make_task(self, changes: list[Change], live: list[tuple[Post | None, dict[str, Any]]]) -> Task:
         """Makes a task of a message that leads to a question, so that it can be continued."""
@@ -178,33 +180,9 @@ class Telling:
         node, origin = self._node, self._origin
         match act:
             case Moved(state=state):
-                if task is None or task.status == state:
-                    return False
-                task.status, task.updated_at = state, frames.now_z()
-                task.question = act.question
-                if act.error is not None:
-                    task.error, task.error_info = act.error.message, msgspec.to_builtins(act.error)
-                changes.append(status_event(node, task, state))
-                self._post(changes, live, task_frame(node.name, task, state, task.artifact, act))
-                return True
+                return self._move(act, state, task, changes, live)
             case Piece():
-                if task is None:
-                    return False
-                told = self._event(
-                    "artifact", {"task_id": task.id, "artifact": act.artifact}, task, passes_by=act.whole is None
-                )
-                changes.append(told)
-                if act.whole is not None:
-                    task.put_artifact(act.whole)
-                    task.artifact = act.whole
-                if self._peer is not None and self._peer.able("task_chunks"):
-                    self._chunks += 1
-                    frame = frames.updated(
-                        node.name, task.id, task.status, chunk=act.artifact, chunk_number=self._chunks
-                    )
-                    if self._peer.takes(len(told.body) + _HEADS):  # else it sees that one is missing, and waits
-                        live.append((None, frame))
-                return act.whole is not None
+                return self._add_piece(act, task, changes, live)
             case Said():
                 self._say(act, task, changes, live)
             case Replied() if origin.peer is None and (origin.quiet or origin.task is None):
@@ -220,6 +198,39 @@ class Telling:
                     changes.append(self._message_event(frame, act.parts, task))
                 self._post(changes, live, frame)
         return False
+
+    def _move(
+        self, act: Moved, state: str, task: Task | None, changes: list[Change],
+        live: list[tuple[Post | None, dict[str, Any]]],
+    ) -> bool:  # fmt: skip
+        node = self._node
+        if task is None or task.status == state:
+            return False
+        task.status, task.updated_at = state, frames.now_z()
+        task.question = act.question
+        if act.error is not None:
+            task.error, task.error_info = act.error.message, msgspec.to_builtins(act.error)
+        changes.append(status_event(node, task, state))
+        self._post(changes, live, task_frame(node.name, task, state, task.artifact, act))
+        return True
+
+    def _add_piece(
+        self, act: Piece, task: Task | None, changes: list[Change], live: list[tuple[Post | None, dict[str, Any]]]
+    ) -> bool:
+        if task is None:
+            return False
+        body = {"task_id": task.id, "artifact": act.artifact}
+        told = self._event("artifact", body, task, passes_by=act.whole is None)
+        changes.append(told)
+        if act.whole is not None:
+            task.put_artifact(act.whole)
+            task.artifact = act.whole
+        if self._peer is not None and self._peer.able("task_chunks"):
+            self._chunks += 1
+            frame = frames.updated(self._node.name, task.id, task.status, chunk=act.artifact, chunk_number=self._chunks)
+            if self._peer.takes(len(told.body) + _HEADS):  # else it sees that one is missing, and waits
+                live.append((None, frame))
+        return act.whole is not None
 
     def _say(
         self, act: Said, task: Task | None, changes: list[Change], live: list[tuple[Post | None, dict[str, Any]]]
@@ -297,7 +308,7 @@ class Telling:
         return self._node.journal.event(kind, body, task=named, caller=caller, passes_by=passes_by)
 
 
-def status_event(node: Node, task: Task, state: str) -> Change:
+def status_event(node: NodeBase, task: Task, state: str) -> Change:
     body: dict[str, Any] = {"task_id": task.id, "state": state}
     if state == "failed":
         body["error"] = task.error or "the task failed"
@@ -352,7 +363,7 @@ def answer_key(scope: str, message_id: str) -> str:
     return f"{scope}|answer|{message_id}"
 
 
-def letter_to(node: Node, peer: Peer, frame: dict[str, Any]) -> Post:
+def letter_to(node: NodeBase, peer: Peer, frame: dict[str, Any]) -> Post:
     rank = RANKS.get(frame.get("priority") or "normal", 1)
     body = msgspec.json.encode(frame)
     return Post(node.journal.box_out, frame["message_id"], body, rank, peer.id, QUEUED, peer.scope)

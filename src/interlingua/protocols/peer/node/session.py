@@ -65,7 +65,7 @@ class Session:
         loop = asyncio.get_running_loop()
         if self.peer is not None and self.peer.known.comes_back_with is not None:
             self.send({"type": "acp.resume", "token": self.peer.known.comes_back_with})
-        self.send(frames.agent_card(self.node.card_for_peers()))
+        self.send(frames.agent_card(self.node.own_card.view()))
         self._timer = loop.call_later(self.node.settings.card_wait, self._no_card)
         if self.peer is not None:
             self._take_place(self.peer)
@@ -360,7 +360,7 @@ class Session:
         known.card, known.verification = card, verification
         if not known.renamed:
             known.name = name
-        peer.missing = missing_required(card.get("extensions"), self.node.supported_extensions())
+        peer.missing = missing_required(card.get("extensions"), self.node.own_card.extensions())
         if peer.missing:
             log.warning("%s requires extensions that this node does not have: %s", name, ", ".join(peer.missing))
         if peer is not self.peer or peer.session is not self:
@@ -444,7 +444,7 @@ class Session:
             self._told = True
             if isinstance(id_, str):  # it will not be taken the next time either
                 self.peer.outbox.confirmed(id_)
-                self.node.refused(self.peer, id_, why)
+                self.node.sending.refused(self.peer, id_, why)
 
     refused: str | None = None  # why the other side did not let us in
 

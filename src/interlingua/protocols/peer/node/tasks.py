@@ -18,6 +18,7 @@ from ....model.documents import Change, Document, Drop, Post, Put
 from ....model.errors import AlreadyAnswered, InvalidRequest, NotFound
 from ....model.run import OWNER, Caller
 from ....model.trace_context import Carrier
+from ....security import scopes
 from ..translate import parts
 from ..translate import task_states as states
 from ..wire import frames
@@ -112,7 +113,7 @@ class Tasking:
     def _asked(self, task: Task, surface: Surface) -> tuple[Origin, AgentCard]:
         node = self._node
         card = node.working.agent(task.skill_id)
-        node.may_run(surface.caller, card)
+        scopes.require(surface.caller, "run", card.key)
         origin = Origin(
             node.name, surface.scope, None, surface.feed, task.id, task.message_id, context_id=task.context_id
         )
@@ -293,7 +294,7 @@ class Tasking:
             return made
 
         changed, kept = await self._node.journal.change_task(task, noted)
-        self._node.inbound.read.set()
+        self._node.read.set()
         peer = self._peer_of(changed)
         for one, number in zip(made, kept.numbers[1:], strict=True):
             if isinstance(one, Post) and peer is not None:

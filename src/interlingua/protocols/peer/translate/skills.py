@@ -215,7 +215,13 @@ def score(query: str, skill: Skill) -> float:
     told = tuple(word for word in wanted if word not in _NOISE)
     if not told:  # words that stand in every text say something only where they are a name
         return ALL_OF_NAME[0] if set(wanted) <= set(title) else 0.0
-    wanted = told
+    return _score_of_words(told, skill, name_words, title)
+
+
+def _score_of_words(
+    wanted: tuple[str, ...], skill: Skill, name_words: tuple[str, ...], title: tuple[str, ...]
+) -> float:
+    """Returns the fit of single words and a skill: best where its name has them all."""
     in_title = [_best(word, title) for word in wanted]
     if all(in_title):
         used = {found for word in wanted for found in name_words or title if _likeness(word, found)}
