@@ -139,8 +139,10 @@ async def test_streams_that_nobody_reads_cost_little_and_give_it_back(tmp_path: 
             last.settimeout(PATIENCE)
             last.sendall(request.encode())
             assert await asyncio.to_thread(read, last, 9 * MIB) == b"HTTP/1.1 200"
-            held = memory(started.pid) - before
-            assert held < 160 * MIB
+            # What one is given is made at once, and is let go where its reader takes long for a piece of it.
+            async with asyncio.timeout(PATIENCE):
+                while (held := memory(started.pid) - before) >= 160 * MIB:
+                    await asyncio.sleep(0.1)
         finally:
             for reader in readers:
                 reader.close()
@@ -249,8 +251,8 @@ UNREAD = 24
     ("ask", "each", "left"),
     [
         (_prompt_over_a_socket, 4 * MIB, 2 * MIB),
-        (_load_of_a_session, 4 * MIB, 3 * MIB),  # a client may come back to its stream
-        (_run_over_a_stream, 5 * MIB, 5 * MIB),  # the same
+        (_load_of_a_session, 5 * MIB, 5 * MIB),  # a client may come back to its stream
+        (_run_over_a_stream, 6 * MIB, 6 * MIB),  # the same
         (_result_over_a_stream, 17 * MIB, 3 * MIB),
     ],
     ids=["editor", "editor http", "mcp", "mcp result"],
