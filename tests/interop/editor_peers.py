@@ -232,4 +232,5 @@ def serve(folder: Path) -> contextlib.AbstractContextManager[str]:
 
 
 def stdio_command(store: Path, *targets: str) -> list[str]:
-    return [*COMMAND, "--store", str(store), *(targets or [str(AGENTS)])]
+    # Some clients give their agents hardly any variables of their own.
+    return ["env", "INTERLINGUA_PROJECT=interop", *COMMAND, "--store", str(store), *(targets or [str(AGENTS)])]
