@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -106,10 +107,15 @@ def printed(text: str) -> str:
 
 
 def answer(at: Run, there: Path, what: str) -> None:
-    """Answer the only question that is open at the server."""
+    """Answers the only question that is open at the server, and waits until the server has asked what comes after it."""
     (question,) = at(there, "questions", "--json").json
     assert question["prompt"] == f"Send {what}?"
     assert at(there, "questions", "answer", question["id"], "y").code == 0
+    until = time.monotonic() + PATIENCE
+    while what == "the letter" and [one["prompt"] for one in at(there, "questions", "--json").json] != [
+        "Send the bill?"
+    ]:
+        assert time.monotonic() < until, "the bill was not asked for"
 
 
 def runs(at: Run, there: Path) -> list[tuple[str, str]]:
