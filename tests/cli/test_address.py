@@ -107,15 +107,18 @@ def printed(text: str) -> str:
 
 
 def answer(at: Run, there: Path, what: str) -> None:
-    """Answers the only question that is open at the server, and waits until the server has asked what comes after it."""
+    """Answers the only question that is open at the server, and waits until the server has asked the next one."""
     (question,) = at(there, "questions", "--json").json
     assert question["prompt"] == f"Send {what}?"
     assert at(there, "questions", "answer", question["id"], "y").code == 0
     until = time.monotonic() + PATIENCE
-    while what == "the letter" and [one["prompt"] for one in at(there, "questions", "--json").json] != [
-        "Send the bill?"
-    ]:
+    while what == "the letter" and prompts(at, there) != ["Send the bill?"]:
         assert time.monotonic() < until, "the bill was not asked for"
+
+
+def prompts(at: Run, there: Path) -> list[str]:
+    listed: Any = at(there, "questions", "--json").json
+    return [question["prompt"] for question in listed]
 
 
 def runs(at: Run, there: Path) -> list[tuple[str, str]]:
