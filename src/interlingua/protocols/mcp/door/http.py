@@ -32,7 +32,7 @@ from . import replica_notes
 from .connection import McpDoor, McpSettings
 from .http_messages import SESSION, VERSION, Asked, about, accepts, by_name, check_modern, is_modern, read
 from .http_streams import Refused, WebSettings
-from .sessions import OldSession, Session, Single
+from .http_clients import OldSession, Session, Single
 
 _SESSION = SESSION.encode()
 _METHODS = ["GET", "POST", "DELETE"]

@@ -21,7 +21,7 @@ from .. import wire
 from .http_streams import Exchange
 
 if TYPE_CHECKING:
-    from .sessions import Session
+    from .http_clients import Session
 
 STREAMS = "mcp.streams"
 
