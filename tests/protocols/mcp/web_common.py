@@ -58,10 +58,13 @@ async def helper(text: str, ctx: il.Context[None, None]) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def up(store: Path, **settings: Any) -> AsyncIterator[tuple[Server, WebDoor]]:
-    async with asyncio.timeout(60), serving(store, [helper], ServeSettings(port=0, engine=QUICK)) as server:
+    options = {"mcp": WebSettings(**settings)}
+    async with (
+        asyncio.timeout(60),
+        serving(store, [helper], ServeSettings(port=0, engine=QUICK, options=options)) as server,
+    ):
         web = server.app.doors["mcp"][1].close.__self__  # type: ignore[union-attr]
         assert isinstance(web, WebDoor)
-        web.settings = WebSettings(**settings)
         yield server, web
 
 

@@ -26,7 +26,7 @@ def _door(
         which = f"#{agent}" if len(list(engine.agents)) > 1 else ""
         return f"interlingua run 'editor+{base}/editor{which}' hello"
 
-    return Door(door.routes(), hint, door.close, bound=door)
+    return Door(door.routes(), hint, door.close, bound=door.sessions)
 
 
 async def _stdio(engine: Engine, channel: Channel, trace: Trace | None) -> None:

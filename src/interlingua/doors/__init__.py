@@ -1,0 +1,1 @@
+"""The door kit: what doors of several protocols do alike."""
