@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ....engine.handler.context import Context
-from ....engine.handler.mounted_run import LeftRun, MountedRun, RemoteError, no_such_run
+from ....engine.handler.mounted_run import LeftRun, MountedRun
 from ....model.errors import (
     AlreadyAnswered,
     InterlinguaError,
@@ -33,6 +33,7 @@ from ....model.errors import (
     Unavailable,
 )
 from ....model.schemas import Validator
+from ....mounts.errors import RemoteError, no_such_run
 from ..translate import parts, task_states
 from ..translate.task_errors import failure
 from ..wire import frames
