@@ -98,16 +98,17 @@ class RemoteOutput:
         self._remote, self._complete = Joiner(value), True
         await self._catch_up()
 
-    async def emit(self, body: Emission, *, new: bool = False) -> None:
-        """Shows an activity, a message, an artifact or a warning, unless it is the repetition of one that was shown.
-        `new`: it is none."""
+    async def emit(self, body: Emission, *, new: bool = False) -> bool:
+        """Shows an activity, a message, an artifact or a warning. Returns False for the repetition of one that was
+        shown, which is not shown again. `new`: it is none."""
         body.step = self._place
         mark = _mark(body)
         if not new and self._repeats[mark] > 0:
             self._repeats[mark] -= 1
-            return
+            return False
         self._shown[mark] += 1
         await self._mounted.show(body)
+        return True
 
     async def warn(self, message: str, details: Any = None) -> None:
         await self.emit(Warned(message, details))
