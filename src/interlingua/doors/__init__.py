@@ -1,1 +1,1 @@
-"""The door kit: what doors of several protocols do alike."""
+"""The kit of all doors: what serving a protocol needs, whatever its wire says."""
