@@ -138,7 +138,7 @@ async def _conform(
 async def _subject(text: str, protocol: str | None, headers: dict[str, str]) -> tuple[str, Subject]:
     """Returns the protocol to check, and the server that a target names."""
     from interlingua.detection.detect import addressed, detected
-    from interlingua.protocols.targets import COMMANDS
+    from interlingua.protocols.targets import schemes
     from interlingua.terminal.errors import CommandError
     from interlingua.transports.process.child_process import words_of
 
@@ -151,7 +151,7 @@ async def _subject(text: str, protocol: str | None, headers: dict[str, str]) -> 
     scheme, mark, _ = text.partition("://")
     if not mark or " " in scheme:
         kind, colon, command = text.partition(":")
-        if colon and kind in COMMANDS:
+        if colon and kind in schemes("command"):
             return protocol or kind, Subject(command=tuple(words_of(command, kind)))
         if protocol is None:
             raise CommandError(

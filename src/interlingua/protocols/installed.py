@@ -24,8 +24,10 @@ _ENTRY = re.compile(r"(?P<name>[^=#;\[\s][^=]*?)\s*=\s*(?P<object>[\w.]+(?:\s*:\
 
 @cache
 def protocols() -> tuple[Protocol, ...]:
-    """Returns the protocols by name. Looks for them once, because that opens a file of every installed package."""
-    return tuple(resolve_name(target) for _, target in sorted(entries(GROUP).items()))
+    """Returns the protocols, the preferred one first. Looks for them once, because that opens a file of every installed
+    package."""
+    found: list[Protocol] = [resolve_name(target) for target in entries(GROUP).values()]
+    return tuple(sorted(found, key=lambda protocol: (protocol.rank, protocol.name)))
 
 
 def entries(group: str) -> dict[str, str]:

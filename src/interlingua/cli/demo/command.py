@@ -143,7 +143,7 @@ async def _stay(address: str) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     say("Still up", "The servers of the tour go on, and so do their doors:")
     table = Table("door", "address", box=None, pad_edge=False)
-    doors = [protocol for protocol in protocols() if protocol.door is not None]
+    doors = [protocol for protocol in protocols() if protocol.door]
     for protocol in doors:
         table.add_row(protocol.title, address + protocol.prefix)
     error_console().print(table)
