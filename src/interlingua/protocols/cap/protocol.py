@@ -12,7 +12,8 @@ protocol = Protocol(
     rank=40,
     targets=(command("cap", "python agent.py"), *addresses("cap+http", "cap+https", example="HOST/cap")),
     door="interlingua.protocols.cap.door.door:door",
-    stdio="interlingua.protocols.cap.door.door:stdio",
+    stdio="interlingua.protocols.cap.door.stdio:serve_pipes",
     mount="interlingua.protocols.cap.mount.server:load",
     parity="interlingua.protocols.cap.parity",
+    demo="interlingua.protocols.cap.demo:demo",
 )

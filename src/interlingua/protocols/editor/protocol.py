@@ -15,7 +15,8 @@ protocol = Protocol(
         *addresses("editor+http", "editor+https", "editor+ws", "editor+wss", example="HOST/editor"),
     ),
     door="interlingua.protocols.editor.door.door:door",
-    stdio="interlingua.protocols.editor.door.door:stdio",
+    stdio="interlingua.protocols.editor.door.stdio:serve_pipes",
     mount="interlingua.protocols.editor.mount.server:load",
     parity="interlingua.protocols.editor.parity",
+    demo="interlingua.protocols.editor.demo:demo",
 )

@@ -12,7 +12,8 @@ protocol = Protocol(
     rank=30,
     targets=(command("mcp", "uvx some-server"), *addresses("mcp+http", "mcp+https", example="HOST/mcp")),
     door="interlingua.protocols.mcp.door.door:door",
-    stdio="interlingua.protocols.mcp.door.door:stdio",
+    stdio="interlingua.protocols.mcp.door.stdio:serve_pipes",
     mount="interlingua.protocols.mcp.mount.server:load",
     parity="interlingua.protocols.mcp.parity",
+    demo="interlingua.protocols.mcp.demo:demo",
 )
