@@ -18,6 +18,7 @@ import websockets.exceptions
 import interlingua as il
 from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
+from interlingua.protocols.editor.door.connection import EditorSettings
 from interlingua.protocols.editor.door.http import WebDoor
 from interlingua.protocols.editor.door.http_streams import StreamsChannel, WebSettings
 from interlingua.protocols.editor.mount.http_channel import HttpChannel, open_remote
@@ -60,12 +61,12 @@ async def helper(text: str, ctx: il.Context[None, None]) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def up(store: Path, **settings: Any) -> AsyncIterator[tuple[Server, WebDoor]]:
-    options = {"editor": WebSettings(**settings)}
+    options = {"editor": (WebSettings(**settings), EditorSettings())}
     async with (
         asyncio.timeout(60),
         serving(store, [helper], ServeSettings(port=0, engine=QUICK, options=options)) as server,
     ):
-        web = server.app.doors["editor"][1].close.__self__  # type: ignore[union-attr]
+        web = server.app.doors["editor"][1].close_streams.__self__  # type: ignore[union-attr]
         assert isinstance(web, WebDoor)
         yield server, web
 
