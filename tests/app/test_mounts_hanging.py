@@ -50,7 +50,7 @@ async def answering(status: int) -> AsyncIterator[int]:
 async def test_an_editor_server_that_hangs_is_shown_as_down_though_its_port_is_open(
     tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.transports.heartbeat._REACHED_WITHIN", 3.0)
+    monkeypatch.setattr("interlingua.transports.heartbeat._REACHED_WITHIN", 1.0)
     far = Far(tmp_path)
     with far.up() as process:
         async with hub(tmp_path, f"editor+{scheme}://127.0.0.1:{far.port}/editor#echo") as server:
@@ -66,10 +66,11 @@ async def test_an_editor_server_that_hangs_is_shown_as_down_though_its_port_is_o
 async def test_a_run_at_an_editor_server_that_hangs_fails_as_transient_and_its_mount_is_looked_at(
     tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.transports.heartbeat._REACHED_WITHIN", 3.0)
-    monkeypatch.setattr("interlingua.protocols.editor.mount.http_channel._ANSWERED_WITHIN", 3.0)
-    monkeypatch.setattr("interlingua.transports.websocket._PING_EVERY", 0.5)
-    monkeypatch.setattr("interlingua.transports.websocket._PONG_WITHIN", 3.0)
+    for name, seconds in (
+        ("transports.heartbeat._REACHED_WITHIN", 1.0), ("protocols.editor.mount.http_channel._ANSWERED_WITHIN", 1.0),
+        ("transports.websocket._PING_EVERY", 0.2), ("transports.websocket._PONG_WITHIN", 1.0),
+    ):  # fmt: skip
+        monkeypatch.setattr(f"interlingua.{name}", seconds)
     never = Mounting(wait=30, retry_first=0.05, retry_last=0.1, refresh=0, patience=20)
     far = Far(tmp_path)
     with far.up() as process:
@@ -87,7 +88,7 @@ async def test_a_run_at_an_editor_server_that_hangs_fails_as_transient_and_its_m
 async def test_a_run_at_an_mcp_server_that_hangs_is_noticed_and_its_mount_is_looked_at(
     tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, seconds in (("_PULSE", 0.5), ("_SILENCE", 2.0), ("_REACHED_WITHIN", 2.0)):
+    for name, seconds in (("_PULSE", 0.2), ("_SILENCE", 1.0), ("_REACHED_WITHIN", 1.0)):
         monkeypatch.setattr(f"interlingua.transports.heartbeat.{name}", seconds)
     monkeypatch.setenv("INTERLINGUA_MCP_START_TIMEOUT", "3")
     never = Mounting(wait=30, retry_first=0.05, retry_last=0.1, refresh=0, patience=20)

@@ -16,6 +16,8 @@ import pytest
 
 from interlingua.cli.demo.tour import program
 
+from tests.kit import warm_python
+
 from .conftest import PATIENCE, Terminal, clean_env
 from .warm import COMMAND
 
@@ -36,6 +38,7 @@ def pasted(tmp_path: Path) -> Paste:
     env = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": clean_env()["PYTHONPATH"]}
 
     def paste(line: str) -> subprocess.Popen[str]:
+        line = line.replace(INTERLINGUA, warm_python.interlingua())
         return subprocess.Popen(
             ["bash", "-c", line if "|" in line else f"exec {line}"], env=env, cwd=tmp_path, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
