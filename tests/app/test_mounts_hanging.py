@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,9 @@ from interlingua.protocols.editor.door.http import WebDoor
 from interlingua.protocols.editor.mount.http_channel import reach
 from interlingua.server.app import ServeSettings, serving
 from interlingua.server.mounts.entry import Mounting
+from tests.kit.http_servers import answering
+from tests.kit.servers import Process
 
-from ..cli.nodes import Process
 from .test_mounts import Far, hub, local, run, state, until
 
 
@@ -30,20 +29,6 @@ def stopped(process: Process) -> Any:
         yield
     finally:
         process.popen.send_signal(signal.SIGCONT)
-
-
-@contextlib.asynccontextmanager
-async def answering(status: int) -> AsyncIterator[int]:
-    """A server that has one answer for all. Gives its port."""
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 %d So\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status)
-        writer.close()
-
-    async with await asyncio.start_server(handle, "127.0.0.1", 0) as listening:
-        yield listening.sockets[0].getsockname()[1]
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
@@ -123,13 +108,13 @@ async def test_looking_at_an_editor_server_that_is_up_leaves_nothing_there(
 
 @pytest.mark.parametrize("status", [400, 401, 404, 405, 426, 500])
 async def test_a_server_that_answers_anything_is_there(status: int) -> None:
-    async with answering(status) as port:
-        await reach(f"http://127.0.0.1:{port}/editor", {})
-        await reach(f"ws://127.0.0.1:{port}/editor", {})
+    async with answering(status) as address:
+        await reach(f"{address}/editor", {})
+        await reach(f"{address.replace('http', 'ws')}/editor", {})
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
 async def test_a_proxy_that_says_nobody_is_behind_it_is_not_the_server(status: int) -> None:
-    async with answering(status) as port:
+    async with answering(status) as address:
         with pytest.raises(ConnectionError, match=str(status)):
-            await reach(f"http://127.0.0.1:{port}/editor", {})
+            await reach(f"{address}/editor", {})

@@ -15,11 +15,9 @@ from pathlib import Path
 import pytest
 
 from interlingua.cli.demo.tour import program
-
 from tests.kit import warm_python
-
-from .conftest import PATIENCE, Terminal, clean_env
-from .warm import COMMAND
+from tests.kit.commands import COMMAND, PATIENCE, clean_env
+from tests.kit.terminal import Terminal
 
 At = Callable[..., Terminal]
 Paste = Callable[[str], subprocess.Popen[str]]

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from .conftest import Result
+from tests.kit.commands import Result
+
 from .test_serve import server
 
 Cli = Callable[..., Result]

@@ -142,14 +142,13 @@ class Child:
         guard: Guard,
         clean: Clean,
         log: logging.Logger,
-        patience: tuple[float, float],
     ) -> None:
         self._process = process
         self._errors = stderr
         self._guard = guard
         self._clean = clean
         self._log = log
-        self._patience = patience
+        self._patience = _PATIENCE
         self.pid = process.pid
         self.channel = QuietChannel(pipes, clean)
         self.tail: deque[str] = deque(maxlen=_TAIL)
@@ -192,8 +191,9 @@ class Child:
         finally:
             os.close(theirs_in)
             os.close(theirs_out)
-        pipes = PipeChannel(ours_in, ours_out)
-        made = cls(process, pipes, errors, Guard(process.pid), clean, log, patience or _PATIENCE)
+        made = cls(process, PipeChannel(ours_in, ours_out), errors, Guard(process.pid), clean, log)
+        if patience is not None:
+            made._patience = patience
         try:
             await errors.started()
         except BaseException:
