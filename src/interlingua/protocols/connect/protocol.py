@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ...engine.engine import Engine
     from ...model.card import AgentCard
     from ...security.auth import Authenticator
-    from .door.operation import ConnectSettings
+    from .door.api import ConnectSettings
 
 
 def _door(engine: Engine, auth: Authenticator, settings: ConnectSettings | None = None) -> Door:

@@ -21,9 +21,9 @@ from ....security.headers import one
 from ....security.origins import HostPolicy
 from ....transports.http.fixed_routes import IndexedRouter
 from ..node.tasks import Surface
+from .api import Api, refusal
 from .http import dressed, routes
 from .http_streams import StreamSettings
-from .operation import Api, refusal
 
 if TYPE_CHECKING:
     from ..node.node import Node

@@ -28,8 +28,8 @@ from . import operations_card as cards
 from . import operations_messages as messages
 from . import operations_peers as peers
 from . import operations_tasks as tasks
+from .api import Api, Handler, Operation, refusal
 from .http_streams import SocketStream, StreamSettings, place
-from .operation import Api, Handler, Operation, refusal
 
 if TYPE_CHECKING:
     from ..node.node import Node

@@ -21,7 +21,7 @@ from ..node.tasks import Surface
 from ..translate import skills
 from ..wire import card as cards
 from ..wire import extensions, frames
-from .operation import Api, listing, number
+from .api import Api, listing, number
 
 _CHANGEABLE = ("availability", "limitations", "limitations_merge")
 _SEARCHED = 10

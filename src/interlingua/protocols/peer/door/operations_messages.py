@@ -21,7 +21,7 @@ from ..node.outbound import entry, seconds
 from ..node.tasks import Surface
 from ..translate import parts
 from ..wire import frames
-from .operation import Api, listing, moment, newest_first, number, refusal
+from .api import Api, listing, moment, newest_first, number, refusal
 
 _LONGEST_POLL = 60.0
 _SCAN, _SCAN_PAGE = 10_000, 100  # letters of a box that a reader of old messages can see, and those held at once

@@ -16,7 +16,7 @@ from ..node.tasks import Surface
 from ..translate.errors import NOT_CONNECTED, PING_TIMEOUT, Refusal
 from ..wire import frames
 from ..wire.card import ACP_VERSION
-from .operation import Api, listing, number
+from .api import Api, listing, number
 
 _SHOWN = 100  # of the messages that wait for a peer
 

@@ -17,8 +17,8 @@ from ..node.outbound import seconds
 from ..node.task_record import Task
 from ..node.tasks import Surface, TaskFilter
 from ..translate import task_states
+from .api import Api, listing, moment, newest_first, number
 from .http_streams import FeedStream, WholeStream, place
-from .operation import Api, listing, moment, newest_first, number
 
 _PAGE, _PAGE_MAX = 20, 200
 _SOON = 2.0  # seconds in which a change that was taken is also seen
