@@ -1,5 +1,4 @@
-"""What all mounts need to make the card of a local agent of what a server tells: plain names, usable schemas, and where
-the agent comes from."""
+"""Makes cards of what servers tell of their agents: plain names, usable schemas, and the origin of an agent."""
 
 from __future__ import annotations
 

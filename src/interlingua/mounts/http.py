@@ -70,7 +70,7 @@ class Refused(RemoteError):
 
 
 class Refusal(NamedTuple):
-    """What a server says of its refusal. None: it does not say."""
+    """The reason that a server gives for a refusal. None: it does not say."""
 
     text: str
     code: str | None = None

@@ -58,7 +58,7 @@ class Disconnected(Exception):
 class Patience:
     """Limits the time for which a server is tried that cannot be reached, and pauses between the tries."""
 
-    def __init__(self, where: str, seconds: float, gives_up: type[RunError] = Unavailable) -> None:
+    def __init__(self, where: str, seconds: float, gives_up: type[InterlinguaError] = Unavailable) -> None:
         self._where = where
         self._seconds = seconds
         self._gives_up = gives_up
