@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 
 import interlingua as il
 from interlingua.model.errors import Denied, Unavailable
-from interlingua.protocols.connect.mount import server as client
+from interlingua.mounts import http
 from interlingua.protocols.connect.mount.server import load
 from interlingua.protocols.targets import Target
 from interlingua.security.keys import make_key
@@ -99,9 +99,9 @@ def certificate(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fresh_certificates() -> Iterator[None]:
-    client._tls.cache_clear()
+    http._tls.cache_clear()
     yield
-    client._tls.cache_clear()
+    http._tls.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh_certificates")
