@@ -9,7 +9,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.errors import Denied, Unavailable
-from interlingua.protocols.connect.mount import server as client
+from interlingua.mounts import http
 from interlingua.protocols.connect.mount.server import load
 from interlingua.protocols.targets import Target
 from interlingua.security.keys import make_key
@@ -68,9 +68,9 @@ async def test_a_key_that_is_revoked_fails_the_run_with_a_clear_error(
 
 @pytest.fixture
 def fresh_certificates() -> Iterator[None]:
-    client._tls.cache_clear()
+    http._tls.cache_clear()
     yield
-    client._tls.cache_clear()
+    http._tls.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh_certificates")

@@ -37,7 +37,6 @@ class ConnectDoor:
         self.watchers = Watchers(engine, lambda: self.settings.disconnect_grace)
         self.listeners: set[asyncio.Timeout] = set()  # of callers that wait only for a question to close
         self.cards: dict[str, AgentCard] = {}  # by the protocol's id; filled when first needed
-        engine.agents.add_check(translate.refused)
         engine.agents.listeners.append(self.cards.clear)
 
     async def read(self, request: Request, type_: type[Any], *, optional: bool = False) -> Any:
