@@ -21,7 +21,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ....doors.sessions import Sessions
-from ....engine.engine import Engine
 from ....model.errors import InterlinguaError
 from ....model.run import Caller
 from ....security.auth import Authenticator
@@ -30,7 +29,7 @@ from ....transports.http.body import read_body
 from ....transports.jsonrpc.core import PARSE_ERROR
 from ....transports.jsonrpc.http_errors import Refused, error_response
 from ....transports.websocket import ServerSocket, WebSocketChannel
-from .connection import EditorDoor, EditorSettings
+from .door import EditorDoor
 from .http_clients import HttpConnection, SocketClient
 from .http_streams import WebSettings, sent
 
@@ -43,16 +42,15 @@ class WebDoor:
 
     def __init__(
         self,
-        engine: Engine,
+        editors: EditorDoor,
         auth: Authenticator,
         settings: WebSettings | None = None,
-        editor: EditorSettings | None = None,
     ) -> None:
         self.settings = settings or WebSettings()
         self.auth = auth
-        self.editors = EditorDoor(engine, editor)
+        self.editors = editors
         self.sessions = Sessions(
-            engine, "editor", limit=self.settings.max_connections, idle=self.settings.idle,
+            editors.engine, "editor", limit=self.settings.max_connections, idle=self.settings.idle,
             open_=lambda caller, id_, times: HttpConnection(self, caller, id_, times), id_in=_connection_id,
         )  # fmt: skip
 
