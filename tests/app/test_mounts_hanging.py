@@ -16,7 +16,7 @@ from interlingua.model.filters import ThreadFilter
 from interlingua.protocols.editor.door.http import WebDoor
 from interlingua.protocols.editor.mount.http_channel import reach
 from interlingua.server.app import ServeSettings, serving
-from interlingua.server.mounts.entry import Mounting
+from interlingua.server.config.settings import Mounting
 
 from ..cli.nodes import Process
 from .test_mounts import Far, hub, local, run, state, until

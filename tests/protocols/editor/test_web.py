@@ -18,8 +18,9 @@ import websockets.exceptions
 import interlingua as il
 from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
+from interlingua.protocols.editor.config import DoorSettings
 from interlingua.protocols.editor.door.http import WebDoor
-from interlingua.protocols.editor.door.http_streams import StreamsChannel, WebSettings
+from interlingua.protocols.editor.door.http_streams import StreamsChannel
 from interlingua.protocols.editor.mount.http_channel import HttpChannel, open_remote
 from interlingua.security.keys import make_key
 from interlingua.server.app import Server, ServeSettings, serving
@@ -63,7 +64,7 @@ async def up(store: Path, **settings: Any) -> AsyncIterator[tuple[Server, WebDoo
     async with asyncio.timeout(60), serving(store, [helper], ServeSettings(port=0, engine=QUICK)) as server:
         web = server.app.doors["editor"][1].close.__self__  # type: ignore[union-attr]
         assert isinstance(web, WebDoor)
-        web.settings = WebSettings(**settings)
+        web.settings = DoorSettings(**settings)
         yield server, web
 
 
@@ -786,7 +787,7 @@ async def test_an_outbox_gives_back_what_a_reader_has_missed_and_no_more_than_it
 
 
 async def test_a_request_is_taken_back_on_the_stream_where_it_was_made() -> None:
-    channel = StreamsChannel(WebSettings())
+    channel = StreamsChannel(DoorSettings())
     own = channel.add("s")
     channel.send(b'{"jsonrpc":"2.0","id":1,"method":"session/request_permission","params":{"sessionId":"s"}}')
     channel.send(b'{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}')

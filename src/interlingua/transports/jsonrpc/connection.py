@@ -27,12 +27,12 @@ from .core import (
     CancelWanted,
     Id,
     IsPiece,
-    Limits,
     Notice,
     Refused,
     Reply,
     Rpc,
     RpcError,
+    RpcLimits,
     no_piece,
 )
 
@@ -97,7 +97,7 @@ class Connection:
         channel: Channel,
         handler: Handler,
         *,
-        limits: Limits | None = None,
+        limits: RpcLimits | None = None,
         cancel: tuple[str, str] | None = ("$/cancel_request", "requestId"),
         batches: bool = True,
         silent_cancel: bool = False,

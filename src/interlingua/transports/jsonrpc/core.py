@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -81,6 +81,19 @@ class RpcError(Exception):
         if self.data is not None:
             told["data"] = self.data
         return told
+
+
+class RpcLimits(Protocol):
+    """The limits on one peer, which are among the settings of a door."""
+
+    @property
+    def max_frame_bytes(self) -> int: ...
+    @property
+    def max_batch(self) -> int: ...
+    @property
+    def max_open(self) -> int: ...
+    @property
+    def max_unread(self) -> int: ...
 
 
 class Limits(msgspec.Struct, kw_only=True, frozen=True):
@@ -164,14 +177,14 @@ class Rpc:
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: RpcLimits | None = None,
         *,
         cancel: tuple[str, str] | None = ("$/cancel_request", "requestId"),
         batches: bool = True,
         is_piece: IsPiece = no_piece,
     ) -> None:
         """`is_piece` tells the notifications that carry pieces of text: halves of characters in them are kept."""
-        self.limits = limits or Limits()
+        self.limits: RpcLimits = limits or Limits()
         self._cancel = cancel  # the notification that takes a request back, and the member that names the request
         self._batches = batches
         self._is_piece = is_piece

@@ -10,11 +10,12 @@ from ....security.auth import Authenticator
 from ....transports.channel import Channel
 from ....transports.jsonrpc.connection import Trace
 from ...base import Door
-from .http import CapDoor, CapSettings
+from ..config import DoorSettings
+from .http import CapDoor
 from .stdio import StdioDoor
 
 
-def door(engine: Engine, auth: Authenticator, settings: CapSettings | None) -> Door:
+def door(engine: Engine, auth: Authenticator, settings: DoorSettings | None) -> Door:
     cap = CapDoor(engine, auth, settings)
 
     def hint(base_url: str, agent: AgentCard) -> str:

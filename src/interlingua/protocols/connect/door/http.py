@@ -22,7 +22,7 @@ from . import openapi
 from . import operations_agents as agents
 from . import operations_runs as runs
 from . import operations_threads as threads
-from .operation import ConnectDoor, ConnectSettings, Operation
+from .operation import ConnectDoor, Operation
 
 
 async def auth_schemes(door: ConnectDoor, request: Request, caller: Caller) -> Response:
@@ -112,4 +112,4 @@ def refusal(error: InterlinguaError) -> Response:
     return json_response(error.message, status, headers)
 
 
-__all__ = ["ConnectDoor", "ConnectSettings", "routes"]
+__all__ = ["ConnectDoor", "routes"]

@@ -7,7 +7,6 @@ reads the answers of the server.
 from __future__ import annotations
 
 import contextlib
-import os
 import ssl
 from functools import lru_cache
 from typing import Any, Protocol
@@ -21,12 +20,13 @@ from ....engine.handler.context import Context
 from ....engine.handler.mounted_run import LeftRun, RemoteError, attached
 from ....model.card import ErrorDefinition
 from ....model.errors import InvalidRequest, Unavailable
-from ....mounts.settings import ORDINARY, Access, NoSettings
+from ....mounts.settings import ORDINARY, Access, read_settings
 from ....transports import wire_tap
 from ....transports.http import plain_client
+from ..config import MountSettings
 from ..translate import OURS
 from .agent_card import Remote, id_of, names_of
-from .answers import KEY_VARIABLE, Refused, json_of, object_or_empty, words_of
+from .answers import Refused, json_of, object_or_empty, words_of
 from .remote_run import Attachment, Handle, cancel_left
 
 PAGE = 100
@@ -61,10 +61,8 @@ class Mount:
         if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
             raise InvalidRequest(f"{base!r} is not the address of a server; write connect+http://HOST[/PREFIX][#AGENT]")
         self.base = base.rstrip("/")
-        key = key if key is not None else access.key
-        self.key = key if key is not None else os.environ.get(KEY_VARIABLE)
+        self.key = key if key is not None else read_settings(MountSettings, "connect", access).key
         self._headers = access.headers
-        access.given(NoSettings)
         self._clients = plain_client.Shared(self._client, self.base)
 
     def open(self) -> contextlib.AbstractAsyncContextManager[httpx2.AsyncClient]:

@@ -37,8 +37,9 @@ from ....transports.http.event_outbox import Missed, OutboxStream
 from ....transports.jsonrpc.core import PARSE_ERROR
 from ....transports.jsonrpc.http_errors import refusal, refused
 from ....transports.websocket import GOING_AWAY, PROTOCOL_ERROR, ServerSocket, WebSocketChannel
-from .connection import EditorDoor, EditorSettings
-from .http_streams import Refused, StreamsChannel, WebSettings, sent
+from ..config import DoorSettings
+from .connection import EditorDoor
+from .http_streams import Refused, StreamsChannel, sent
 from .replica_notes import Notes, is_of
 
 log = logging.getLogger("interlingua.editor")
@@ -162,12 +163,11 @@ class WebDoor:
         self,
         engine: Engine,
         auth: Authenticator,
-        settings: WebSettings | None = None,
-        editor: EditorSettings | None = None,
+        settings: DoorSettings | None = None,
     ) -> None:
-        self.settings = settings or WebSettings()
+        self.settings = settings or DoorSettings()
         self.auth = auth
-        self.editors = EditorDoor(engine, editor)
+        self.editors = EditorDoor(engine, self.settings)
         self.connections: dict[str, HttpConnection] = {}
         self.placed = engine.cluster.sessions("editor", self.settings.idle, self._let_go)
         self._sockets: dict[WebSocketChannel, str] = {}  # with whose they are
@@ -257,7 +257,7 @@ class WebDoor:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Refused(415, f"the body is {kind or 'of no type'!r}; send application/json")
-        body = await read_body(request, self.settings.http)
+        body = await read_body(request, self.settings)
         message = _message(body)
         if message.get("method") == "initialize" and "id" in message:
             return await self._initialize(request, caller, message, body)
@@ -396,4 +396,4 @@ def _is_initialize(frame: bytes) -> bool:
     return isinstance(message, dict) and message.get("method") == "initialize" and "id" in message
 
 
-__all__ = ["WebDoor", "WebSettings"]
+__all__ = ["WebDoor"]

@@ -8,13 +8,13 @@ from ....security.auth import Authenticator
 from ....transports.channel import Channel
 from ....transports.jsonrpc.connection import Trace
 from ...base import Door
-from .connection import McpDoor, McpSettings
+from ..config import DoorSettings
+from .connection import McpDoor
 from .http import WebDoor
-from .http_streams import WebSettings
 
 
-def door(engine: Engine, auth: Authenticator, settings: tuple[WebSettings, McpSettings] | None) -> Door:
-    web = WebDoor(engine, auth, *(settings or ()))
+def door(engine: Engine, auth: Authenticator, settings: DoorSettings | None) -> Door:
+    web = WebDoor(engine, auth, settings)
 
     def hint(base_url: str, agent: AgentCard) -> str:
         name = f"#{agent.name}" if len(list(engine.agents)) > 1 else ""
