@@ -11,6 +11,8 @@ from interlingua.cli.commands.inspect import Header, headers_of
 from interlingua.cli.options import Json, examples
 
 if TYPE_CHECKING:
+    from interlingua.protocols.base import Command
+
     from .base import Finding, Subject
 
 EPILOG = (
@@ -28,6 +30,10 @@ _MARKS = {"pass": ("✓", "green"), "fail": ("✗", "bold red"), "not applicable
 
 def _role(name: str, text: str) -> Any:
     return typer.Option(f"--{name}", metavar="AGENT", help=text, show_default=False)
+
+
+def add_conform(to: typer.Typer, command: Command) -> None:
+    to.command(command.name, epilog=EPILOG, rich_help_panel=command.panel)(conform)
 
 
 def conform(

@@ -1,46 +1,44 @@
-"""Finds mistakes of a server that show without running anything there: the calm part of `conform`."""
+"""Adds the mistakes of a server that show without running anything there, if a package is installed that finds some:
+under the entry point `interlingua.quick_check`."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from pkgutil import resolve_name
 
-from interlingua_conform import suite
-from interlingua_conform.base import Subject, conform
-
-from ..model.errors import InterlinguaError
+from ..protocols.installed import entries
 from ..transports.process.child_process import words_of
+from ..transports.raw_client import Endpoint
 from .findings import LOCKED, MOST, OURS, Spoken
 
+GROUP = "interlingua.quick_check"
+
 _PATIENCE = 5.0  # seconds for an answer
-_AT_MOST = 30.0  # seconds for a protocol
+
+Check = Callable[[str, Endpoint], Awaitable[tuple[list[str], str]]]
+"""(protocol, server) → its mistakes, and why the checks did not come to their end, which is empty if they did."""
 
 
 async def look(found: list[Spoken], headers: dict[str, str] | None = None) -> None:
     """Adds the mistakes of each server that speaks a protocol of Interlingua and lets this program in."""
-    await asyncio.gather(
-        *(_look(spoken, headers) for spoken in found if spoken.protocol in OURS and LOCKED not in spoken.notes)
-    )
+    checks: list[Check] = [resolve_name(target) for target in entries(GROUP).values()]
+    open_to_us = [spoken for spoken in found if spoken.protocol in OURS and LOCKED not in spoken.notes]
+    await asyncio.gather(*(_look(check, spoken, headers) for check in checks for spoken in open_to_us))
 
 
-async def _look(spoken: Spoken, headers: dict[str, str] | None) -> None:
+async def _look(check: Check, spoken: Spoken, headers: dict[str, str] | None) -> None:
     if spoken.target is None:
         return
-    subject = _subject(spoken.target, spoken.protocol, headers or {})
-    by_reason: dict[str, list[str]] = {}
-    try:
-        async with asyncio.timeout(_AT_MOST):
-            async for finding in conform(suite(spoken.protocol), subject, calm=True):
-                if finding.verdict == "fail":
-                    by_reason.setdefault(finding.why, []).append(finding.id)
-    except (InterlinguaError, TimeoutError) as error:
-        said = getattr(error, "message", "") or f"it took more than {_AT_MOST:g} s"
-        spoken.notes.append(f"it could not be looked at to the end: {said}")
-    spoken.wrong += [f"{why} [{', '.join(ids)}]" for why, ids in by_reason.items()]
+    mistakes, why = await check(spoken.protocol, _server(spoken.target, spoken.protocol, headers or {}))
+    if why:
+        spoken.notes.append(f"it could not be looked at to the end: {why}")
+    spoken.wrong += mistakes
 
 
-def _subject(target: str, protocol: str, headers: dict[str, str]) -> Subject:
+def _server(target: str, protocol: str, headers: dict[str, str]) -> Endpoint:
     if target.startswith(f"{protocol}+"):
-        return Subject(address=target.partition("+")[2], headers=headers, patience=_PATIENCE, most=MOST)
+        return Endpoint(address=target.partition("+")[2], headers=headers, patience=_PATIENCE, most=MOST)
     if target.startswith(f"{protocol}:"):
-        return Subject(command=tuple(words_of(target.partition(":")[2], protocol)), patience=_PATIENCE, most=MOST)
-    return Subject(address=target, headers=headers, patience=_PATIENCE, most=MOST)
+        return Endpoint(command=tuple(words_of(target.partition(":")[2], protocol)), patience=_PATIENCE, most=MOST)
+    return Endpoint(address=target, headers=headers, patience=_PATIENCE, most=MOST)

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from ..model.card import AgentCard
     from ..model.run import Caller, Run
 
-__all__ = ["Affinity", "Command", "Door", "Opening", "PortClaim", "Protocol", "TargetKind", "addresses", "command"]
+__all__ = [
+    "OTHER_SERVERS", "TEAMS_AND_PROTOCOLS", "Affinity", "Command", "Door", "Opening", "PortClaim", "Protocol",
+    "TargetKind", "addresses", "command",
+]  # fmt: skip
+
+OTHER_SERVERS, TEAMS_AND_PROTOCOLS = "Other servers", "Teams, protocols"
+"""Panels of the command line."""
 
 Use = Literal["key", "headers", "env", "directory"]
 Part = Literal[
@@ -70,6 +76,7 @@ class Command(msgspec.Struct, frozen=True):
     target: str
     """`module:function`. The function adds the command to the command line: `(typer.Typer, Command) -> None`."""
     panel: str
+    """The heading under which help lists it."""
 
 
 class Affinity(Interface):

@@ -14,7 +14,8 @@ protocol = Protocol(
     door="interlingua.protocols.cap.door.door:door",
     door_settings="interlingua.protocols.cap.config:DoorSettings",
     mount_settings="interlingua.protocols.cap.config:MountSettings",
-    stdio="interlingua.protocols.cap.door.door:stdio",
+    stdio="interlingua.protocols.cap.door.stdio:serve_pipes",
     mount="interlingua.protocols.cap.mount.server:load",
     parity="interlingua.protocols.cap.parity",
+    demo="interlingua.protocols.cap.demo:demo",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..base import Protocol, addresses
+from ..base import TEAMS_AND_PROTOCOLS, Command, Protocol, addresses
 
 protocol = Protocol(
     name="connect",
@@ -16,4 +16,6 @@ protocol = Protocol(
     mount_settings="interlingua.protocols.connect.config:MountSettings",
     mount="interlingua.protocols.connect.mount.server:load",
     parity="interlingua.protocols.connect.parity",
+    demo="interlingua.protocols.connect.demo:demo",
+    commands=(Command("manifest", "interlingua.protocols.connect.commands:add_manifest", TEAMS_AND_PROTOCOLS),),
 )

@@ -17,7 +17,8 @@ protocol = Protocol(
     door="interlingua.protocols.editor.door.door:door",
     door_settings="interlingua.protocols.editor.config:DoorSettings",
     mount_settings="interlingua.protocols.editor.config:MountSettings",
-    stdio="interlingua.protocols.editor.door.door:stdio",
+    stdio="interlingua.protocols.editor.door.stdio:serve_pipes",
     mount="interlingua.protocols.editor.mount.server:load",
     parity="interlingua.protocols.editor.parity",
+    demo="interlingua.protocols.editor.demo:demo",
 )

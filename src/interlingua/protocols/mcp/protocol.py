@@ -14,7 +14,8 @@ protocol = Protocol(
     door="interlingua.protocols.mcp.door.door:door",
     door_settings="interlingua.protocols.mcp.config:DoorSettings",
     mount_settings="interlingua.protocols.mcp.config:MountSettings",
-    stdio="interlingua.protocols.mcp.door.door:stdio",
+    stdio="interlingua.protocols.mcp.door.stdio:serve_pipes",
     mount="interlingua.protocols.mcp.mount.server:load",
     parity="interlingua.protocols.mcp.parity",
+    demo="interlingua.protocols.mcp.demo:demo",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..base import Protocol, addresses
+from ..base import TEAMS_AND_PROTOCOLS, Command, Protocol, addresses
 
 _LINK = "HOST:7801/TOKEN"
 
@@ -25,4 +25,10 @@ protocol = Protocol(
     stdio="interlingua.protocols.peer.bindings.stdio:serve_pipes",
     mount="interlingua.protocols.peer.mount.server:load",
     parity="interlingua.protocols.peer.parity",
+    demo="interlingua.protocols.peer.demo:demo",
+    commands=(
+        Command("peer", "interlingua.protocols.peer.commands:add_peer", TEAMS_AND_PROTOCOLS),
+        Command("peers", "interlingua.protocols.peer.commands_peers:add_peers", TEAMS_AND_PROTOCOLS),
+        Command("relay", "interlingua.protocols.peer.commands_relay:add_relay", TEAMS_AND_PROTOCOLS),
+    ),
 )

@@ -1,4 +1,4 @@
-"""Makes the door of CAP, and serves one client over pipes."""
+"""Makes the door of CAP."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import json
 from ....engine.engine import Engine
 from ....model.card import AgentCard
 from ....security.auth import Authenticator
-from ....transports.channel import Channel
-from ....transports.jsonrpc.connection import Trace
 from ...base import Door
 from ..config import DoorSettings
 from .http import CapDoor
-from .stdio import StdioDoor
 
 
 def door(engine: Engine, auth: Authenticator, settings: DoorSettings | None) -> Door:
@@ -26,7 +23,3 @@ def door(engine: Engine, auth: Authenticator, settings: DoorSettings | None) -> 
         return f"curl -s {base_url}/messages -H 'content-type: application/json' -d '{json.dumps(notice)}'"
 
     return Door(routes=cap.routes(), hint=hint, close_streams=cap.close)
-
-
-async def stdio(engine: Engine, channel: Channel, trace: Trace | None) -> None:
-    await StdioDoor(engine, channel, trace).run()

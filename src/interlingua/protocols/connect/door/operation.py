@@ -1,20 +1,16 @@
-"""The small objects that every operation of the door works with: the door itself, and a row of its table."""
+"""The door that every operation works with: an engine, and what the door keeps while it is open."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
 from ....engine.engine import Engine
 from ....model.card import AgentCard
-from ....model.run import Caller, Run
-from ....security import scopes
+from ....model.run import Run
 from ....security.auth import Authenticator
 from ....transports.http.body import read_json
 from .. import translate
@@ -48,19 +44,6 @@ class ConnectDoor:
         for until in self.listeners:  # they come again, and need not keep the server from stopping
             with contextlib.suppress(RuntimeError):  # its time was over anyway
                 until.reschedule(asyncio.get_running_loop().time())
-
-
-Handler = Callable[[ConnectDoor, Request, Caller], Awaitable[Response]]
-
-
-class Operation(msgspec.Struct, frozen=True):
-    """A row of the door's table: a way, and the function that answers there."""
-
-    method: str
-    path: str
-    handler: Handler
-    action: scopes.Action | None = None  # needed before anything is looked up; None: the handler checks what it finds
-    public: bool = False  # also for callers without credentials
 
 
 def run_body(run: Run) -> dict[str, Any]:

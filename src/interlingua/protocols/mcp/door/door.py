@@ -1,15 +1,12 @@
-"""Makes the door of agents over MCP, and serves one client over pipes."""
+"""Makes the door of agents over MCP."""
 
 from __future__ import annotations
 
 from ....engine.engine import Engine
 from ....model.card import AgentCard
 from ....security.auth import Authenticator
-from ....transports.channel import Channel
-from ....transports.jsonrpc.connection import Trace
 from ...base import Door
 from ..config import DoorSettings
-from .connection import McpDoor
 from .http import WebDoor
 
 
@@ -21,11 +18,3 @@ def door(engine: Engine, auth: Authenticator, settings: DoorSettings | None) -> 
         return f"interlingua run 'mcp+{base_url}{name}' hello"
 
     return Door(routes=web.routes(), hint=hint, close_streams=web.close, affinity=web)
-
-
-async def stdio(engine: Engine, channel: Channel, trace: Trace | None) -> None:
-    connection = McpDoor(engine).connect(channel, trace=trace)
-    try:
-        await connection.rpc.run(linger=1.0)
-    finally:
-        connection.gone()
