@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ..model.setting_types import MIB, Count, Port, Seconds
+from ..setting_types import MIB, Count, Port, Seconds
 
 
 class Problem(msgspec.Struct, frozen=True):

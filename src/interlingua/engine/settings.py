@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ..model.setting_types import MIB, Count, CountOrNone, Interval, Seconds
+from ..setting_types import MIB, Count, CountOrNone, Interval, Seconds
 
 
 class Settings(msgspec.Struct, kw_only=True, frozen=True):

@@ -62,7 +62,7 @@ async def helper(text: str, ctx: il.Context[None, None]) -> AsyncIterator[str]:
 @contextlib.asynccontextmanager
 async def up(store: Path, **settings: Any) -> AsyncIterator[tuple[Server, WebDoor]]:
     async with asyncio.timeout(60), serving(store, [helper], ServeSettings(port=0, engine=QUICK)) as server:
-        web = server.app.doors["editor"][1].close.__self__  # type: ignore[union-attr]
+        web = server.app.doors["editor"][1].close_streams.__self__  # type: ignore[union-attr]
         assert isinstance(web, WebDoor)
         web.settings = DoorSettings(**settings)
         yield server, web

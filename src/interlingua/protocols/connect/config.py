@@ -7,8 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from ...doors.settings import HttpDoorSettings
-from ...model.setting_types import Interval, Seconds
 from ...mounts.settings import MountSettings as CommonMountSettings
+from ...setting_types import Interval, Seconds
 
 
 class DoorSettings(HttpDoorSettings, kw_only=True, frozen=True):

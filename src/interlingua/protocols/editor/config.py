@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from ...doors.settings import RpcDoorSettings
-from ...model.setting_types import MIB, Count, CountOrNone, Seconds
 from ...mounts.settings import MountSettings as CommonMountSettings
+from ...setting_types import MIB, Count, CountOrNone, Seconds
 
 Policy = Literal["deny", "ask", "allow"]
 

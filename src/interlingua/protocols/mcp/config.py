@@ -7,8 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from ...doors.settings import RpcDoorSettings
-from ...model.setting_types import MIB, Count, CountOrNone, Seconds
 from ...mounts.settings import MountSettings as CommonMountSettings
+from ...setting_types import MIB, Count, CountOrNone, Seconds
 
 
 class DoorSettings(RpcDoorSettings, kw_only=True, frozen=True):

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from ...doors.settings import DoorSettings as CommonDoorSettings
-from ...model.setting_types import MIB, Count, Interval, Port, Seconds
 from ...mounts.settings import MountSettings as CommonMountSettings
+from ...setting_types import MIB, Count, Interval, Port, Seconds
 
 WS_PORT, HTTP_PORT = 7801, 7901
 MAX_BYTES = MIB

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from ...bus.port import BusSettings
 from ...engine.settings import Settings
-from ...model.setting_types import MIB, Count, CountOrNone, Interval, Port, Seconds
+from ...setting_types import MIB, Count, CountOrNone, Interval, Port, Seconds
 from .fields import Entries, Setting, described
 
 

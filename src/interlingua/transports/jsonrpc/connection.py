@@ -32,9 +32,9 @@ from .core import (
     Reply,
     Rpc,
     RpcError,
-    RpcLimits,
     no_piece,
 )
+from .limits import RpcLimits
 
 log = logging.getLogger("interlingua.rpc")
 

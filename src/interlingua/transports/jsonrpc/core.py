@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from ...model.whole_text import whole_value
 from .. import json_text
 from ..channel import TooLong, size
+from .limits import Limits, RpcLimits
 
 log = logging.getLogger("interlingua.rpc")
 
@@ -81,29 +82,6 @@ class RpcError(Exception):
         if self.data is not None:
             told["data"] = self.data
         return told
-
-
-class RpcLimits(Protocol):
-    """The limits on one peer, which are among the settings of a door."""
-
-    @property
-    def max_frame_bytes(self) -> int: ...
-    @property
-    def max_batch(self) -> int: ...
-    @property
-    def max_open(self) -> int: ...
-    @property
-    def max_unread(self) -> int: ...
-
-
-class Limits(msgspec.Struct, kw_only=True, frozen=True):
-    max_frame_bytes: int = 64 * 1024 * 1024
-    max_batch: int = 1000
-    """Entries of one batch."""
-    max_open: int = 10_000
-    """Requests of the peer that may be open at once."""
-    max_unread: int = 16 * 1024 * 1024
-    """Bytes of answers that may wait for a peer that does not read, before it is no longer listened to."""
 
 
 # -- what comes in --------------------------------------------------------------------------------------------
