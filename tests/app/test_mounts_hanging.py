@@ -111,11 +111,11 @@ async def test_looking_at_an_editor_server_that_is_up_leaves_nothing_there(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(tmp_path / "far.db", [local], ServeSettings(port=0)) as far_:
-        door = far_.app.doors["editor"][1].bound
+        door = far_.app.doors["editor"][1].close_streams.__self__  # type: ignore[union-attr]
         assert isinstance(door, WebDoor)
         for scheme in ("http", "ws"):
             await reach(f"{far_.address.replace('http', scheme, 1)}/editor", {})
-        assert (door.connections, door._sockets) == ({}, {})
+        assert not door.sessions
         assert await far_.engine.threads.search(ThreadFilter()) == []
         assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
 

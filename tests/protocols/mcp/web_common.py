@@ -58,10 +58,13 @@ async def helper(text: str, ctx: il.Context[None, None]) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def up(store: Path, **settings: Any) -> AsyncIterator[tuple[Server, WebDoor]]:
-    async with asyncio.timeout(60), serving(store, [helper], ServeSettings(port=0, engine=QUICK)) as server:
+    doors = {"mcp": DoorSettings(**settings)}
+    async with (
+        asyncio.timeout(60),
+        serving(store, [helper], ServeSettings(port=0, engine=QUICK, doors=doors)) as server,
+    ):
         web = server.app.doors["mcp"][1].close_streams.__self__  # type: ignore[union-attr]
         assert isinstance(web, WebDoor)
-        web.settings = DoorSettings(**settings)
         yield server, web
 
 

@@ -25,7 +25,7 @@ from ...transports.http import plain_client
 from ...transports.http.body import json_response
 from .websocket_proxy import pass_socket_on
 
-log = logging.getLogger("interlingua.replicas")
+log = logging.getLogger("interlingua.cluster")
 
 MARK = b"x-interlingua-replica"
 """The header of a request that was passed on: the id of the replica that it is meant for."""

@@ -17,4 +17,4 @@ def door(engine: Engine, auth: Authenticator, settings: DoorSettings | None) -> 
         name = f"#{agent.name}" if len(list(engine.agents)) > 1 else ""
         return f"interlingua run 'mcp+{base_url}{name}' hello"
 
-    return Door(routes=web.routes(), hint=hint, close_streams=web.close, affinity=web)
+    return Door(routes=web.routes(), hint=hint, close_streams=web.close, affinity=web.sessions)
