@@ -16,6 +16,7 @@ protocol = Protocol(
     mount_settings="interlingua.protocols.cap.config:MountSettings",
     stdio="interlingua.protocols.cap.door.stdio:serve_pipes",
     mount="interlingua.protocols.cap.mount.server:load",
+    probes="interlingua.protocols.cap.probe:probes",
     parity="interlingua.protocols.cap.parity",
     demo="interlingua.protocols.cap.demo:demo",
 )

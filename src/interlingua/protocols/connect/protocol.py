@@ -15,6 +15,7 @@ protocol = Protocol(
     door_settings="interlingua.protocols.connect.config:DoorSettings",
     mount_settings="interlingua.protocols.connect.config:MountSettings",
     mount="interlingua.protocols.connect.mount.server:load",
+    probes="interlingua.protocols.connect.probe:probes",
     parity="interlingua.protocols.connect.parity",
     demo="interlingua.protocols.connect.demo:demo",
     commands=(Command("manifest", "interlingua.protocols.connect.commands:add_manifest", TEAMS_AND_PROTOCOLS),),

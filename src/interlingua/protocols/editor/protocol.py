@@ -19,6 +19,7 @@ protocol = Protocol(
     mount_settings="interlingua.protocols.editor.config:MountSettings",
     stdio="interlingua.protocols.editor.door.stdio:serve_pipes",
     mount="interlingua.protocols.editor.mount.server:load",
+    probes="interlingua.protocols.editor.probe:probes",
     parity="interlingua.protocols.editor.parity",
     demo="interlingua.protocols.editor.demo:demo",
 )

@@ -16,6 +16,7 @@ protocol = Protocol(
     mount_settings="interlingua.protocols.mcp.config:MountSettings",
     stdio="interlingua.protocols.mcp.door.stdio:serve_pipes",
     mount="interlingua.protocols.mcp.mount.server:load",
+    probes="interlingua.protocols.mcp.probe:probes",
     parity="interlingua.protocols.mcp.parity",
     demo="interlingua.protocols.mcp.demo:demo",
 )

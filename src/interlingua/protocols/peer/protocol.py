@@ -24,6 +24,7 @@ protocol = Protocol(
     ports="interlingua.protocols.peer.node_flags:ports",
     stdio="interlingua.protocols.peer.bindings.stdio:serve_pipes",
     mount="interlingua.protocols.peer.mount.server:load",
+    probes="interlingua.protocols.peer.probe:probes",
     parity="interlingua.protocols.peer.parity",
     demo="interlingua.protocols.peer.demo:demo",
     commands=(

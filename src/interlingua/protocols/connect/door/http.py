@@ -19,8 +19,8 @@ from . import openapi
 from . import operations_agents as agents
 from . import operations_runs as runs
 from . import operations_threads as threads
+from .api import ConnectDoor
 from .errors import ERRORS
-from .operation import ConnectDoor
 
 log = logging.getLogger("interlingua.connect")
 
