@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from interlingua.engine.engine import Engine
+from interlingua.model.run import OWNER, Caller
 from interlingua.protocols.editor.config import DoorSettings
 from interlingua.protocols.editor.door.connection import EditorConnection, EditorDoor
 from tests.kit import rpc_client
@@ -105,11 +106,11 @@ async def stdio(
 
 @contextlib.asynccontextmanager
 async def client_of(
-    engine: Engine, settings: DoorSettings | None = None
+    engine: Engine, settings: DoorSettings | None = None, caller: Caller = OWNER
 ) -> AsyncIterator[tuple[Client, EditorConnection]]:
     """One client more of an engine that runs in this process. At the end it hangs up, and the door lets it go."""
     channel, reader, writer = await pipes()
-    connection = EditorDoor(engine, settings).connect(channel)
+    connection = EditorDoor(engine, settings).connect(channel, caller)
     serving = asyncio.create_task(connection.rpc.run())
     client = Client(reader, writer)
     try:
