@@ -261,9 +261,7 @@ async def test_what_is_wrong_has_its_status(store: Path) -> None:
             answer = await client.raw(message, **headers)
             assert answer.status_code == status, (message, answer.text)
             assert answer.json()["error"]["message"]
-        web.settings = msgspec.structs.replace(
-            web.settings, http=msgspec.structs.replace(web.settings.http, max_body_bytes=1000)
-        )
+        web.settings = msgspec.structs.replace(web.settings, max_body_bytes=1000)
         assert (await client.raw({**prompt, "method": "x" * 2000})).status_code == 413
 
         async def get(**headers: str) -> int:
