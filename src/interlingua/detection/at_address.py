@@ -19,7 +19,7 @@ from ..model.errors import InterlinguaError, Unavailable
 from ..security.redaction import redact_text
 from ..transports.raw_client import LONG_HEADERS, Answer, Http, megabytes
 from . import strangers
-from .cards import add_agents, described_editor, described_mcp, described_peer
+from .cards import add_mcp_list, described_editor, described_mcp, described_peer, mcp_lists
 from .findings import LOCKED, MOST, Listed, Spoken, first_line, object_of, text_of
 
 Probe = Callable[[Http, str, str], Awaitable[Spoken | None]]
@@ -167,9 +167,8 @@ async def _mcp(http: Http, address: str, path: str) -> Spoken | None:
     own = {**_BOTH, "mcp-protocol-version": version, **({"mcp-session-id": session} if session else {})}
     await http.ask("POST", path, {"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=own)
     spoken = described_mcp(result, _scheme("mcp", address))
-    if spoken.protocol == "mcp":
-        listed = _result(await http.ask("POST", path, _request("agents/list", {}), headers=own))
-        add_agents(spoken, listed)
+    for kind in mcp_lists(spoken):
+        add_mcp_list(spoken, kind, _result(await http.ask("POST", path, _request(f"{kind}/list", {}), headers=own)))
     if session:
         await http.ask("DELETE", path, headers=own)
     return spoken

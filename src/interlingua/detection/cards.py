@@ -13,28 +13,42 @@ def described_mcp(result: dict[str, Any], target: str) -> Spoken:
     able = object_of(result.get("capabilities"))
     info = object_of(result.get("serverInfo"))
     has_agents = any(isinstance(at, dict) and "agents" in at for at in (able, able.get("experimental")))
+    can_be_mounted = has_agents or "tools" in able or "prompts" in able
     spoken = Spoken(
-        protocol="mcp" if has_agents else "mcp-tools", target=target if has_agents else None,
+        protocol="mcp" if has_agents else "mcp-tools", target=target if can_be_mounted else None,
         name=text_of(info.get("name")), version=text_of(info.get("version")),
         protocol_versions=[text_of(result.get("protocolVersion"))], capabilities=flat(able),
     )  # fmt: skip
-    if not has_agents:
-        spoken.notes.append("it has no agents to mount; a team can use its tools (mcp_bindings of a manifest)")
+    if not can_be_mounted:
+        spoken.notes.append("it has neither agents nor tools nor prompts to mount")
+    elif not has_agents:
+        spoken.notes.append(
+            "each tool, and each prompt with arguments, is mounted as an agent; a team can also use its tools "
+            "(mcp_bindings of a manifest)"
+        )
     if not isinstance(result.get("protocolVersion"), str):
         spoken.wrong.append("its initialize result has no protocolVersion that is a text")
     return spoken
 
 
-def add_agents(spoken: Spoken, listed: dict[str, Any] | None) -> None:
-    agents = listed.get("agents") if listed is not None else None
-    if not isinstance(agents, list):
-        spoken.wrong.append("it declares agents, and agents/list gives no list of them")
+def mcp_lists(spoken: Spoken) -> list[str]:
+    """Returns the kinds of agents that an MCP server lists: `agents`, or the tools and prompts that stand for them."""
+    if spoken.protocol == "mcp":
+        return ["agents"]
+    return [kind for kind in ("tools", "prompts") if any(name.split(".")[0] == kind for name in spoken.capabilities)]
+
+
+def add_mcp_list(spoken: Spoken, kind: str, result: dict[str, Any] | None) -> None:
+    """Adds what `agents/list`, `tools/list` or `prompts/list` was answered with."""
+    entries = result.get(kind) if result is not None else None
+    if not isinstance(entries, list):
+        spoken.wrong.append(f"it declares {kind}, and {kind}/list gives no list of them")
         return
-    for one in agents:
-        if not isinstance(one, dict) or not isinstance(one.get("name"), str):
-            spoken.wrong.append("it lists an agent without a name")
-            continue
-        spoken.agents.append(Listed(one["name"], first_line(one.get("description"))))
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            spoken.wrong.append(f"it lists {'an' if kind == 'agents' else 'a'} {kind[:-1]} without a name")
+        elif kind != "prompts" or entry.get("arguments"):
+            spoken.agents.append(Listed(entry["name"], first_line(entry.get("description"))))
 
 
 def described_peer(card: dict[str, Any], target: str) -> Spoken:

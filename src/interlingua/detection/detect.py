@@ -19,7 +19,14 @@ __all__ = ["OURS", "Spoken", "addressed", "detected", "inspect"]
 _NAME = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(/\S*)?")
 _HOST = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}(/\S*)?")
 
-_PREFERRED = ("connect", "peer", "mcp", "cap", "editor")  # the first has threads, and runs that outlive connections
+_PREFERRED = (
+    "connect",
+    "peer",
+    "mcp",
+    "cap",
+    "editor",
+    "mcp-tools",
+)  # the first has threads, and runs that outlive connections
 
 
 async def inspect(text: str, headers: dict[str, str] | None = None) -> tuple[list[Spoken], list[str]]:

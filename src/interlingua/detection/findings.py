@@ -12,7 +12,7 @@ TITLES = {
     "peer": "Agent Communication Protocol (acp:// links, peer to peer)",
     "editor": "Agent Client Protocol (editors)",
     "cap": "CAP (agent teams)",
-    "mcp-tools": "MCP, without agents",
+    "mcp-tools": "MCP (tools and prompts)",
     "a2a": "A2A",
     "beeai-rest": "BeeAI's later ACP (REST)",
     "relay": "a relay of the Agent Communication Protocol",

@@ -10,7 +10,7 @@ from typing import Any
 from interlingua_conform.base import Broken, Gone, Subject
 
 from ..transports.raw_client import Pipes
-from .cards import add_agents, described_editor, described_mcp, described_peer
+from .cards import add_mcp_list, described_editor, described_mcp, described_peer, mcp_lists
 from .findings import MOST, Listed, Spoken, object_of
 
 Probe = Callable[[Pipes, str], Awaitable[Spoken | None]]
@@ -112,9 +112,9 @@ async def _mcp(pipes: Pipes, shown: str) -> Spoken | None:
         return None
     pipes.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
     spoken = described_mcp(result, f"mcp:{shown}")
-    if spoken.protocol == "mcp":
-        pipes.send(_request("agents/list", {}, 1))
-        add_agents(spoken, await _result(pipes, 1))
+    for number, kind in enumerate(mcp_lists(spoken), 1):
+        pipes.send(_request(f"{kind}/list", {}, number))
+        add_mcp_list(spoken, kind, await _result(pipes, number))
     return spoken
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from ...engine.ports import RemoteAgents
 from ...model import json_values
 from ...model.card import AgentCard
 from ...model.errors import DefinitionError, InvalidRequest
-from ...protocols.targets import Target, load_to_serve, source_of_mount
+from ...protocols.targets import Target, choose, load_to_serve, source_of_mount
 
 State = Literal["starting", "up", "down"]
 
@@ -104,14 +104,19 @@ def views(elsewhere: RemoteAgents) -> list[MountView]:
 
 
 async def load(
-    entry: MountEntry, target: Target | None = None, keep: Callable[[AgentCard], bool] = lambda card: True
-) -> list[Agent[..., Any]]:
-    """The agents that are wanted of a mount, as they are there. `target`: its own, where that is resolved already;
-    `keep`: whether one may be here."""
-    found = await load_to_serve(target or entry.target)
+    entry: MountEntry, target: Target | None = None, keep: Callable[[AgentCard], bool] = lambda card: True,
+    relist: Callable[[], Awaitable[list[Agent[..., Any]]]] | None = None,
+) -> list[Agent[..., Any]]:  # fmt: skip
+    """Returns the agents that are wanted of a mount, as they are there. `target` is its own, where that is resolved
+    already; `keep` tells if an agent may be here; `relist` lists them over the connection that there is."""
+    target = target or entry.target
+    found = await (load_to_serve(target) if relist is None else relist())
+    if relist is not None and target.agent is not None:
+        found = [choose(found, target)]
     agents = [agent for agent in found if keep(agent.card)]
-    if found and not agents:
+    if found and not agents and relist is None:
         await let_go({agent.card.key: agent for agent in found})
+    if found and not agents:
         return []
     names = [agent.card.name for agent in agents]
     if entry.only:
