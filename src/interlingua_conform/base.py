@@ -9,7 +9,6 @@ module.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import cache
@@ -19,6 +18,9 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from interlingua.model.errors import InterlinguaError, Invalid, InvalidRequest, Unavailable
+from interlingua.transports.raw_client import Broken, Endpoint, Gone, expect, shown
+
+__all__ = ["Broken", "Gone", "expect", "shown"]
 
 UNREADABLE = "no sense could be made of what came"
 
@@ -28,16 +30,8 @@ Verdict = Literal["pass", "fail", "not applicable"]
 Driver = TypeVar("Driver")
 
 
-class Broken(Exception):
-    """The server does not do what is asked of it. The text says what it did instead."""
-
-
 class NotApplicable(Exception):
     """The server does not offer what the requirement is about. The text says what is missing."""
-
-
-class Gone(Exception):
-    """The server closed the connection, or never answered: for a check that did not expect it, a failure."""
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -78,21 +72,12 @@ WANTED: dict[Role, str] = {
 """The same options with their meaning, for a caller that did not name the agent."""
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """The server that is looked at: at an address, or a command that speaks over its pipes."""
+class Subject(Endpoint, frozen=True, kw_only=True):
+    """The server that is looked at, and what the checker may use there."""
 
-    address: str | None = None
-    command: tuple[str, ...] = ()
-    headers: dict[str, str] = {}
     secret: str | None = None
     """The secret that signs messages, if the server has one and the checker knows it."""
     roles: Roles = Roles()
-    patience: float = 10.0
-    """Seconds that an answer may take."""
-    most: int = 64 * 1024 * 1024
-    """Bytes of an answer, a stream or a line that are read: some have no end."""
-    quiet: float = 0.2
-    """Seconds after which an unwanted message counts as one that does not come."""
 
 
 CheckFunction = Callable[[Driver], Awaitable[None]]
@@ -147,12 +132,6 @@ class Suite(Generic[Driver]):
 # -- what checks say ------------------------------------------------------------------------------------------
 
 
-def expect(holds: object, why: str) -> None:
-    """Raises Broken unless something holds."""
-    if not holds:
-        raise Broken(why)
-
-
 def applies(holds: object, why: str) -> None:
     """Raises NotApplicable unless something holds."""
     if not holds:
@@ -187,16 +166,6 @@ _NAMES: dict[type, str] = {
 
 def _kind_of(value: Any) -> str:
     return _NAMES.get(type(value), type(value).__name__)
-
-
-def shown(value: Any, most: int = 200) -> str:
-    """A value as a reader of a report wants to see it."""
-    try:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
-    except RecursionError:
-        return "something that is nested too deeply to be shown"
-    text = text.encode(errors="backslashreplace").decode()  # half a surrogate pair is JSON, and no text
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 # -- running them ---------------------------------------------------------------------------------------------

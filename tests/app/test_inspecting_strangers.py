@@ -200,11 +200,11 @@ async def test_a_certificate_that_nobody_trusts_is_told_with_what_to_do(
             "if it is yours, name a file that has it: SSL_CERT_FILE=certificate.pem interlingua …"
         )
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "127.0.0.1.pem"))
-        raw_client.authorities.cache_clear()
+        raw_client.http.authorities.cache_clear()
         try:
             _, odd = await at_address.look(address)
         finally:
-            raw_client.authorities.cache_clear()
+            raw_client.http.authorities.cache_clear()
         assert odd == [f"GET {address} is answered with 200 and a web page, for people"]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from interlingua.model.errors import InvalidRequest, Unavailable
 from interlingua.model.schemas import Validator
-from interlingua.transports.raw_client import last_words
+from interlingua.transports.raw_client.pipes import last_words
 from interlingua_conform import PROTOCOLS, base, suite
 from interlingua_conform.base import (
     Broken,

@@ -44,8 +44,8 @@ def mcp_sdk() -> Path:
 
 @pytest.fixture(scope="session")
 def fastmcp() -> Path:
-    """The Python of a virtualenv that has PyPI `fastmcp` 4.1.6."""
-    return _virtualenv("fastmcp==4.1.6")
+    """The Python of a virtualenv that has PyPI `fastmcp` 4.1.2."""
+    return _virtualenv("fastmcp==4.1.2")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Tools and prompts on PyPI `fastmcp` 4.1.6, in its own virtualenv.
+"""Tools and prompts on PyPI `fastmcp` 4.1.2, in its own virtualenv.
 
 python mcp_fastmcp_server.py stdio|http      http prints its address
 """

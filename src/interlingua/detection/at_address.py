@@ -13,11 +13,9 @@ from urllib.parse import urljoin
 
 import httpx2
 
-from interlingua_conform.base import Broken, Gone, Subject
-
 from ..model.errors import InterlinguaError, Unavailable
 from ..security.redaction import redact_text
-from ..transports.raw_client import LONG_HEADERS, Answer, Http, megabytes
+from ..transports.raw_client import LONG_HEADERS, Answer, Broken, Endpoint, Gone, Http, megabytes
 from . import strangers
 from .cards import add_mcp_list, described_editor, described_mcp, described_peer, mcp_lists
 from .findings import LOCKED, MOST, Listed, Spoken, first_line, object_of, text_of
@@ -35,7 +33,7 @@ async def look(
     """Finds every protocol that is spoken at or below an address; if there is none, describes what is there instead.
     Raises Unavailable if nothing answers."""
     base = url.rstrip("/")
-    subject = Subject(address=base, headers=headers or {}, patience=patience, most=MOST)
+    subject = Endpoint(address=base, headers=headers or {}, patience=patience, most=MOST)
     async with Http(subject) as http:
         instead = await _first_look(http, base)
         tries = [

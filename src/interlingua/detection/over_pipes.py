@@ -7,9 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from interlingua_conform.base import Broken, Gone, Subject
-
-from ..transports.raw_client import Pipes
+from ..transports.raw_client import Broken, Endpoint, Gone, Pipes
 from .cards import add_mcp_list, described_editor, described_mcp, described_peer, mcp_lists
 from .findings import MOST, Listed, Spoken, object_of
 
@@ -22,7 +20,7 @@ _ODD = 3  # odd facts to report of a program that speaks no protocol
 
 async def look(command: list[str], shown: str, patience: float = 10.0) -> tuple[list[Spoken], list[str]]:
     """Finds every protocol that a program speaks, and reports odd facts. Raises Unavailable if it cannot be started."""
-    subject = Subject(command=tuple(command), patience=patience, most=MOST)
+    subject = Endpoint(command=tuple(command), patience=patience, most=MOST)
     odd: list[str] = []
     tries = [asyncio.ensure_future(_try(probe, subject, shown, odd)) for probe in (_editor, _mcp, _cap, _peer)]
     try:
@@ -51,7 +49,7 @@ class _Asked(Pipes):
         super().send(message)
 
 
-async def _try(probe: Probe, subject: Subject, shown: str, odd: list[str]) -> Spoken | None:
+async def _try(probe: Probe, subject: Endpoint, shown: str, odd: list[str]) -> Spoken | None:
     async with _Asked.open(subject) as pipes:
         why = ""
         try:

@@ -1,18 +1,16 @@
-"""Finds mistakes of a server that show without running anything there: the calm part of `conform`."""
+"""Adds the mistakes of a server that show without running anything there."""
 
 from __future__ import annotations
 
 import asyncio
 
-from interlingua_conform import suite
-from interlingua_conform.base import Subject, conform
+from interlingua_conform.quick_check import quick_check
 
-from ..model.errors import InterlinguaError
 from ..transports.process.child_process import words_of
+from ..transports.raw_client import Endpoint
 from .findings import LOCKED, MOST, OURS, Spoken
 
 _PATIENCE = 5.0  # seconds for an answer
-_AT_MOST = 30.0  # seconds for a protocol
 
 
 async def look(found: list[Spoken], headers: dict[str, str] | None = None) -> None:
@@ -25,22 +23,15 @@ async def look(found: list[Spoken], headers: dict[str, str] | None = None) -> No
 async def _look(spoken: Spoken, headers: dict[str, str] | None) -> None:
     if spoken.target is None:
         return
-    subject = _subject(spoken.target, spoken.protocol, headers or {})
-    by_reason: dict[str, list[str]] = {}
-    try:
-        async with asyncio.timeout(_AT_MOST):
-            async for finding in conform(suite(spoken.protocol), subject, calm=True):
-                if finding.verdict == "fail":
-                    by_reason.setdefault(finding.why, []).append(finding.id)
-    except (InterlinguaError, TimeoutError) as error:
-        said = getattr(error, "message", "") or f"it took more than {_AT_MOST:g} s"
-        spoken.notes.append(f"it could not be looked at to the end: {said}")
-    spoken.wrong += [f"{why} [{', '.join(ids)}]" for why, ids in by_reason.items()]
+    mistakes, why = await quick_check(spoken.protocol, _server(spoken.target, spoken.protocol, headers or {}))
+    if why:
+        spoken.notes.append(f"it could not be looked at to the end: {why}")
+    spoken.wrong += mistakes
 
 
-def _subject(target: str, protocol: str, headers: dict[str, str]) -> Subject:
+def _server(target: str, protocol: str, headers: dict[str, str]) -> Endpoint:
     if target.startswith(f"{protocol}+"):
-        return Subject(address=target.partition("+")[2], headers=headers, patience=_PATIENCE, most=MOST)
+        return Endpoint(address=target.partition("+")[2], headers=headers, patience=_PATIENCE, most=MOST)
     if target.startswith(f"{protocol}:"):
-        return Subject(command=tuple(words_of(target.partition(":")[2], protocol)), patience=_PATIENCE, most=MOST)
-    return Subject(address=target, headers=headers, patience=_PATIENCE, most=MOST)
+        return Endpoint(command=tuple(words_of(target.partition(":")[2], protocol)), patience=_PATIENCE, most=MOST)
+    return Endpoint(address=target, headers=headers, patience=_PATIENCE, most=MOST)

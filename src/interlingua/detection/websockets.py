@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import re
 
-from interlingua_conform.base import Broken, Gone, Subject
-from interlingua_conform.editor.links import SocketLink
-
 from ..model.errors import InterlinguaError, Unavailable
+from ..transports.raw_client import Broken, Endpoint, Gone
+from ..transports.raw_client.websocket import Socket
 from .cards import described_editor, described_peer
 from .findings import MOST, Spoken, object_of
 
@@ -30,9 +29,9 @@ async def look(
 
     base = url.rstrip("/")
     for address in (base,) if base.endswith("/editor") else (base, f"{base}/editor"):
-        subject = Subject(address=address, headers=headers or {}, patience=patience, most=MOST)
+        subject = Endpoint(address=address, headers=headers or {}, patience=patience, most=MOST)
         try:
-            async with asyncio.timeout(2 * patience), SocketLink.open(subject) as link:
+            async with asyncio.timeout(2 * patience), Socket.open(subject) as link:
                 found = await _greeted(link, address)
         except (Broken, Gone, InterlinguaError, TimeoutError):
             continue
@@ -45,7 +44,7 @@ async def look(
         raise Unavailable(error.message.replace(web, base), transient=False) from None
 
 
-async def _greeted(link: SocketLink, address: str) -> Spoken | None:
+async def _greeted(link: Socket, address: str) -> Spoken | None:
     """Describes the server by its answer to a greeting, or by what it sends first."""
     await link.put(_INITIALIZE)
     said = await link.until(lambda m: m.get("id") == 0 or m.get("type") == "acp.agent_card", "an answer to initialize")

@@ -12,7 +12,7 @@ import httpx2
 import msgspec
 
 from interlingua.transports.http import sse
-from interlingua.transports.raw_client import trusted
+from interlingua.transports.raw_client.http import trusted
 
 from ..base import Gone, Subject, shown
 

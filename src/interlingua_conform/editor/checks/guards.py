@@ -12,10 +12,11 @@ import msgspec
 
 from interlingua.model.errors import Unavailable
 from interlingua.transports.raw_client import Http
+from interlingua.transports.raw_client.websocket import upgraded
 
 from ...base import Broken, Gone, NotApplicable, Subject, applies, expect, shown
 from ..driver import Driver, check
-from ..links import CONNECTION, upgraded
+from ..links import CONNECTION
 from ..reading import answers, is_response
 from ..talk import Client
 from .web import initialize

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from interlingua.transports.raw_client import end_group, started
+from interlingua.transports.raw_client.pipes import end_group, started
 
 from ...base import Broken, Gone, NotApplicable, applies, expect, shown
 from ..driver import INFO, Driver, check

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from interlingua.transports.raw_client import only_one
-
 from ...base import Broken, Gone, NotApplicable, applies, expect, shown
+from ...clients.jsonrpc import only_one
 from ..driver import Driver, check
 from ..links import Link, StdioLink
 from ..reading import flaw

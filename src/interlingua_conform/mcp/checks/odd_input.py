@@ -15,9 +15,10 @@ from typing import Any
 
 import msgspec
 
-from interlingua.transports.raw_client import Answer, only_one
+from interlingua.transports.raw_client import Answer
 
 from ...base import Broken, Gone, NotApplicable, Subject, expect, shown
+from ...clients.jsonrpc import only_one
 from ..driver import Driver, check
 from ..links import Message
 from ..talk import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Client, Refused, is_answer

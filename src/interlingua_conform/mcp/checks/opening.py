@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from interlingua.transports.raw_client import only_one
-
 from ...base import Broken, applies, expect, member, shown
+from ...clients.jsonrpc import only_one
 from ..driver import Driver, check, listed, plain
 from ..talk import is_answer, result_of
 

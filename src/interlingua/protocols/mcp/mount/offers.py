@@ -9,9 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from ....engine.handler.mounted_run import RemoteError, our_failure
 from ....model.content import Part, read_part
 from ....model.errors import RunError
+from ....mounts.errors import RemoteError, our_failure
 from .. import translate, wire
 
 Key = tuple[str, str]

@@ -1,0 +1,1 @@
+"""Clients that the checks of several protocols share."""
