@@ -118,6 +118,15 @@ async def load(
         await let_go({agent.card.key: agent for agent in found})
     if found and not agents:
         return []
+    agents = _picked(entry, agents)
+    for agent in agents:
+        if agent.try_out is not None:
+            await agent.try_out()
+    return agents
+
+
+def _picked(entry: MountEntry, agents: list[Agent[..., Any]]) -> list[Agent[..., Any]]:
+    """Returns the agents that `only` and `as` name. Raises InvalidRequest where they do not fit the mount."""
     names = [agent.card.name for agent in agents]
     if entry.only:
         if missing := [name for name in entry.only if name not in names]:
@@ -128,9 +137,6 @@ async def load(
             f"it has {len(agents)} agents ({', '.join(names)}), and `as` is a name for one: say which with #AGENT",
             path="/as",
         )
-    for agent in agents:
-        if agent.try_out is not None:
-            await agent.try_out()
     return agents
 
 

@@ -193,16 +193,9 @@ class Supervised:
         if same and not same_connection:
             await let_go(found)
         if not same:
-            self._found = found
-            for agent in agents:
-                if agent.watch is not None:
-                    agent.watch(self._lost)
-            self._offer({key: self._kept(key) or self._dressed(agent) for key, agent in found.items()})
+            await self._replace(found)
             if not same_connection:
                 await self._let_go(before)
-            cards = msgspec.json.encode([agent.card for agent in found.values()])
-            with contextlib.suppress(StoreError):  # they are wanted only after a restart
-                await self._engine.documents.write([Put(_SPACE, self.entry.remembered_as, cards)])
         if was != "up":
             self.since = now()
             names = ", ".join(agent.card.key for agent in self.agents) or "none"
@@ -217,6 +210,17 @@ class Supervised:
             log.info("mount %s: %s", self.entry.name, said)
         self._away_told = set(self._away)
         self._tell()
+
+    async def _replace(self, found: dict[str, Agent[..., Any]]) -> None:
+        """Puts these agents in the place of the earlier ones, and keeps their cards in the store."""
+        self._found = found
+        for agent in found.values():
+            if agent.watch is not None:
+                agent.watch(self._lost)
+        self._offer({key: self._kept(key) or self._dressed(agent) for key, agent in found.items()})
+        cards = msgspec.json.encode([agent.card for agent in found.values()])
+        with contextlib.suppress(StoreError):  # they are wanted only after a restart
+            await self._engine.documents.write([Put(_SPACE, self.entry.remembered_as, cards)])
 
     def _tell_same_names(self) -> None:
         """Warns about agents of the mount that share a name with another agent here: a caller that names no version

@@ -104,7 +104,7 @@ class Host:
         self.changed: Callable[[], None] = lambda: None  # called when its agents may be others
 
     async def peer(self) -> Peer:
-        """Returns the connection with its offers known. Opens it if there is none, and lists them again if they have
+        """Returns the connection with its entries known. Opens it if there is none, and lists them again if they have
         changed."""
         async with self._opening:
             try:
@@ -119,12 +119,12 @@ class Host:
             await self._start()
         peer = self._peer
         assert peer is not None
-        if peer.changed or peer.offers is None:
-            await self._asked(peer, peer.list_offers())
+        if peer.changed or peer.entries is None:
+            await self._asked(peer, peer.list_entries())
         return peer
 
     async def peer_listed_again(self) -> Peer:
-        """Returns the connection, with its offers listed anew also where no change was reported."""
+        """Returns the connection, with its entries listed anew also where no change was reported."""
         if self._peer is not None:
             self._peer.changed = True
         return await self.peer()

@@ -36,7 +36,7 @@ from ....mounts.errors import RemoteError, our_failure
 from ....transports.jsonrpc.connection import ConnectionLost, RpcError
 from .. import translate, wire
 from .connection import Host
-from .offers import Key, Offer
+from .entries import Entry, Key
 from .questions import Asking
 from .remote_output import STEP, Mirror
 from .rpc_client import NotBegun, Peer
@@ -44,7 +44,7 @@ from .rpc_client import NotBegun, Peer
 _THREADS = uuid.UUID("2c9f6d0e-3a55-5c0f-8a5f-6f3d0f6f9b1a")  # names remote threads after local ones
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds before a request that is only wanted again is sent again
 _CANCEL_WITHIN = 5.0
-_CALLS = 3  # at most, of an offer that may be called again, in one process
+_CALLS = 3  # at most, of an entry that may be called again, in one process
 _BEGUN = 1.0  # seconds for a run to be found again before it is cancelled
 
 
@@ -62,7 +62,7 @@ class Attachment:
         """`existing` is a run at an Interlingua server, to go on with instead of beginning one."""
         self._existing = existing
         self._host = host
-        self._key = key  # of the offer
+        self._key = key  # of the entry
         self._schema = schema  # of its output, as the server tells it
         self._ctx = ctx
         self._mounted = MountedRun(ctx)
@@ -118,20 +118,20 @@ class Attachment:
 
     async def _start(self) -> Handle:
         """Returns the handle. Nothing has been sent yet that would have to be found again."""
-        peer, offer = await self._offer()
-        return Handle(peer.finds_again, offer.repeatable)
+        peer, entry = await self._entry()
+        return Handle(peer.finds_again, entry.repeatable)
 
-    async def _offer(self) -> tuple[Peer, Offer]:
+    async def _entry(self) -> tuple[Peer, Entry]:
         peer = await self._host.peer()
-        offers = peer.offers or {}
-        if (offer := offers.get(self._key)) is None:
+        entries = peer.entries or {}
+        if (entry := entries.get(self._key)) is None:
             kind, name = self._key
-            others = ", ".join(name for _, name in offers) or "none"
+            others = ", ".join(name for _, name in entries) or "none"
             raise RemoteError(
                 f"{self._host.source.name} no longer has {_a(kind)} {name!r}; it has: {others}",
                 code="agent_not_found",
             )
-        return peer, offer
+        return peer, entry
 
     # -- the request --------------------------------------------------------------------------------------
 
@@ -143,10 +143,10 @@ class Attachment:
         calls = 0
         while True:
             try:
-                peer, offer = await self._offer()
-                async with named(peer, offer, self._ctx.config) as name:
+                peer, entry = await self._entry()
+                async with named(peer, entry, self._ctx.config) as name:
                     try:
-                        return offer.read(await self._attempt(peer, offer, name, input_))
+                        return entry.read(await self._attempt(peer, entry, name, input_))
                     except asyncio.CancelledError:
                         self._left()  # before the agent goes that was made for it
                         raise
@@ -168,14 +168,14 @@ class Attachment:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 2.0)
 
-    async def _attempt(self, peer: Peer, offer: Offer, name: str, input_: dict[str, Any]) -> dict[str, Any]:
+    async def _attempt(self, peer: Peer, entry: Entry, name: str, input_: dict[str, Any]) -> dict[str, Any]:
         self._peer = peer
         self._asking.server_is_gone = lambda: peer.rpc.lost
         more: dict[str, Any] = {}
         pauses = iter(_PAUSES)
         while True:
-            params = self._params(peer, {**offer.params(name, input_), **more}, input_)
-            told = await self._ask(peer, offer.method, params)
+            params = self._params(peer, {**entry.params(name, input_), **more}, input_)
+            told = await self._ask(peer, entry.method, params)
             self._found(told)
             if told.get("resultType") != "input_required":
                 return told
@@ -325,15 +325,15 @@ async def cancel_left(host: Host, key: Key, left: LeftRun, existing: str | None 
         async with asyncio.timeout(_CANCEL_WITHIN):
             with host.using():
                 peer = await host.peer()
-                offer = (peer.offers or {}).get(key)
-                if offer is None:
+                entry = (peer.entries or {}).get(key)
+                if entry is None:
                     return  # the server has ended it with its agent
                 meta = {wire.META_KEY: left.id} if existing is None else {wire.META_RUN: existing}
                 if left.thread is not None:
                     meta[wire.META_THREAD] = str(uuid.uuid5(_THREADS, left.thread))
-                async with named(peer, offer, left.request.config) as name:
-                    params = {**offer.params(name, left.request.input), "_meta": meta}
-                    request = asyncio.ensure_future(peer.request(offer.method, params))
+                async with named(peer, entry, left.request.config) as name:
+                    params = {**entry.params(name, left.request.input), "_meta": meta}
+                    request = asyncio.ensure_future(peer.request(entry.method, params))
                     request.add_done_callback(_noticed)
                     await asyncio.wait({request}, timeout=_BEGUN)
                     request.cancel()
@@ -344,14 +344,14 @@ async def cancel_left(host: Host, key: Key, left: LeftRun, existing: str | None 
 
 
 @contextlib.asynccontextmanager
-async def named(peer: Peer, offer: Offer, config: Any) -> AsyncIterator[str]:
-    """Yields the name to run an offer by: its own, or that of an agent that is made from a template for the time of
+async def named(peer: Peer, entry: Entry, config: Any) -> AsyncIterator[str]:
+    """Yields the name to run an entry by: its own, or that of an agent that is made from a template for the time of
     this context."""
-    if not config and not offer.is_made:
-        yield offer.name
+    if not config and not entry.is_made:
+        yield entry.name
         return
     try:
-        told = await peer.request("agents/create", {"templateName": offer.name, "config": config or {}})
+        told = await peer.request("agents/create", {"templateName": entry.name, "config": config or {}})
     except RpcError as error:
         raise failure(error) from error
     made = told.get("agent") if isinstance(told, dict) else None

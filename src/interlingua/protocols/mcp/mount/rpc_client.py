@@ -1,4 +1,4 @@
-"""Our side of one connection to a server: the agreed revision, what it offers to run, and the listener of each run.
+"""Our side of one connection to a server: the agreed revision, what it has to run, and the listener of each run.
 
 Published servers of this protocol end at a request that they do not know (acp-sdk 0.0.6), so nothing is tried out on
 them: `initialize` comes first, and `server/discover` only where that was refused.
@@ -16,7 +16,7 @@ from ....transports.channel import Channel
 from ....transports.jsonrpc.connection import Connection, ConnectionLost
 from ....transports.jsonrpc.core import INTERNAL_ERROR, METHOD_NOT_FOUND, Call, Notice, RpcError
 from .. import wire
-from .offers import AgentOffer, Key, Offer, PromptOffer, ToolOffer, takes_arguments
+from .entries import AgentEntry, Entry, Key, PromptEntry, ToolEntry, takes_arguments
 
 log = logging.getLogger("interlingua.mcp")
 
@@ -56,7 +56,7 @@ class Listener(Protocol):
 
 
 class Peer:
-    """One connection. `open` agrees on the revision, `list_offers` lists; `rpc.run` reads until the server is gone."""
+    """One connection. `open` agrees on the revision, `list_entries` lists; `rpc.run` reads until the server is gone."""
 
     def __init__(self, channel: Channel, name: str) -> None:
         self.channel = channel
@@ -67,7 +67,7 @@ class Peer:
         self.version = ""
         self.info: dict[str, Any] = {}
         self.able: dict[str, Any] = {}
-        self.offers: dict[Key, Offer] | None = None  # None before they were listed
+        self.entries: dict[Key, Entry] | None = None  # None before they were listed
         self.changed = True  # they must be listed (again)
         self.on_change: Callable[[], None] = lambda: None  # called when the server reports a change of its lists
         self.forgotten = False  # the server has ended our session
@@ -164,16 +164,16 @@ class Peer:
         extensions = _object(self.able.get("extensions"))
         return any(isinstance(place.get("agents"), dict) for place in places) or wire.EXTENSION in extensions
 
-    async def list_offers(self) -> None:
+    async def list_entries(self) -> None:
         """Lists the agents of a server that has agents, and the tools and prompts of another.
 
         A server that does not declare agents is asked for them too, unless it is one that ends at an unknown request.
         """
-        self.offers = None  # whatever goes wrong, they are listed anew
+        self.entries = None  # whatever goes wrong, they are listed anew
         self.changed = False  # a change from here on may be newer than the list
         if self.declares_agents:
             try:
-                self.offers = await self._agents()
+                self.entries = await self._agents()
             except RpcError as error:
                 raise Unsuitable(f"{self.name} declares agents, and answers agents/list with {error}") from error
             return
@@ -181,7 +181,7 @@ class Peer:
         none = f"{self.name} offers no agents"
         if others:
             none += f"; it is an MCP server that has only {_and(others)}"
-        undeclared: dict[Key, Offer] = {}
+        undeclared: dict[Key, Entry] = {}
         refusal = ""
         if self.version != OLDEST or not others:
             try:
@@ -193,15 +193,15 @@ class Peer:
             log.warning("%s", self.note)
         elif (refusal or others) and not {"tools", "prompts"} & self.able.keys():
             raise Unsuitable(none + refusal)
-        self.offers = undeclared or await self._tools_and_prompts()
+        self.entries = undeclared or await self._tools_and_prompts()
 
-    async def _agents(self) -> dict[Key, Offer]:
+    async def _agents(self) -> dict[Key, Entry]:
         """Lists agents and templates. An agent of an Interlingua server that is a template, too, may have a config."""
         agents = await self._pages("agents/list", "agents")
         templates = await self._templates()
         shown = {**agents, **{name: entry for name, entry in templates.items() if self.ours or name not in agents}}
-        offers = [AgentOffer(entry, only_template=name not in agents) for name, entry in shown.items()]
-        return {offer.key: offer for offer in offers}
+        entries = [AgentEntry(entry, only_template=name not in agents) for name, entry in shown.items()]
+        return {entry.key: entry for entry in entries}
 
     async def _templates(self) -> dict[str, dict[str, Any]]:
         """Lists the templates, only of a server that declares them: others may end at the request."""
@@ -213,17 +213,17 @@ class Peer:
             log.warning("%s declares templates, and answers agents/templates/list with %s", self.name, error)
             return {}
 
-    async def _tools_and_prompts(self) -> dict[Key, Offer]:
-        offers: list[Offer] = []
+    async def _tools_and_prompts(self) -> dict[Key, Entry]:
+        entries: list[Entry] = []
         try:
             if "tools" in self.able:
-                offers += [ToolOffer(tool) for tool in (await self._pages("tools/list", "tools")).values()]
+                entries += [ToolEntry(tool) for tool in (await self._pages("tools/list", "tools")).values()]
             if "prompts" in self.able:
                 prompts = (await self._pages("prompts/list", "prompts")).values()
-                offers += [PromptOffer(prompt) for prompt in prompts if takes_arguments(prompt)]
+                entries += [PromptEntry(prompt) for prompt in prompts if takes_arguments(prompt)]
         except RpcError as error:
             raise Unsuitable(f"{self.name} declares {_and(list(self.able))}, and cannot list them: {error}") from error
-        return {offer.key: offer for offer in offers}
+        return {entry.key: entry for entry in entries}
 
     async def _pages(self, method: str, member: str) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}

@@ -1,11 +1,11 @@
 """The mount: makes local agents of what an MCP server offers, started as a process or at an address. These are its
 agents, or, where it has none, its tools and its prompts that take arguments.
 
-`connection` keeps the server reachable, `rpc_client` is one connection, `offers` says what can be run, `remote_run`
+`connection` keeps the server reachable, `rpc_client` is one connection, `entries` says what can be run, `remote_run`
 carries a run, `remote_output` shows its output, `questions` asks its questions, and `http_channel` is the channel to an
 address.
 
-When a server reports a change, its offers are listed again over the same connection: a run of an agent that was removed
+When a server reports a change, its lists are read again over the same connection. A run of an agent that was removed
 fails and says so, and a server that keeps the mount gets the new agents.
 """
 
@@ -25,7 +25,7 @@ from ....mounts.links import Source
 from ....mounts.settings import Access
 from .agent_card import card_of
 from .connection import AddressSource, Host, MountSettings, ProcessSource
-from .offers import Key, Offer
+from .entries import Entry, Key
 from .remote_run import Attachment, cancel_left
 from .rpc_client import Unsuitable
 
@@ -88,28 +88,28 @@ class Mount:
         connection that is kept."""
         try:
             peer = await (self.host.peer_listed_again() if again else self.host.peer())
-            if not peer.offers:
+            if not peer.entries:
                 raise Unsuitable(f"{self.source.name} offers no agents: its list of them is empty")
         except BaseException:
             if not again:
                 await self.host.close()
             raise
-        offers = list(peer.offers.values())
-        offers = [offer for offer in offers if offer.name == wanted] or offers
+        entries = list(peer.entries.values())
+        entries = [entry for entry in entries if entry.name == wanted] or entries
         agents: dict[str, Agent[..., Any]] = {}
-        for offer in offers:
-            agent = self._agent(offer, agents, finds=peer.finds_again)
+        for entry in entries:
+            agent = self._agent(entry, agents, finds=peer.finds_again)
             agent.relist = lambda: self.agents(wanted, again=True)
             agents[agent.card.key] = agent
         return list(agents.values())
 
     def _agent(
-        self, offer: Offer, others: dict[str, Agent[..., Any]], *, finds: bool, existing: str | None = None
+        self, entry: Entry, others: dict[str, Agent[..., Any]], *, finds: bool, existing: str | None = None
     ) -> Agent[..., Any]:
         """Returns an agent. `finds` tells if the server finds a run by its id; `existing` is the run to go on with."""
-        key: Key = offer.key
+        key: Key = entry.key
         prefix = "mcp:" if self.source.command else "mcp+"
-        card = card_of(offer.entry, f"{prefix}{self.source.name}", streams=offer.streams)
+        card = card_of(entry.listed, f"{prefix}{self.source.name}", streams=entry.streams)
         plain, number = card.name, 1
         while card.key in others:  # two names that are one when written plainly
             number += 1
@@ -122,14 +122,14 @@ class Mount:
         async def on_cancel(left: LeftRun) -> None:
             await cancel_left(self.host, key, left, existing)
 
-        handler.__name__ = offer.name  # so that a target can name the agent as its server does
+        handler.__name__ = entry.name  # so that a target can name the agent as its server does
         handler.__doc__ = card.description
         made: Agent[..., Any] = Agent(
             card if existing is None else attached(card), handler, shape="async", ctx_param="ctx", retries=3,
             parkable=False, on_cancel=on_cancel,
         )  # fmt: skip
         if finds:
-            made.attach = lambda run: self._agent(offer, {}, finds=True, existing=run)
+            made.attach = lambda run: self._agent(entry, {}, finds=True, existing=run)
         else:
             made.no_attach = "MCP has no request that finds a run of another connection; servers of Interlingua add one"
         made.let_go, made.watch = self.close, self.watch

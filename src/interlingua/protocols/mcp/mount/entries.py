@@ -1,7 +1,7 @@
 """The entries of a server's lists that can be run: agents and their templates, tools, and prompts that take arguments.
 
-An offer knows the request that runs it, and reads the result of that request. Its entry has the form of `agents/list`,
-whatever list it came from.
+An entry knows the request that runs it, and reads the result of that request. Its `listed` has the form of
+`agents/list`, whatever list it came from.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ....mounts.errors import RemoteError, our_failure
 from .. import translate, wire
 
 Key = tuple[str, str]
-"""The kind of an offer and its name."""
+"""The kind of an entry and its name."""
 
 _TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
 
 
-class Offer(ABC):
+class Entry(ABC):
     kind: ClassVar[str]
     method: ClassVar[str]
     streams = False
@@ -30,9 +30,9 @@ class Offer(ABC):
     is_made = False
     """Whether the server makes an agent of it for each run."""
 
-    def __init__(self, entry: dict[str, Any]) -> None:
-        self.entry = entry
-        self.name: str = entry["name"]
+    def __init__(self, listed: dict[str, Any]) -> None:
+        self.listed = listed
+        self.name: str = listed["name"]
         self.key: Key = (self.kind, self.name)
 
     @abstractmethod
@@ -45,13 +45,13 @@ class Offer(ABC):
         """Returns the output in a result, and the parts beside it. Raises RemoteError."""
 
 
-class AgentOffer(Offer):
+class AgentEntry(Entry):
     kind = "agent"
     method = "agents/run"
     streams = True
 
-    def __init__(self, entry: dict[str, Any], *, only_template: bool = False) -> None:
-        super().__init__(entry)
+    def __init__(self, listed: dict[str, Any], *, only_template: bool = False) -> None:
+        super().__init__(listed)
         self.is_made = only_template
 
     def params(self, name: str, input_: dict[str, Any]) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class AgentOffer(Offer):
         return translate.as_object(output), parts
 
 
-class ToolOffer(Offer):
+class ToolEntry(Entry):
     kind = "tool"
     method = "tools/call"
 
@@ -94,7 +94,7 @@ class ToolOffer(Offer):
         return ours or RemoteError(text, details=output if "structuredContent" in result else None)
 
 
-class PromptOffer(Offer):
+class PromptEntry(Entry):
     kind = "prompt"
     method = "prompts/get"
     repeatable = True
