@@ -85,10 +85,10 @@ class MountedRun:
 
     async def shown_again(self, step: str) -> bool:
         """Show that again, as it is. Whether there was any."""
-        found = self.shown(step)
-        for body in found:
+        bodies = self.shown(step)
+        for body in bodies:
             await self.show(body)
-        return bool(found)
+        return bool(bodies)
 
     async def show(self, body: Emission) -> None:
         """Show something that the remote agent said. With `step=step_place(key)` it belongs to a step: once that is
@@ -288,18 +288,18 @@ class MountedRun:
         why = f"the question had been answered {self._there} before"
         if not answered:
             why = f"the question was no longer asked {self._there}"
-        said = f"the answer given here{by} came too late: {why}"
-        return Warned(said, {"question": past.question.id, **details}, step_place(step))
+        message = f"the answer given here{by} came too late: {why}"
+        return Warned(message, {"question": past.question.id, **details}, step_place(step))
 
     def unused(self, step: str, *, but: str | None = None) -> list[Warned]:
         """The same, of all answers that were given here and never went to the remote side, which has gone on without
         them. `but`: what it asks now. Each is given once."""
-        past, found = self._run.data.replay.questions, []
-        for key in [place.removeprefix("ask:") for place, one in past.items() if one.answer is not None]:
+        past, warnings = self._run.data.replay.questions, []
+        for key in [place.removeprefix("ask:") for place, question in past.items() if question.answer is not None]:
             if not self.passed_on(key) and (but is None or not key.startswith(but)):
                 self.record(_passed_on(key), None)
-                found.append(self.too_late(key, step=step, answered=False))
-        return found
+                warnings.append(self.too_late(key, step=step, answered=False))
+        return warnings
 
     @contextlib.asynccontextmanager
     async def telling_unused(self) -> AsyncIterator[None]:
