@@ -27,7 +27,7 @@ from tests.kit.engines import bodies, crash, engine, finish, question, submit
 from tests.kit.wait_for import wait_for
 
 from ...interop.editor_peers import process_with_address
-from .mount_common import SETTINGS, mount, mounted, seen
+from .mount_common import SETTINGS, command, mount, mounted, seen
 
 HERE = Path(__file__).parent
 SERVER = [sys.executable, str(HERE / "plain_server.py")]
@@ -315,7 +315,17 @@ async def test_a_server_that_offers_nothing_to_run_says_what_it_has() -> None:
         await mount({"capabilities": {"tools": {}}, "agents": []}).agents()
 
 
-@pytest.mark.parametrize("way", WAYS)
+async def test_inspect_lists_the_tools_and_prompts_of_a_command() -> None:
+    given = {
+        "capabilities": {"tools": {"listChanged": True}, "prompts": {}}, "tools": [{"name": "add", "description": "Adds."}],
+        "prompts": [{"name": "review", "arguments": [{"name": "code"}]}, {"name": "greeting"}],
+    }  # fmt: skip
+    (spoken,), _ = await inspect(command(given))
+    assert (spoken.protocol, spoken.target) == ("mcp-tools", f"mcp:{command(given)}")
+    assert [(agent.name, agent.description) for agent in spoken.agents] == [("add", "Adds."), ("review", "")]
+
+
+@pytest.mark.parametrize("way", ["http", "json"])
 async def test_inspect_lists_tools_and_prompts_with_a_target_that_runs_them(tmp_path: Path, way: Way) -> None:
     with target_of(way, tmp_path) as target:
         found, _ = await inspect(target.removeprefix("mcp+"))

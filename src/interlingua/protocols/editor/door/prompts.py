@@ -16,8 +16,7 @@ from ....transports.jsonrpc import params as params_
 from ....transports.jsonrpc.connection import Answer
 from ....transports.jsonrpc.core import Id
 from .. import translate, wire
-from .resumed_prompt import Again
-from .sessions import Session, Turn, outcome
+from .sessions import ResumedPrompt, Session, Turn, outcome
 
 if TYPE_CHECKING:
     from .connection import EditorConnection
@@ -32,7 +31,7 @@ class Prompts:
         self._connection = connection
 
     async def prompt(self, params: Any, id_: Id) -> Any:
-        if isinstance(params, Again):
+        if isinstance(params, ResumedPrompt):
             await self._finish(params.session, params.turn)
             return self._ended(params.turn)
         request = params_.read(params, wire.PromptRequest)

@@ -455,6 +455,14 @@ class Session:
         turn.open = []
 
 
+class ResumedPrompt:
+    """The params of a prompt that another process began to answer, and this process answers."""
+
+    def __init__(self, session: Session, turn: Turn) -> None:
+        self.session = session
+        self.turn = turn
+
+
 def outcome(turn: Turn) -> tuple[wire.StopReason, RpcError | None]:
     """Returns the end of a turn: its stop reason, or the error that explains why there is none."""
     finished = turn.finished

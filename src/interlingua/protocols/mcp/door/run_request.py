@@ -193,7 +193,7 @@ class Running:
     def _cancel_late(self, submitted: asyncio.Future[RunHandle]) -> None:
         if not submitted.cancelled() and submitted.exception() is None:
             self.run = submitted.result().id
-            self.connection.door.spawn(self._cancel())
+            self.connection.door.jobs.spawn(self._cancel())
 
     async def _follow(self) -> RunFinished:
         mark = getattr(self.connection.rpc.channel, "mark", None)
