@@ -317,7 +317,8 @@ async def test_a_server_that_offers_nothing_to_run_says_what_it_has() -> None:
 
 async def test_inspect_lists_the_tools_and_prompts_of_a_command() -> None:
     given = {
-        "capabilities": {"tools": {"listChanged": True}, "prompts": {}}, "tools": [{"name": "add", "description": "Adds."}],
+        "capabilities": {"tools": {"listChanged": True}, "prompts": {}},
+        "tools": [{"name": "add", "description": "Adds."}],
         "prompts": [{"name": "review", "arguments": [{"name": "code"}]}, {"name": "greeting"}],
     }  # fmt: skip
     (spoken,), _ = await inspect(command(given))
