@@ -9,8 +9,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-import msgspec
-
 from ....engine.engine import Engine
 from ....model.card import AgentCard
 from ....model.errors import InterlinguaError
@@ -20,7 +18,8 @@ from ....transports.channel import Channel
 from ....transports.jsonrpc import params as params_
 from ....transports.jsonrpc.batch import send_batch
 from ....transports.jsonrpc.connection import Connection, Trace
-from ....transports.jsonrpc.core import INVALID_REQUEST, METHOD_NOT_FOUND, Call, Limits, Notice, RpcError
+from ....transports.jsonrpc.core import INVALID_REQUEST, METHOD_NOT_FOUND, Call, Notice, RpcError
+from ....transports.jsonrpc.limits import RpcLimits
 from .. import translate, wire
 from ..versions import Dialect
 from .prompts import Prompts
@@ -31,10 +30,6 @@ log = logging.getLogger("interlingua.editor")
 Operation = Callable[["EditorConnection", Call], Awaitable[Any]]
 
 
-class EditorSettings(msgspec.Struct, kw_only=True, frozen=True):
-    limits: Limits = Limits()
-
-
 class EditorConnection:
     """The connection to one client."""
 
@@ -42,7 +37,7 @@ class EditorConnection:
 
     def __init__(
         self, engine: Engine, operations: Mapping[int, Mapping[str, Operation]], channel: Channel, *,
-        caller: Caller = OWNER, limits: Limits | None = None, trace: Trace | None = None,
+        caller: Caller = OWNER, limits: RpcLimits | None = None, trace: Trace | None = None,
     ) -> None:  # fmt: skip
         """`operations` has the methods of each version; those of version 0 come before a version is agreed on."""
         self.engine = engine

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ....engine.engine import Engine
 from ....model.card import AgentCard
 from ....model.run import OWNER, Caller
@@ -11,19 +9,17 @@ from ....security.auth import Authenticator
 from ....transports.channel import Channel
 from ....transports.jsonrpc.connection import Trace
 from ...base import Door
-from .connection import EditorConnection, EditorSettings
+from ..config import DoorSettings
+from .connection import EditorConnection
 from .operations_sessions import OPERATIONS
-
-if TYPE_CHECKING:
-    from .http_streams import WebSettings
 
 
 class EditorDoor:
     """Serves clients over any channel."""
 
-    def __init__(self, engine: Engine, settings: EditorSettings | None = None) -> None:
+    def __init__(self, engine: Engine, settings: DoorSettings | None = None) -> None:
         self.engine = engine
-        self.settings = settings or EditorSettings()
+        self.settings = settings or DoorSettings()
         self.connections: set[EditorConnection] = set()
         engine.agents.listeners.append(self._agents_changed)
 
@@ -34,18 +30,17 @@ class EditorDoor:
     def connect(self, channel: Channel, caller: Caller = OWNER, trace: Trace | None = None) -> EditorConnection:
         """Returns a connection to one client, over any channel. `await connection.rpc.run()` serves it."""
         connection = EditorConnection(
-            self.engine, OPERATIONS, channel, caller=caller, limits=self.settings.limits, trace=trace
+            self.engine, OPERATIONS, channel, caller=caller, limits=self.settings, trace=trace
         )
         connection.left = self.connections.discard
         self.connections.add(connection)
         return connection
 
 
-def door(engine: Engine, auth: Authenticator, settings: tuple[WebSettings, EditorSettings] | None) -> Door:
+def door(engine: Engine, auth: Authenticator, settings: DoorSettings | None) -> Door:
     from .http import WebDoor  # pipes need no HTTP
 
-    web_settings, editor_settings = settings or (None, None)
-    web = WebDoor(EditorDoor(engine, editor_settings), auth, web_settings)
+    web = WebDoor(EditorDoor(engine, settings), auth)
 
     def hint(base_url: str, agent: AgentCard) -> str:
         name = f"#{agent.name}" if len(list(engine.agents)) > 1 else ""

@@ -31,7 +31,7 @@ from ....transports.jsonrpc.http_errors import Refused, error_response
 from ....transports.websocket import ServerSocket, WebSocketChannel
 from .door import EditorDoor
 from .http_clients import HttpConnection, SocketClient
-from .http_streams import WebSettings, sent
+from .http_streams import sent
 
 CONNECTION, SESSION = "acp-connection-id", "acp-session-id"
 _CONNECTION = CONNECTION.encode()
@@ -40,13 +40,8 @@ _CONNECTION = CONNECTION.encode()
 class WebDoor:
     """The endpoint."""
 
-    def __init__(
-        self,
-        editors: EditorDoor,
-        auth: Authenticator,
-        settings: WebSettings | None = None,
-    ) -> None:
-        self.settings = settings or WebSettings()
+    def __init__(self, editors: EditorDoor, auth: Authenticator) -> None:
+        self.settings = editors.settings
         self.auth = auth
         self.editors = editors
         self.sessions = Sessions(
@@ -85,7 +80,7 @@ class WebDoor:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Refused(415, f"the body is {kind or 'of no type'!r}; send application/json")
-        body = await read_body(request, self.settings.http)
+        body = await read_body(request, self.settings)
         message = _message(body)
         if message.get("method") == "initialize" and "id" in message:
             return await self._initialize(request, caller, message, body)
@@ -177,4 +172,4 @@ def _connection_id(scope: Scope) -> str | None:
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == _CONNECTION), None)
 
 
-__all__ = ["WebDoor", "WebSettings"]
+__all__ = ["WebDoor"]
