@@ -22,13 +22,14 @@ from ....mounts.agent_card import origin
 from ....mounts.errors import RemoteError
 from ....mounts.http import HttpAddress, Refused, words_of
 from ....mounts.loader import RemoteAgent, RemoteServer, Target, Traits, local_agents
-from ....mounts.settings import ORDINARY, Access, NoSettings
+from ....mounts.settings import ORDINARY, Access, read_settings
 from ....security.redaction import redact_text
 from ....transports.process.child_process import words_of as words_of_command
 from .. import agent_manifest
+from ..config import MountSettings
 from .process_task import ProcessTask, try_out
 from .remote_run import ProcessRun, ServerRun
-from .server_task import KEY_VARIABLE, cancel_left, json_of
+from .server_task import cancel_left, json_of
 
 
 async def load(target: Target) -> list[Agent[..., Any]]:
@@ -47,7 +48,7 @@ class ProgramServer(RemoteServer):
     traits = Traits(parkable=False, output="any")
 
     def __init__(self, command: str, agent: str | None = None, access: Access = ORDINARY) -> None:
-        access.given(NoSettings)
+        read_settings(MountSettings, "cap", access)
         self._access = access
         self.name = redact_text(command)
         self.command = words_of_command(command, "cap")
@@ -80,7 +81,7 @@ class CapServer(RemoteServer):
     traits = Traits(output="any")
 
     def __init__(self, base: str, access: Access = ORDINARY) -> None:
-        self.address = HttpAddress(base, access, kind="cap", key_variable=KEY_VARIABLE)
+        self.address = HttpAddress(base, access, kind="cap")
         self.base = self.address.base
 
     async def agents(self, wanted: str | None = None) -> list[RemoteAgent]:
