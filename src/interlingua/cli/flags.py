@@ -75,7 +75,7 @@ class SettingsCommand(TyperCommand):
         """Returns a parameter as the short help shows it; None: it does not."""
         if parameter.name not in _ORDER:
             return None
-        texts = {one.parameter: one.basic for one in (*all_settings(), *ENTRIES)}
+        texts = {one.parameter: one.basic for one in all_settings()} | {one.parameter: one.basic for one in ENTRIES}
         parameter = copy(parameter)
         parameter.help = texts.get(parameter.name) or _OWN_BRIEF.get(parameter.name, parameter.help)
         parameter.rich_help_panel, parameter.show_default = None, False
