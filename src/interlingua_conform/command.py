@@ -11,6 +11,8 @@ from interlingua.cli.commands.inspect import Header, headers_of
 from interlingua.cli.options import Json, examples
 
 if TYPE_CHECKING:
+    from interlingua.protocols.base import Command
+
     from .base import Finding, Subject
 
 EPILOG = (
@@ -28,6 +30,10 @@ _MARKS = {"pass": ("✓", "green"), "fail": ("✗", "bold red"), "not applicable
 
 def _role(name: str, text: str) -> Any:
     return typer.Option(f"--{name}", metavar="AGENT", help=text, show_default=False)
+
+
+def add_conform(to: typer.Typer, command: Command) -> None:
+    to.command(command.name, epilog=EPILOG, rich_help_panel=command.panel)(conform)
 
 
 def conform(
@@ -138,7 +144,7 @@ async def _conform(
 async def _subject(text: str, protocol: str | None, headers: dict[str, str]) -> tuple[str, Subject]:
     """Returns the protocol to check, and the server that a target names."""
     from interlingua.detection.detect import addressed, detected
-    from interlingua.protocols.targets import COMMANDS
+    from interlingua.protocols.targets import schemes
     from interlingua.terminal.errors import CommandError
     from interlingua.transports.process.child_process import words_of
 
@@ -151,7 +157,7 @@ async def _subject(text: str, protocol: str | None, headers: dict[str, str]) -> 
     scheme, mark, _ = text.partition("://")
     if not mark or " " in scheme:
         kind, colon, command = text.partition(":")
-        if colon and kind in COMMANDS:
+        if colon and kind in schemes("command"):
             return protocol or kind, Subject(command=tuple(words_of(command, kind)))
         if protocol is None:
             raise CommandError(

@@ -6,10 +6,20 @@ import importlib.metadata
 import sys
 import zipfile
 from pathlib import Path
+from subprocess import run
+from typing import get_args
 
 import pytest
 
+from interlingua.protocols.base import Part
 from interlingua.protocols.installed import GROUP, entries, protocols
+
+_LISTS = """
+import sys
+from interlingua.protocols.installed import protocols
+protocols()
+print(*(name for name in sys.modules if name.startswith("interlingua.protocols.") and name.count(".") > 3))
+"""
 
 
 @pytest.fixture
@@ -26,8 +36,19 @@ def package(folder: Path, name: str, entry_points: str) -> None:
     (info / "entry_points.txt").write_text(entry_points)
 
 
-def test_the_five_are_there_in_the_order_of_their_names() -> None:
-    assert [protocol.name for protocol in protocols()] == ["cap", "connect", "editor", "mcp", "peer"]
+def test_the_five_are_there_in_the_order_of_preference() -> None:
+    assert [protocol.name for protocol in protocols()] == ["connect", "peer", "mcp", "cap", "editor"]
+
+
+def test_every_part_that_a_protocol_names_is_there() -> None:
+    for protocol in protocols():
+        for part in get_args(Part):
+            assert (protocol.load(part) is None) == (getattr(protocol, part) == ""), (protocol.name, part)
+
+
+def test_listing_the_protocols_imports_no_door_and_no_mount() -> None:
+    done = run([sys.executable, "-c", _LISTS], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 @pytest.mark.parametrize("group", [GROUP, "pytest11", "console_scripts", "nobody.has.this"])

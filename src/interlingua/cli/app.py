@@ -7,15 +7,12 @@ import os
 import sys
 from copy import copy
 from functools import cache
+from pkgutil import resolve_name
 from typing import Annotated
 
 import typer
 
-from interlingua_conform import command
-
-from ..protocols.connect import commands
-from ..protocols.peer import commands as peer
-from ..protocols.peer import commands_peers, commands_relay
+from ..protocols.installed import commands
 from .commands import (
     audit,
     callbacks,
@@ -90,9 +87,6 @@ app.add_typer(config.app, name="config")
 app.command("mounts", epilog=mounts.EPILOG)(mounts.mounts)
 app.command("stdio", epilog=stdio.EPILOG)(stdio.stdio)
 app.add_typer(team.app, name="team")
-app.command("peer", epilog=peer.EPILOG, cls=peer.PeerCommand)(peer.peer)
-app.add_typer(commands_peers.app, name="peers")
-app.command("relay", epilog=commands_relay.EPILOG)(commands_relay.relay)
 app.add_typer(runs.app, name="runs")
 app.add_typer(threads.app, name="threads")
 app.add_typer(questions.app, name="questions")
@@ -100,10 +94,10 @@ app.add_typer(audit.app, name="audit")
 app.add_typer(keys.app, name="keys")
 app.add_typer(callbacks.app, name="callbacks")
 app.add_typer(store.app, name="store")
-app.add_typer(commands.app, name="manifest")
 app.command("inspect", epilog=inspect.EPILOG)(inspect.inspect)
-app.command("conform", epilog=command.EPILOG)(command.conform)
 app.command("demo", epilog=examples("interlingua demo", "interlingua demo --store tour.db"))(demo.demo)
+for _command in commands():
+    resolve_name(_command.target)(app, _command)
 
 
 @cache

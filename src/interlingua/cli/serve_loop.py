@@ -45,6 +45,7 @@ def stay(config: Path | None, targets: list[str], flags: dict[str, Any], verb: s
     """Reads the settings, opens the server or worker, shows it, and leaves when a signal asks for it. `verb`: the
     command's name."""
     from ..server.config.load import read
+    from ..server.event_loop import new_event_loop
     from ..server.logs import LogFormat, logging_as
     from ..terminal.session import go
 
@@ -57,7 +58,7 @@ def stay(config: Path | None, targets: list[str], flags: dict[str, Any], verb: s
     settings.check()
     form = LogFormat(settings["server.log"])
     with logging_as(form):
-        go(_stay(settings, place.project, form, again, open_, show))
+        go(_stay(settings, place.project, form, again, open_, show), new_event_loop)
 
 
 def where(

@@ -11,15 +11,14 @@ import re
 import shutil
 
 from ..model.errors import Unavailable
-from ..protocols.targets import COMMANDS
+from ..protocols.installed import protocols
+from ..protocols.targets import schemes
 from .findings import OURS, Spoken
 
 __all__ = ["OURS", "Spoken", "addressed", "detected", "inspect"]
 
 _NAME = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(/\S*)?")
 _HOST = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}(/\S*)?")
-
-_PREFERRED = ("connect", "peer", "mcp", "cap", "editor")  # the first has threads, and runs that outlive connections
 
 
 async def inspect(text: str, headers: dict[str, str] | None = None) -> tuple[list[Spoken], list[str]]:
@@ -35,7 +34,7 @@ async def inspect(text: str, headers: dict[str, str] | None = None) -> tuple[lis
 def addressed(text: str) -> str:
     """Turns HOST:PORT, as people write it, into an address of HTTP, unless there is a program of that name."""
     host = _HOST.fullmatch(text)
-    if host is None or host[1] in COMMANDS or shutil.which(text) is not None:
+    if host is None or host[1] in schemes("command") or shutil.which(text) is not None:
         return text
     return f"http://{text}"
 
@@ -60,7 +59,7 @@ async def _spoken(text: str, headers: dict[str, str] | None) -> tuple[list[Spoke
         return await at_link(text), []
     from .over_pipes import look as at_command
 
-    command = next((text.removeprefix(f"{kind}:") for kind in COMMANDS if text.startswith(f"{kind}:")), text)
+    command = next((text.removeprefix(f"{kind}:") for kind in schemes("command") if text.startswith(f"{kind}:")), text)
     words = words_of(command, "inspect")
     try:
         return await at_command(words, command)
@@ -75,9 +74,9 @@ async def detected(url: str, headers: dict[str, str] | None = None) -> Spoken:
     from .at_address import look
 
     found, odd = await look(url, headers)
-    for protocol in _PREFERRED:
+    for protocol in protocols():
         for spoken in found:
-            if spoken.protocol == protocol and spoken.target is not None:
+            if spoken.protocol == protocol.name and spoken.target is not None:
                 return spoken
     others = ", ".join(spoken.title for spoken in found)
     instead = [f"it speaks {others}"] if others else odd

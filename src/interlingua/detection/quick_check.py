@@ -1,29 +1,36 @@
-"""Adds the mistakes of a server that show without running anything there."""
+"""Adds the mistakes of a server that show without running anything there, if a package is installed that finds some:
+under the entry point `interlingua.quick_check`."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from pkgutil import resolve_name
 
-from interlingua_conform.quick_check import quick_check
-
+from ..protocols.installed import entries
 from ..transports.process.child_process import words_of
 from ..transports.raw_client import Endpoint
 from .findings import LOCKED, MOST, OURS, Spoken
 
+GROUP = "interlingua.quick_check"
+
 _PATIENCE = 5.0  # seconds for an answer
+
+Check = Callable[[str, Endpoint], Awaitable[tuple[list[str], str]]]
+"""(protocol, server) → its mistakes, and why the checks did not come to their end, which is empty if they did."""
 
 
 async def look(found: list[Spoken], headers: dict[str, str] | None = None) -> None:
     """Adds the mistakes of each server that speaks a protocol of Interlingua and lets this program in."""
-    await asyncio.gather(
-        *(_look(spoken, headers) for spoken in found if spoken.protocol in OURS and LOCKED not in spoken.notes)
-    )
+    checks: list[Check] = [resolve_name(target) for target in entries(GROUP).values()]
+    open_to_us = [spoken for spoken in found if spoken.protocol in OURS and LOCKED not in spoken.notes]
+    await asyncio.gather(*(_look(check, spoken, headers) for check in checks for spoken in open_to_us))
 
 
-async def _look(spoken: Spoken, headers: dict[str, str] | None) -> None:
+async def _look(check: Check, spoken: Spoken, headers: dict[str, str] | None) -> None:
     if spoken.target is None:
         return
-    mistakes, why = await quick_check(spoken.protocol, _server(spoken.target, spoken.protocol, headers or {}))
+    mistakes, why = await check(spoken.protocol, _server(spoken.target, spoken.protocol, headers or {}))
     if why:
         spoken.notes.append(f"it could not be looked at to the end: {why}")
     spoken.wrong += mistakes

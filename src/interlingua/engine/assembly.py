@@ -31,7 +31,7 @@ from .log.log_source import LogSources, next_hint
 from .log.run_log import RunLog
 from .observe.engine_metrics import EngineMetrics
 from .observe.loop_watchdog import LoopWatchdog
-from .observe.run_metrics import Meters
+from .observe.run_metrics import RunMetrics
 from .runs.admission import Admission
 from .runs.blocked_report import BlockedReport
 from .runs.cluster_port import ClusterPort
@@ -81,7 +81,7 @@ class Core:
         alone = NoCluster("", bus)
         self.runs = RunService(
             store, bus, settings, self.questions, self.blocked_report, self.admission,
-            NoLocalRuns(alone, self._sources(alone, Meters(), lambda run: None)),
+            NoLocalRuns(alone, self._sources(alone, RunMetrics(), lambda run: None)),
         )  # fmt: skip
         self.callbacks.runs = self.runs
         self.teams = TeamService(store, self.gate, self.runs)
@@ -167,7 +167,7 @@ class Core:
         alone = NoCluster(worker.id, self.bus)
         return alone, self._sources(alone, worker.meters, worker.log_of)
 
-    def _sources(self, cluster: RemoteLogs, meters: Meters, live: Callable[[str], RunLog | None]) -> Sources:
+    def _sources(self, cluster: RemoteLogs, meters: RunMetrics, live: Callable[[str], RunLog | None]) -> Sources:
         return Sources(self.store, self.bus, cluster, meters, self.blocked_report, live, self.settings.sweep_every)
 
     def _listen_to(self, worker: Worker) -> None:

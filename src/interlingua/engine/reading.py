@@ -20,7 +20,7 @@ from .cluster.no_cluster import NoCluster
 from .cluster.remote_agents import is_served
 from .engine import Engine
 from .log.log_source import next_hint
-from .observe.run_metrics import Meters
+from .observe.run_metrics import RunMetrics
 from .runs.blocked_report import BlockedReport
 from .runs.queries import NoLocalRuns, RunQueries
 from .services import store_owner
@@ -41,7 +41,7 @@ class ReadOnlyEngine:
         self.questions = QuestionQueries(store)
         blocked = BlockedReport(store, self.agents, self._is_served, store.claims.dead)
         cluster = NoCluster("", bus)
-        sources = Sources(store, bus, cluster, Meters(), blocked, lambda run: None, settings.sweep_every)
+        sources = Sources(store, bus, cluster, RunMetrics(), blocked, lambda run: None, settings.sweep_every)
         local = NoLocalRuns(cluster, sources)
         self.runs = RunQueries(store, bus, settings, self.questions, blocked, local)
         self.threads = ThreadQueries(store, self.agents)

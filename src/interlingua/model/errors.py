@@ -31,12 +31,13 @@
 
 Each class has a stable `code` and a `transient` flag: true means that the same request may succeed later.
 `details` is JSON, described by `details_schema` where a class always has them. Doors map the tree to their own errors
-by a table; no other code should test for classes.
+by an `ErrorTable`; no other code should test for classes.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -409,3 +410,37 @@ def all_errors() -> list[type[InterlinguaError]]:
 
     walk(InterlinguaError)
     return classes
+
+
+Row = TypeVar("Row")
+
+
+class ErrorTable(Generic[Row]):
+    """Rows by error class. A class without a row has that of its nearest base, so every error has one."""
+
+    def __init__(self, rows: Mapping[type[InterlinguaError], Row]) -> None:
+        if InterlinguaError not in rows:
+            raise ValueError("a table of errors has a row for InterlinguaError")
+        self.rows = dict(rows)
+        self._by_code: dict[str, Row] = {}
+
+    def of(self, error: type[InterlinguaError]) -> Row:
+        return self.rows[self.base(error)]
+
+    def base(self, error: type[InterlinguaError]) -> type[InterlinguaError]:
+        """Returns the class whose row an error has."""
+        return next(base for base in error.__mro__ if base in self.rows)
+
+    def of_code(self, code: str) -> Row:
+        """Returns the row of an error of which only the code is known, as in a log. A code of no class here is an
+        agent's own, or that of another server: its row is that of InterlinguaError."""
+        if not self._by_code:
+            self._by_code = {error.code: self.of(error) for error in _all(InterlinguaError)}
+        return self._by_code.get(code, self.rows[InterlinguaError])
+
+
+def _all(error: type[InterlinguaError]) -> list[type[InterlinguaError]]:
+    """Returns a class and those below it, without the classes of agents. A base comes after its subclasses: a code
+    that they share is that of the base."""
+    below = [found for sub in error.__subclasses__() for found in _all(sub)]
+    return [*below, error] if error.__module__.startswith("interlingua.") else below

@@ -1,4 +1,4 @@
-"""Finds the installed protocols: everything under the entry point `interlingua.protocols`.
+"""Finds the installed protocols, under the entry point `interlingua.protocols`, and the commands of other packages.
 
 Reads the files in which packages list their entry points. The standard library can do that too, and is used where
 packages do not lie in folders; but it imports parsers for mail and archives, which would slow down every command.
@@ -15,17 +15,26 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .base import Protocol
+    from .base import Command, Protocol
 
 GROUP = "interlingua.protocols"
+COMMANDS = "interlingua.commands"
 
 _ENTRY = re.compile(r"(?P<name>[^=#;\[\s][^=]*?)\s*=\s*(?P<object>[\w.]+(?:\s*:\s*[\w.]+)?)")
 
 
 @cache
 def protocols() -> tuple[Protocol, ...]:
-    """Returns the protocols by name. Looks for them once, because that opens a file of every installed package."""
-    return tuple(resolve_name(target) for _, target in sorted(entries(GROUP).items()))
+    """Returns the protocols, the preferred one first. Looks for them once, because that opens a file of every installed
+    package."""
+    found: list[Protocol] = [resolve_name(target) for target in entries(GROUP).values()]
+    return tuple(sorted(found, key=lambda protocol: (protocol.rank, protocol.name)))
+
+
+def commands() -> list[Command]:
+    """Returns the commands of protocols and of other packages (the entry point `interlingua.commands`), by name."""
+    others: list[Command] = [resolve_name(target) for target in entries(COMMANDS).values()]
+    return sorted([*others, *(one for protocol in protocols() for one in protocol.commands)], key=lambda one: one.name)
 
 
 def entries(group: str) -> dict[str, str]:

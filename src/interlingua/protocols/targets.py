@@ -1,6 +1,6 @@
 """Parses targets, the names of agents on a command line, and loads their agents.
 
-Files and teams are loaded here; each protocol brings a loader for its own kind of target.
+Files and teams are loaded here; each protocol names its own kinds of target, and what loads them.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Awaitable, Callable
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -17,18 +18,17 @@ from ..model.errors import InvalidRequest
 from ..model.run_identity import mount_source
 from ..mounts.settings import ORDINARY, Access
 from ..security.redaction import redact_text
+from .base import TargetKind, addresses
+from .installed import protocols
 
 if TYPE_CHECKING:
     from ..engine.agents.agent import Agent
 
-# Everything that the grammar knows beside FILE[:AGENT]. Addresses are written KIND://…, the others KIND:…
-ADDRESSES = (
-    "http", "https", "connect+http", "connect+https", "mcp+http", "mcp+https", "editor+http", "editor+https",
-    "editor+ws", "editor+wss", "acp", "acps", "acp+ws", "acp+wss", "tcp", "peer+http", "peer+https", "cap+http",
-    "cap+https",
-)  # fmt: skip
-COMMANDS = ("mcp", "editor", "cap")
-FOLDERS = ("team",)
+# Kinds of target that belong to no protocol. Addresses are written SCHEME://…, the others SCHEME:…
+_OWN = (
+    *addresses("http", "https", example="HOST"),
+    TargetKind(scheme="team", form="folder", example="team:DIR"),
+)
 
 GRAMMAR = "FILE[:AGENT], for instance agents.py or agents.py:echo"
 
@@ -54,10 +54,19 @@ class Target(msgspec.Struct, frozen=True):
     access: Access = ORDINARY  # the owner's settings for this one mount
 
     @property
+    def form(self) -> Literal["file", "folder", "command", "address"]:
+        return "file" if self.kind == "file" else kinds()[self.kind].form
+
+    @property
     def is_address(self) -> bool:
         """Tells if the target is the address of a server, which keeps its runs; not code or a command of this
         machine."""
-        return self.kind in ADDRESSES
+        return self.form == "address"
+
+    @property
+    def is_mount(self) -> bool:
+        """Tells if the agents are elsewhere: at an address, or in a command."""
+        return self.form in ("address", "command")
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -69,6 +78,17 @@ Loader = Callable[[Target], Awaitable["list[Agent[..., Any]]"]]
 loaders: dict[str, Loader] = {}
 
 
+@cache
+def kinds() -> dict[str, TargetKind]:
+    """Returns the kinds of targets beside files, by their schemes."""
+    return {kind.scheme: kind for kind in (*_OWN, *(kind for protocol in protocols() for kind in protocol.targets))}
+
+
+def schemes(*forms: str) -> list[str]:
+    """Returns the schemes of targets of these forms."""
+    return [kind.scheme for kind in kinds().values() if kind.form in forms]
+
+
 def parse(text: str) -> Target:
     """Reads a target. Raises TargetError where the text is no target."""
     if not text.strip():
@@ -77,14 +97,15 @@ def parse(text: str) -> Target:
         return Target("file", text)
     scheme = _SCHEME.match(text)
     if scheme is not None:
-        if scheme[1] not in ADDRESSES:
+        known = schemes("address")
+        if scheme[1] not in known:
             raise TargetError(
                 f"{scheme[1]}:// is no kind of target (target {spelled(text, None)!r})",
-                hint=_did_you_mean(scheme[1], ADDRESSES) or f"addresses begin with {', '.join(ADDRESSES)}",
+                hint=_did_you_mean(scheme[1], known) or f"addresses begin with {', '.join(known)}",
             )
         return Target(scheme[1], *_split_agent(text))
     kind, colon, rest = text.partition(":")
-    if colon and kind in COMMANDS + FOLDERS:
+    if colon and kind in schemes("command", "folder"):
         if not rest.strip():
             raise TargetError(f"nothing follows {kind}: in the target {text!r}")
         return Target(kind, *_split_agent(rest))
@@ -121,17 +142,11 @@ async def load_all(target: Target, root: Path | None = None) -> list[Agent[..., 
         from ..server.load_file import agents_of_file
 
         return agents_of_file(target.rest, root)
-    if target.kind in FOLDERS:
+    if target.form == "folder":
         from ..teams.load import load_team
 
         return [await load_team(target.rest, root=root)]
-    loader = loaders.get(target.kind) or _loader_of_protocol(target.kind)
-    if loader is None:
-        raise TargetError(
-            f"{target.kind} targets are not available in this version of Interlingua",
-            hint=f"this version runs {GRAMMAR}; and addresses and commands of these kinds: {', '.join(_kinds())}",
-        )
-    agents = await loader(target)
+    agents = await (loaders.get(target.kind) or _mount_of_protocol(target.kind))(target)
     for agent in agents:
         agent.source = source_of_mount(target, agent.card.name)
     return agents
@@ -142,17 +157,11 @@ def source_of_mount(target: Target, agent: str) -> str:
     return mount_source(_shown(target).rstrip("/"), agent)
 
 
-def _loader_of_protocol(kind: str) -> Loader | None:
-    from .installed import protocols
-
-    return next((p.loaders[kind] for p in protocols() if kind in p.loaders), None)
-
-
-def _kinds() -> list[str]:
-    """Returns the loaders of all kinds of targets except files."""
-    from .installed import protocols
-
-    return sorted({*FOLDERS, *loaders, *(kind for p in protocols() for kind in p.loaders)})
+def _mount_of_protocol(scheme: str) -> Loader:
+    mount: Loader = next(
+        protocol.load("mount") for protocol in protocols() for kind in protocol.targets if kind.scheme == scheme
+    )
+    return mount
 
 
 def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:
@@ -187,19 +196,23 @@ def spelled(text: str, target: Target | None) -> str:
     """Returns a target as it is written, without the secrets in it; names of variables stay. `target` is the parsed
     text; None means that it is unknown, and perhaps a link with a mistake in it."""
     rest, agent = _split_agent(text)
-    shown = _without_secrets("acp" if target is None else target.kind, rest)
+    shown = _without_secrets(rest, secret_path=target is None or _has_secret_path(target))
     return f"{shown}#{agent}" if agent is not None else shown
 
 
 def _shown(target: Target) -> str:
     """Returns the part of a target before its agent, without secrets."""
-    text = f"{target.kind}:{target.rest}" if target.kind in COMMANDS + FOLDERS else target.rest
-    return _without_secrets(target.kind, text)
+    text = f"{target.kind}:{target.rest}" if target.form in ("command", "folder") else target.rest
+    return _without_secrets(text, secret_path=_has_secret_path(target))
 
 
-def _without_secrets(kind: str, rest: str) -> str:
+def _has_secret_path(target: Target) -> bool:
+    return target.kind != "file" and kinds()[target.kind].secret_path
+
+
+def _without_secrets(rest: str, *, secret_path: bool) -> str:
     """Removes the token of a link, or a password."""
-    if kind.startswith("acp") or kind == "tcp":
+    if secret_path:
         before, slash, token = rest.partition("?")[0].rstrip("/").rpartition("/")
         return f"{redact_text(before)}{slash}{token if _VARIABLE.fullmatch(token) else '…'}"
     return redact_text(rest)
@@ -209,7 +222,7 @@ def _unique(names: list[str], agents: list[Agent[..., Any]]) -> list[str]:
     return [a.card.key if names.count(n) > 1 else n for n, a in zip(names, agents, strict=True)]
 
 
-def _did_you_mean(wanted: str, known: tuple[str, ...] | list[str]) -> str:
+def _did_you_mean(wanted: str, known: list[str]) -> str:
     close = difflib.get_close_matches(wanted, known, 1)
     return f"did you mean {close[0]}?" if close else ""
 

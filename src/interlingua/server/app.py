@@ -16,7 +16,6 @@ from ..bus.port import BusSettings
 from ..engine.agents.agent import Agent
 from ..engine.engine import Engine
 from ..engine.settings import Settings
-from ..protocols.base import Opening
 from ..runtime.closing import close_all
 from ..security.addresses import is_loopback
 from ..security.auth import Authenticator, check_bind
@@ -146,7 +145,7 @@ async def serving(
     closing = asyncio.get_running_loop().create_task(close_when_keyed(engine, keys, auth))
     try:
         # Before the first request: a door whose work has not begun could not answer it.
-        notes = await app.start(Opening(server.address, settings.listeners, own.serve))
+        notes = await app.start(server.address, own.serve if settings.listeners else None)
         await kept.change(mounts)
         await engine.cluster.remote_agents.start(looks=settings.elsewhere)
         notes += await _own_ports(settings, app, own, wire)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import logging
@@ -22,10 +23,11 @@ from starlette.websockets import WebSocket
 
 from ..engine.engine import Engine
 from ..engine.ports import NotTaken
-from ..model.errors import InterlinguaError, Unavailable
+from ..model.errors import DefinitionError, InterlinguaError, Unavailable
 from ..model.run import Caller
 from ..protocols.base import Door, Opening, Protocol
 from ..protocols.installed import protocols
+from ..runtime.closing import close_all
 from ..security import webhook_signatures
 from ..security.auth import Authenticator
 from ..security.egress import EgressGuard
@@ -53,12 +55,12 @@ class HttpApp:
         self, engine: Engine, auth: Authenticator, hosts: HostPolicy, options: Mapping[str, Any] | None = None,
         without: Collection[str] = (),
     ) -> None:  # fmt: skip
-        """`options`: the owner's settings of doors, by protocol; several objects as a tuple. `without`: the doors to
-        leave out."""
+        """`options`: the owner's settings of doors, by protocol. `without`: the doors to leave out."""
         self.engine = engine
         self.probes = Probes(engine)
         self._auth = auth
         self.doors: dict[str, tuple[Protocol, Door]] = {}
+        self._working = contextlib.AsyncExitStack()
         routes: list[BaseRoute] = [
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
@@ -67,13 +69,17 @@ class HttpApp:
         ]
         routers: dict[str, IndexedRouter] = {}
         for protocol in protocols():
-            if protocol.door is not None and protocol.name not in without:
-                given = (options or {}).get(protocol.name, ())
-                given = given if isinstance(given, tuple) else (given,)
-                door = protocol.door(engine, auth, *given)
+            if protocol.door and protocol.name not in without:
+                door: Door = protocol.load("door")(engine, auth, (options or {}).get(protocol.name))
                 self.doors[protocol.name] = (protocol, door)
                 routers[protocol.prefix] = IndexedRouter(door.routes)
+                routes += door.root_routes
                 routes.append(Mount(protocol.prefix, app=routers[protocol.prefix]))
+                if door.callback_body is not None:
+                    engine.callbacks.formats[protocol.name] = door.callback_body
+                if door.refuses is not None:
+                    engine.agents.add_check(door.refuses)
+        _check_once(routes)
         roots = {p.prefix for p, d in self.doors.values() if any(getattr(r, "path", None) == "/" for r in d.routes)}
         app = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
         fixed = {
@@ -82,8 +88,8 @@ class HttpApp:
             for (method, path), route in router.fixed.items()
             if inspect.iscoroutinefunction(route.endpoint)
         }
-        bound = {p.prefix: d.bound for p, d in self.doors.values() if d.bound is not None}
-        self._passing = [Passing(_Fixed(app, fixed), engine.cluster.membership, auth, bound)]
+        affinities = {p.prefix: d.affinity for p, d in self.doors.values() if d.affinity is not None}
+        self._passing = [Passing(_Fixed(app, fixed), engine.cluster.membership, auth, affinities)]
         self.asgi: ASGIApp = _Checked(self._passing[0], hosts, roots)
 
     def alone(self, name: str, hosts: HostPolicy) -> ASGIApp:
@@ -95,33 +101,31 @@ class HttpApp:
             for place, route in IndexedRouter(door.routes).fixed.items()
             if inspect.iscoroutinefunction(route.endpoint)
         }
-        bound = {protocol.prefix: door.bound} if door.bound is not None else {}
-        passing = Passing(_Fixed(app, fixed), self.engine.cluster.membership, self._auth, bound, protocol.prefix)
+        affinities = {protocol.prefix: door.affinity} if door.affinity is not None else {}
+        passing = Passing(_Fixed(app, fixed), self.engine.cluster.membership, self._auth, affinities, protocol.prefix)
         self._passing.append(passing)
         return _Checked(passing, hosts, set())
 
-    async def start(self, opening: Opening) -> list[str]:
-        """The engine is up: doors begin their own work. Gives what the owner should read."""
+    async def start(self, address: str | None, serve: Callable[..., Awaitable[str]] | None) -> list[str]:
+        """Begins the doors' own work, once the engine is up. Returns notes for the owner. `address`: of the server;
+        `serve`: opens a port for a door, see `Opening`."""
         notes: list[str] = []
-        for _, door in self.doors.values():
-            if door.start is not None:
-                notes += await door.start(opening)
+        for protocol, door in self.doors.values():
+            if door.lifespan is not None:
+                opening = Opening(None if address is None else address + protocol.prefix, serve)
+                notes += await self._working.enter_async_context(door.lifespan(opening))
         return notes
 
     async def stop(self) -> None:
         """Ends the work of the doors. No requests come any more, and the engine is about to stop."""
-        for _, door in self.doors.values():
-            if door.stop is not None:
-                await door.stop()
-        for passing in self._passing:
-            await passing.close()
+        await close_all([self._working.aclose, *(passing.close for passing in self._passing)])
 
     async def close(self) -> None:
         """The server stops: doors end what would stay open for ever."""
         self.probes.ready = False
         for _, door in self.doors.values():
-            if door.close is not None:
-                await door.close()
+            if door.close_streams is not None:
+                await door.close_streams()
 
     async def _healthz(self, request: Request) -> Response:
         return await self.probes.healthz()
@@ -150,6 +154,14 @@ class HttpApp:
             return json_response(
                 error.message, 503 if error.transient else 401, {"www-authenticate": challenge} if challenge else {}
             )
+
+
+def _check_once(routes: list[BaseRoute]) -> None:
+    """Raises DefinitionError if two doors claim the same path at the root."""
+    paths = [route.path for route in routes if isinstance(route, Route | Mount)]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise DefinitionError(f"two doors claim the path {path}")
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

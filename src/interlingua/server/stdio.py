@@ -31,16 +31,15 @@ async def serve_stdio(
     root: Path | None = None,
 ) -> None:
     """Serves agents until the peer closes stdin, or a signal asks the process to end."""
-    speaking = {p.name: p.stdio for p in protocols() if p.stdio is not None}
-    serve = speaking.get(protocol)
-    if serve is None:
+    speaking = {p.name: p for p in protocols() if p.stdio}
+    if protocol not in speaking:
         raise InvalidRequest(f"{protocol!r} is not spoken over stdio; known are {', '.join(sorted(speaking))}")
     wire = WireTrace(trace, protocol) if trace is not None else None
     # A client that has hung up waits some seconds for this process, then kills it; the next one goes on with the rest.
     settings = settings or Settings(shutdown_grace=2.0)
     async with Engine(store, agents=agents, bus=bus, settings=settings, project=project, root=root) as engine:
         channel = PipeChannel(*pipes)
-        serving = asyncio.ensure_future(serve(engine, channel, wire))
+        serving = asyncio.ensure_future(speaking[protocol].load("stdio")(engine, channel, wire))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, serving.cancel)

@@ -8,7 +8,7 @@ import os
 import sqlite3
 import sys
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,20 +25,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("interlingua.cli.main")
 
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+
 _PATIENCE = 3.0  # seconds that the tasks of agents have to end with a command
 
 
-def go(work: Coroutine[Any, Any, int | None]) -> None:
-    """Runs a command to its end, and leaves with its exit code."""
+def go(work: Coroutine[Any, Any, int | None], loop: NewLoop | None = None) -> None:
+    """Runs a command to its end, and leaves with its exit code. `loop`: makes its event loop; None: asyncio's own."""
     import typer
 
-    raise typer.Exit(finish(work))
+    raise typer.Exit(finish(work, loop))
 
 
-def finish(work: Coroutine[Any, Any, int | None]) -> int:
+def finish(work: Coroutine[Any, Any, int | None], loop: NewLoop | None = None) -> int:
     """Runs a command to its end. Returns its exit code."""
     try:
-        code = _run(work)
+        code = _run(work, loop)
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = ExitCode.CANCELLED
@@ -49,7 +51,7 @@ def finish(work: Coroutine[Any, Any, int | None]) -> int:
     return code or 0
 
 
-def _run(work: Coroutine[Any, Any, int | None]) -> int | None:
+def _run(work: Coroutine[Any, Any, int | None], loop: NewLoop | None) -> int | None:
     """Runs a coroutine like `asyncio.run`. A sys.exit in a callback or timer that an agent leaves on the event loop
     does not end the loop."""
     main: asyncio.Task[Any] | None = None
@@ -64,7 +66,7 @@ def _run(work: Coroutine[Any, Any, int | None]) -> int | None:
 
     return_large_blocks()
     return_free_pages()
-    runner = asyncio.Runner()
+    runner = asyncio.Runner(loop_factory=loop)
     code: int | None = ExitCode.FAILED
     try:
         job = begin()

@@ -193,7 +193,7 @@ async def test_a_limit_by_name_counts_the_runs_of_the_agents_of_that_name(store:
 async def test_a_call_goes_to_code_of_the_project_before_a_mount_and_that_is_said_once(
     store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "interlingua.elsewhere")
+    caplog.set_level(logging.WARNING, "interlingua.agents")
     mounted, own = echo("mount:a#echo"), echo("file:agents.py")
     async with works(store, mounted), works(store, own), doors(store) as eng:
         assert (await finish(eng, "echo")).output == {"text": "file:agents.py 0.1.0"}
@@ -209,7 +209,7 @@ async def test_a_call_goes_to_code_of_the_project_before_a_mount_and_that_is_sai
 async def test_an_agent_here_comes_before_one_of_its_name_elsewhere_and_that_is_said(
     store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "interlingua.elsewhere")
+    caplog.set_level(logging.WARNING, "interlingua.agents")
     async with works(store, echo("file:agents.py")), doors(store, echo("mount:a#echo")) as eng:
         assert (await finish(eng, "echo")).output == {"text": "mount:a#echo 0.1.0"}
     (said,) = [record.getMessage() for record in caplog.records if "several origins" in record.getMessage()]

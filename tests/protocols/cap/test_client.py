@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.engine.handler.mounted_run import RemoteError
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.content import FilePart, TextPart
 from interlingua.model.errors import Denied, InvalidRequest, Unavailable
 from interlingua.model.events import ArtifactAdded, DelegationRefused, MessageSent, OutputDelta, Said, Warned
 from interlingua.model.filters import RunFilter
 from interlingua.model.team.manifest import Team
+from interlingua.mounts.errors import RemoteError
 from interlingua.protocols.cap.mount import remote_task
 from interlingua.protocols.cap.mount.server import load
 from interlingua.protocols.targets import Target, load_all, parse

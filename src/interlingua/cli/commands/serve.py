@@ -106,5 +106,5 @@ def show(server: Server) -> None:
     for note in server.notes:
         say(note)
     for agent in list(server.engine.agents)[:1]:
-        for _, door in server.app.doors.values():
-            say(f"$ {door.hint(server.address, agent.card.name)}")
+        for protocol, door in server.app.doors.values():
+            say(f"$ {door.hint(server.address + protocol.prefix, agent.card)}")

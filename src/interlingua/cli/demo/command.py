@@ -17,18 +17,15 @@ from .tour import Wire, command, path, prompt, say
 if TYPE_CHECKING:
     from .processes import Process
 
-# The agents of the other process, by the protocol that reaches them.
-_ELSEWHERE = (
-    ("shouter", "connect+{address}/connect"), ("turner", "mcp+{address}/mcp"), ("initials", "peer+{address}/peer"),
-    ("teller", "editor+{address}/editor"), ("sorter", "cap+{address}/cap"),
-)  # fmt: skip
+_ELSEWHERE = ("shouter", "turner", "initials", "teller", "sorter")
+"""The agents of the other process, each of which is mounted by another protocol."""
 
 
 def demo(
     store: Annotated[Path | None, store_option("a temporary one")] = None,
     team: Annotated[bool, typer.Option(help="The part about a team, which starts tool servers.")] = True,
 ) -> None:
-    """A guided tour: one agent called by five protocols, agents of five protocols behind one door, a question asked in
+    """A guided tour: one agent called by every protocol, agents of all protocols behind one door, a question asked in
     one and answered in another, a server that is killed and a run that goes on, a team, and its audit.
 
     Takes a minute. Everything is real: two server processes, and requests that you can paste. At a terminal the servers
@@ -44,7 +41,8 @@ def demo(
 
 async def _demo(folder: Path, store: Path, *, kept: bool, team: bool) -> int:
     from ...terminal.session import interactive
-    from .part_doors import five_doors, five_mounts
+    from .door_tour import Doors, mountable
+    from .part_doors import every_door, every_mount
     from .part_runs import asked_and_answered, killed
     from .part_team import team_folder, with_team
     from .processes import EXAMPLES, project
@@ -64,18 +62,23 @@ async def _demo(folder: Path, store: Path, *, kept: bool, team: bool) -> int:
     files = project(folder, EXAMPLES)
     with tempfile.TemporaryDirectory(prefix="interlingua-demo-") as other:
         async with _up([*map(str, project(Path(other), ["elsewhere"]))], Path(other) / "other.db") as elsewhere:
-            mounted = [(name, f"{target.format(address=elsewhere.address)}#{name}") for name, target in _ELSEWHERE]
+            here = elsewhere.address.removeprefix("http")
+            mounted = [
+                (agent, f"{scheme}{here}{protocol.prefix}#{agent}")
+                for agent, (protocol, scheme) in zip(_ELSEWHERE, mountable(), strict=False)
+            ]
             targets = [
                 *map(str, files),
                 *(target for _, target in mounted),
                 *([f"team:{crew}"] if crew is not None else []),
             ]
             async with _up(targets, store, usual=True) as server, _wire(server) as wire:
-                await five_doors(wire, files[0], store)
-                await five_mounts(wire, mounted)
-                await asked_and_answered(wire, store)
-                await killed(wire, server)
-                if team and (code := await with_team(wire, crew, store)):
+                doors = Doors(wire, files[0], store)
+                await every_door(doors, files[0])
+                await every_mount(doors, mounted)
+                await asked_and_answered(doors, store)
+                await killed(doors, server)
+                if team and (code := await with_team(doors, crew, store)):
                     return code
                 _farewell(stays=stays)
                 if stays:
@@ -137,20 +140,21 @@ async def _stay(address: str) -> None:
 
     from ...protocols.installed import protocols
     from ...terminal.console import error_console
+    from .door_tour import mountable
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     say("Still up", "The servers of the tour go on, and so do their doors:")
     table = Table("door", "address", box=None, pad_edge=False)
-    doors = [protocol for protocol in protocols() if protocol.door is not None]
-    for protocol in doors:
-        table.add_row(protocol.title, address + protocol.prefix)
+    for protocol in protocols():
+        if protocol.door:
+            table.add_row(protocol.title, address + protocol.prefix)
     error_console().print(table)
     say("", "What speaks there, and the same agent by each of them:")
     command(f"inspect {address}")
-    for protocol in doors:
-        command(f"run '{protocol.name}+{address}{protocol.prefix}#echo' hello")
+    for protocol, scheme in mountable():
+        command(f"run '{scheme}{address.removeprefix('http')}{protocol.prefix}#echo' hello")
     say("", "Ctrl-C stops.")
     await stop.wait()
     asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)

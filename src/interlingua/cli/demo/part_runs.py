@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.events import QuestionAnswered
 from ...terminal.errors import CommandError
-from .part_doors import mcp_headers, mcp_run
-from .tour import Wire, command, path, say, show, show_json
+from .door_tour import Doors
+from .tour import command, path, say, show, show_json
 
 if TYPE_CHECKING:
     from ...engine.engine import Engine
@@ -21,36 +20,38 @@ _MAIL = "org.agntcy.mailcomposer"
 _TO = 8
 
 
-async def asked_and_answered(wire: Wire, store: Path) -> None:
-    """Shows a question that is asked over MCP, seen on the command line, and answered over Connect."""
+async def asked_and_answered(doors: Doors, store: Path) -> None:
+    """Shows a question that is asked in one protocol, seen on the command line, and answered in another."""
     from ...model.filters import QuestionFilter
     from ...terminal import inbox, tables
     from ...terminal.session import engine_at, interactive
 
+    asking, answering = doors.first(lambda demo: demo.ask), doors.first(lambda demo: demo.answer)
+    ask, result, answer_by = asking.demo.ask, asking.demo.result, answering.demo.answer
+    assert ask is not None
+    assert result is not None
+    assert answer_by is not None
     say(
         "3  asked in one protocol, answered in another",
-        "This agent asks before it sends a mail. It is called by an MCP client that cannot be asked anything:",
+        f"This agent asks before it sends a mail. It is called by a client of {asking.demo.title} that cannot be "
+        "asked anything:",
     )
     mail = {"message": "To: ada@example.org. Subject: Lunch. At noon?"}
-    told = await wire.ask("POST", "/mcp", mcp_run(_MAIL, mail), mcp_headers(_MAIL), refused=True)
-    show(told["error"]["message"])
-    run = told["error"]["data"]["run"]
+    run = await ask(asking, _MAIL, mail)
     say("", "The question is one record, wherever it was asked; the run waits, for a minute or a month:")
     command(f"questions list --store {path(store)}")
     async with engine_at(store) as engine:
-        (asked,) = await inbox.entries(engine, await engine.questions.search(QuestionFilter(run=run)))
-        tables.questions([asked], json=False, all_=False)
+        (entry,) = await inbox.entries(engine, await engine.questions.search(QuestionFilter(run=run)))
+        tables.questions([entry], json=False, all_=False)
         answer: Any = {"approved": True}
         if interactive():
             say("", "You decide, here or in another terminal:")
-            answer = await _decided(engine, asked.record.question)
+            answer = await _decided(engine, entry.record.question)
     if answer is not None:
-        say("", "The answer goes in by Agent Connect:")
-        await wire.ask("POST", f"/connect/runs/{run}", answer)
-    say("", "And the MCP client, asking again for the same run, has its result:")
-    again = mcp_run(_MAIL, mail, **{"interlingua/run": run})
-    told = await wire.ask("POST", "/mcp", again, mcp_headers(_MAIL))
-    show_json(told["result"]["output"])
+        say("", f"The answer goes in by {answering.demo.title}:")
+        await answer_by(answering, run, answer)
+    say("", "And the first client, asking again for the same run, has its result:")
+    show_json(await result(asking, _MAIL, mail, run))
 
 
 async def _decided(engine: Engine, question: Question) -> Any:
@@ -72,23 +73,21 @@ async def _decided(engine: Engine, question: Question) -> Any:
         raise CommandError("no answer was given, so the tour ends here") from None
 
 
-async def killed(wire: Wire, server: Process) -> None:
+async def killed(doors: Doors, server: Process) -> None:
     """A run that streams while its server is killed goes on where it was."""
+    door = doors.first(lambda demo: demo.read)
+    begin, read = door.demo.begin, door.demo.read
+    assert begin is not None
+    assert read is not None
     say("4  kill -9", "This run counts slowly. We read its stream, and kill the server in the middle.")
-    body = {"agent_id": "counter", "input": {"to": _TO, "delay": 0.25}, "stream_mode": "custom"}
-    run = (await wire.ask("POST", "/connect/runs", body))["run_id"]
-    stream = f"/connect/runs/{run}/stream"
-    from_the_start = {"last-event-id": "0"}  # without, a stream begins with what comes next
-    wire.shown("GET", stream, None, from_the_start, "-N")
-    heard, last = "", ""
-    async with wire.stream("GET", stream, headers=from_the_start) as answer:
-        async for line in answer.aiter_lines():
-            if line.startswith("id:"):
-                last = line[3:].strip()
-            heard += _text_of(line)
-            if heard.count(" ") >= _TO // 2:
+    run = await begin(door, "counter", {"to": _TO, "delay": 0.25})
+    before, last = "", ""
+    async with contextlib.aclosing(read(door, run, "")) as stream:  # type: ignore[type-var]
+        async for piece, place in stream:
+            before, last = before + piece, place
+            if before.count(" ") >= _TO // 2:
                 break
-    show(heard)
+    show(before)
     pid = server.pid
     await server.kill()
     say(
@@ -97,28 +96,14 @@ async def killed(wire: Wire, server: Process) -> None:
         "stream is read on from where it was:",
     )
     await server.start()
-    headers = {"last-event-id": last}
-    wire.shown("GET", stream, None, headers, "-N")
-    more = ""
-    async with wire.stream("GET", stream, headers=headers) as answer:
-        async for line in answer.aiter_lines():
-            more += _text_of(line)
-            if "all together" in more:
+    after = ""
+    async with contextlib.aclosing(read(door, run, last)) as stream:  # type: ignore[type-var]
+        async for piece, _ in stream:
+            after += piece
+            if "all together" in after:
                 break
-    show(more)
-    numbers = [word for word in (heard + more).split() if word.isdigit()][:_TO]
+    show(after)
+    numbers = [word for word in (before + after).split() if word.isdigit()][:_TO]
     if numbers != [str(number) for number in range(1, _TO + 1)]:
-        raise CommandError(f"the stream was not taken up where it ended: {heard + more}")
+        raise CommandError(f"the stream was not taken up where it ended: {before + after}")
     say("", f"1 to {_TO}, none lost and none twice: everything is on disk before anyone sees it.")
-
-
-def _text_of(line: str) -> str:
-    """The text of an output delta in a line of the stream."""
-    if not line.startswith("data:"):
-        return ""
-    told = json.loads(line[5:])
-    for holder in (told, told.get("values"), told.get("update")):
-        delta = holder.get("delta") if isinstance(holder, dict) else None
-        if isinstance(delta, dict) and isinstance(delta.get("text"), str):
-            return str(delta["text"])
-    return ""

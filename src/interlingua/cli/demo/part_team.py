@@ -7,28 +7,29 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .part_doors import new_task
-from .tour import Wire, command, path, program, prompt, say, show
+from .door_tour import Doors
+from .tour import command, path, program, prompt, say, show
 
 if TYPE_CHECKING:
     from ...engine.engine import Engine
     from ...model.run import Question
 
 _TASK = "Analyze last quarter's sales trends"
+_PACKAGE = "mcp"  # reaches the tools of a team
 _ANSWER = "Regional breakdowns, please."
 
 
 def team_folder(project: Path) -> Path | None:
     """Puts the team of the demo into the demo's project. Returns None if the package that reaches its tools is not
     installed."""
-    if find_spec("mcp") is None:
+    if find_spec(_PACKAGE) is None:
         return None
     from .processes import team_project
 
     return team_project(project, "sales-team")
 
 
-async def with_team(wire: Wire, folder: Path | None, store: Path) -> int:
+async def with_team(doors: Doors, folder: Path | None, store: Path) -> int:
     if folder is None:
         say("5  a team", "The team is left out: its tools need a package. pip install 'interlingua[teams]'")
         return 0
@@ -42,12 +43,11 @@ async def with_team(wire: Wire, folder: Path | None, store: Path) -> int:
         "Three agents with manifests: one plans, one analyses, one verifies. Their tools are real MCP servers, who may "
         "do what is checked by the engine, and nobody sees the analysis before it is approved.",
     )
-    notice = {
-        "type": "delegation_notice", "task_id": new_task(), "sender_id": "user", "recipient_id": "sales-team",
-        "context_summary": _TASK,
-    }  # fmt: skip
+    door = doors.first(lambda demo: demo.delegate)
+    delegate = door.demo.delegate
+    assert delegate is not None
     async with engine_at(store) as engine, Interrupts() as interrupts:
-        run = (await wire.ask("POST", "/cap/messages", notice))["run_id"]
+        run = await delegate(door, "sales-team", _TASK)
         screen = Screen(Conversation(run))
         ask = interactive()
         asker = None if ask else Says(screen)

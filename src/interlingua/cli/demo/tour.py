@@ -16,7 +16,7 @@ _LONGEST = 150  # characters of a shown line
 
 
 class Wire:
-    """Requests to the server of the demo. Each is shown as the line that does the same in a shell."""
+    """Requests to the server of the demo."""
 
     def __init__(self, address: str) -> None:
         import httpx2  # here, because the other commands do not need it
@@ -27,29 +27,22 @@ class Wire:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def ask(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, *, refused: bool = False
+    async def request(
+        self, method: str, path: str, body: Any, headers: dict[str, str] | None, statuses: tuple[int, ...]
     ) -> Any:
-        """Sends a request and returns its answer as JSON. `refused`: expects an error with HTTP status 400."""
-        self.shown(method, path, body, headers)
-        return await self.quietly(method, path, body, headers, (400,) if refused else (200, 202))
-
-    async def quietly(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None,
-        wanted: tuple[int, ...] = (200, 202),
-    ) -> Any:  # fmt: skip
-        sent = {} if body is None else {"json": body}
-        answer = await self._http.request(method, path, headers=headers, **sent)
-        if answer.status_code not in wanted:
+        """Sends a request and returns its answer as JSON. Raises CommandError for another status than these."""
+        content = {} if body is None else {"json": body}
+        answer = await self._http.request(method, path, headers=headers, **content)
+        if answer.status_code not in statuses:
             raise CommandError(f"the server answered {answer.status_code} to {method} {path}: {answer.text[:300]}")
         return answer.json()
 
-    def stream(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
-        """An answer that is read as it comes. It is not shown: `shown` does that."""
-        sent = {} if body is None else {"json": body}
-        return self._http.stream(method, path, headers=headers, **sent)
+    def stream(self, method: str, path: str, headers: dict[str, str] | None = None) -> Any:
+        """Sends a request whose answer is read as it comes."""
+        return self._http.stream(method, path, headers=headers)
 
     def shown(self, method: str, path: str, body: Any, headers: dict[str, str] | None, *options: str) -> None:
+        """Prints the line that sends the same request in a shell."""
         words = ["curl", "-s", *options, self.address + path]
         for name, value in (headers or {}).items():
             words += ["-H", f"{name}: {value}"]

@@ -11,7 +11,7 @@ from ...model.events import Event
 from ...store.ports import Store
 from ..log.log_source import BlockedReader, LogSource, StoredSource
 from ..log.run_log import RunLog
-from ..observe.run_metrics import Meters, RunLabels
+from ..observe.run_metrics import RunLabels, RunMetrics
 from .remote_log import RemoteLog, RemoteSource
 
 
@@ -35,7 +35,7 @@ class Sources:
     """Picks a source for a reader: the log of a run that is here, a remote log, or the store."""
 
     def __init__(
-        self, store: Store, bus: Bus, cluster: RemoteLogs, meters: Meters, blocked: BlockedWatch,
+        self, store: Store, bus: Bus, cluster: RemoteLogs, meters: RunMetrics, blocked: BlockedWatch,
         live: Callable[[str], RunLog | None], look_every: float,
     ) -> None:  # fmt: skip
         self.store = store

@@ -21,7 +21,7 @@ from ...runtime.clock import sleep
 from ...runtime.job_group import JobGroup
 from ...store.ports import Store
 
-log = logging.getLogger("interlingua.replicas")
+log = logging.getLogger("interlingua.cluster")
 
 _SPACE = "replicas"
 _LOOK_EVERY = 2.0  # seconds

@@ -29,7 +29,7 @@ from ..agents.mount_path import MEMBER_OF
 from ..agents.remote_agent import RemoteAgent as RemoteAgent
 from ..runs.concurrency_limits import ConcurrencyLimits
 
-log = logging.getLogger("interlingua.elsewhere")
+log = logging.getLogger("interlingua.agents")
 
 _SPACE = "offered"
 _LOOK_EVERY = 2.0  # seconds between polls without a hint of a change

@@ -16,7 +16,7 @@ from ...runtime.clock import Clock
 from ...store.rows import EventRow, RunRow
 from ..log.recent_events import RecentEvents
 from ..observe import tracing
-from ..observe.run_metrics import Meters, RunLabels
+from ..observe.run_metrics import RunLabels, RunMetrics
 
 _KEEP_BYTES = 2 * 1024 * 1024
 
@@ -118,7 +118,7 @@ class RemoteLog:
 class RemoteSource:
     """A remote log, for one of its readers."""
 
-    def __init__(self, log: RemoteLog, meters: Meters, *, complete: bool = False) -> None:
+    def __init__(self, log: RemoteLog, meters: RunMetrics, *, complete: bool = False) -> None:
         """`complete`: all that the reader wants was published, or will be, so that it need not look in the store."""
         self._log = log
         self._meters = meters

@@ -9,7 +9,7 @@ from ..agents.process_pool import ProcessPool
 from ..handler.child_runs import Cards, Submitter
 from ..handler.run_data import Host
 from ..handler.workspace import Workspaces
-from ..observe.run_metrics import Meters
+from ..observe.run_metrics import RunMetrics
 from ..teams.finished_work import RunLogs
 from ..teams.ports import Directory, Gate, Participants
 from .agent_limit import AgentLimit
@@ -44,7 +44,7 @@ class ExecutionHost(Host, RunLogs, Protocol):
     @property
     def engine(self) -> ExecutionEngine: ...
     @property
-    def meters(self) -> Meters: ...
+    def meters(self) -> RunMetrics: ...
     @property
     def listeners(self) -> Listeners: ...
     @property

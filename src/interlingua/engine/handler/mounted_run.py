@@ -17,7 +17,7 @@ import msgspec
 from ...model import trace_context
 from ...model.card import ANY_OBJECT, AgentCard, Schema
 from ...model.content import DataPart, Part, TextPart
-from ...model.errors import Denied, ErrorInfo, InterlinguaError, Invalid, InvalidInput, RunError, RunNotFound
+from ...model.errors import Denied, InterlinguaError, Invalid, InvalidInput
 from ...model.events import Emission, Recorded, Warned
 from ...model.prompt_input import prompt_input
 from ...model.run import Option, RunRequest
@@ -47,38 +47,9 @@ _LOOK_WITHIN = 1.0
 _LOOKS = 10  # in the time that a question has waited so far, once that is long
 
 
-class RemoteError(RunError):
-    """The remote agent failed. Its own code and details are kept."""
-
-    code = "remote_failed"
-
-    def __init__(
-        self, message: str, *, code: str | None = None, transient: bool | None = None, details: Any = None
-    ) -> None:
-        super().__init__(message, transient=transient, details=details)
-        self.remote_code = code or type(self).code
-
-    def info(self) -> ErrorInfo:
-        return ErrorInfo(self.remote_code, self.message, self.transient, self.details)
-
-
-def no_such_run(run: str, where: str) -> RemoteError:
-    """The error of a run to go on with that a server does not have."""
-    return RemoteError(f"there is no run {run!r} at {where}", code=RunNotFound.code)
-
-
 def attached(card: AgentCard) -> AgentCard:
     """The card of an agent that goes on with a run at a server: the run has its input and config already."""
     return msgspec.structs.replace(card, input=dict(ANY_OBJECT), input_text=None, config=None)
-
-
-def our_failure(message: str, details: Any) -> RemoteError | None:
-    """The error of a run at a server that tells, as ours do, both its code and whether it may pass: as it was raised
-    there, over however many mounts it has come. None for what another maker's server tells."""
-    code, transient = (details.get("code"), details.get("transient")) if isinstance(details, dict) else (None, None)
-    if not isinstance(code, str) or not isinstance(transient, bool):
-        return None
-    return RemoteError(message, code=code, transient=transient, details=details.get("details"))
 
 
 class MountedRun:
@@ -114,10 +85,10 @@ class MountedRun:
 
     async def shown_again(self, step: str) -> bool:
         """Show that again, as it is. Whether there was any."""
-        found = self.shown(step)
-        for body in found:
+        bodies = self.shown(step)
+        for body in bodies:
             await self.show(body)
-        return bool(found)
+        return bool(bodies)
 
     async def show(self, body: Emission) -> None:
         """Show something that the remote agent said. With `step=step_place(key)` it belongs to a step: once that is
@@ -317,18 +288,18 @@ class MountedRun:
         why = f"the question had been answered {self._there} before"
         if not answered:
             why = f"the question was no longer asked {self._there}"
-        said = f"the answer given here{by} came too late: {why}"
-        return Warned(said, {"question": past.question.id, **details}, step_place(step))
+        message = f"the answer given here{by} came too late: {why}"
+        return Warned(message, {"question": past.question.id, **details}, step_place(step))
 
     def unused(self, step: str, *, but: str | None = None) -> list[Warned]:
         """The same, of all answers that were given here and never went to the remote side, which has gone on without
         them. `but`: what it asks now. Each is given once."""
-        past, found = self._run.data.replay.questions, []
-        for key in [place.removeprefix("ask:") for place, one in past.items() if one.answer is not None]:
+        past, warnings = self._run.data.replay.questions, []
+        for key in [place.removeprefix("ask:") for place, question in past.items() if question.answer is not None]:
             if not self.passed_on(key) and (but is None or not key.startswith(but)):
                 self.record(_passed_on(key), None)
-                found.append(self.too_late(key, step=step, answered=False))
-        return found
+                warnings.append(self.too_late(key, step=step, answered=False))
+        return warnings
 
     @contextlib.asynccontextmanager
     async def telling_unused(self) -> AsyncIterator[None]:

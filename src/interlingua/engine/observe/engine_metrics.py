@@ -6,7 +6,7 @@ from typing import Protocol
 
 from ...bus.port import Bus, ClusterBus, Health
 from ...store.ports import Store
-from .run_metrics import Meters
+from .run_metrics import RunMetrics
 
 
 class WorkerNumbers(Protocol):
@@ -14,7 +14,7 @@ class WorkerNumbers(Protocol):
 
     threads: int
     abandoned: int
-    meters: Meters
+    meters: RunMetrics
 
     @property
     def running(self) -> int: ...
@@ -34,7 +34,7 @@ class EngineMetrics:
         return self.worker
 
     @property
-    def runs(self) -> Meters:
+    def runs(self) -> RunMetrics:
         """The counters of runs, by agent and by caller."""
         return self._worker.meters
 

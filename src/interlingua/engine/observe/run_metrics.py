@@ -126,7 +126,7 @@ class Busiest:
         return [*named, (OTHER, self.others)] if self.others.recent else named
 
 
-class Meters:
+class RunMetrics:
     def __init__(self) -> None:
         self.agents = Busiest()
         self.callers = Busiest()

@@ -90,12 +90,12 @@ def _good_records(events: list[Event]) -> list[Event]:
     finished = events[-1].body
     error = finished.error if isinstance(finished, RunFinished) else None
     upto = max((event.seq for event in events if _is_good(event.body)), default=0)
-    wanted = [event for event in events if event.seq <= upto and isinstance(event.body, _COPIED)]
-    wanted = [event for event in wanted if getattr(event.body, "run", None) is None or _is_of_child(event.body)]
-    wanted = [event for event in wanted if not _is_culprit(event.body, error)]
-    records = {body.key for event in wanted if isinstance(body := event.body, Recorded)}
-    closed = {body.question for event in wanted if isinstance(body := event.body, QuestionAnswered | QuestionWithdrawn)}
-    ended = {body.run for event in wanted if isinstance(body := event.body, ChildEnded)}
+    copied = [event for event in events if event.seq <= upto and isinstance(event.body, _COPIED)]
+    copied = [event for event in copied if getattr(event.body, "run", None) is None or _is_of_child(event.body)]
+    copied = [event for event in copied if not _is_culprit(event.body, error)]
+    records = {body.key for event in copied if isinstance(body := event.body, Recorded)}
+    closed = {body.question for event in copied if isinstance(body := event.body, QuestionAnswered | QuestionWithdrawn)}
+    ended = {body.run for event in copied if isinstance(body := event.body, ChildEnded)}
 
     def is_whole(body: Body | None) -> bool:
         match body:
@@ -106,7 +106,7 @@ def _good_records(events: list[Event]) -> list[Event]:
         step = getattr(body, "step", None) if isinstance(body, EMISSIONS) else None
         return step is None or step in records
 
-    return [event for event in wanted if is_whole(event.body)]
+    return [event for event in copied if is_whole(event.body)]
 
 
 def _is_of_child(body: Body | None) -> bool:

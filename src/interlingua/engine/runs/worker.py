@@ -41,7 +41,7 @@ from ..ids import new_id
 from ..log import stored_log
 from ..log.log_source import LogSources
 from ..log.run_log import RunLog, TransactionParticipant
-from ..observe.run_metrics import Meters
+from ..observe.run_metrics import RunMetrics
 from ..settings import Settings
 from .claims import Claims, is_cleared
 from .cluster_port import ANYBODY, ClusterPort
@@ -76,7 +76,7 @@ class Worker:
         self.thread_slots = asyncio.Semaphore(settings.max_sync_threads)
         self.abandoned = 0  # handlers that would not stop
         self.listeners = Listeners(settings.max_listening)
-        self.meters = Meters()
+        self.meters = RunMetrics()
         self.clock = AlarmClock(store.clock)
         self.processes = ProcessPool(settings.processes)
         self.limits = ConcurrencyLimits(registry, settings)

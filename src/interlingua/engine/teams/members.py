@@ -78,23 +78,23 @@ def _parts(agent: TeamAgent) -> list[Agent[..., Any]]:
     """Returns the agents that are registered with a team."""
     members = agent.members
     overseers = {manifest.overseer for manifest in agent.team.manifests.values()}
-    found: list[Agent[..., Any]] = []
+    parts: list[Agent[..., Any]] = []
 
     def take(member: Member, name: str, *, review: bool) -> None:
         if not member.overseen:
-            found.append(member.variant(name, review=review))
+            parts.append(member.variant(name, review=review))
             return
         work = member.variant(f"{name}/work", review=review)
         overseer = members.get(member.manifest.overseer or "")  # None: the user
-        found.extend((work, oversight.overseen(member, work, overseer, name)))
+        parts.extend((work, oversight.overseen(member, work, overseer, name)))
 
     for member in members.values():
         take(member, member.run_name, review=False)
         if member.id in overseers:
             take(member, member.review_name, review=True)
-    for made in found:  # whatever thinks for a member, its runs are the team's
-        made.source = agent.source
-    return found
+    for part in parts:  # the runs of a member belong to the team, also those of a shared agent
+        part.source = agent.source
+    return parts
 
 
 def _members(team: Team, handlers: Mapping[str, Agent[..., Any]]) -> dict[str, Member]:

@@ -12,6 +12,7 @@ from ...cli.options import Json, examples
 
 if TYPE_CHECKING:
     from ...engine.agents.agent import Agent
+    from ..base import Command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,6 +21,11 @@ app = typer.Typer(
     "A manifest says what an agent takes, gives and asks, and how it is deployed. Other tools read it to deploy the "
     "agent, or to generate code that calls it.",
 )
+
+
+def add_manifest(to: typer.Typer, command: Command) -> None:
+    to.add_typer(app, name=command.name, rich_help_panel=command.panel)
+
 
 _SERVER = "http://127.0.0.1:8000/connect"
 

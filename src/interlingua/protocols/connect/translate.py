@@ -269,13 +269,6 @@ def own_error_definitions(card: AgentCard) -> list[dict[str, Any]]:
     ]
 
 
-def http_status(error: InterlinguaError) -> int:
-    code = ERRCODES.get(error.code, 500)
-    if code in (401, 403, 404, 409, 413, 422, 429, 500, 503):
-        return code
-    return {404: 404, 409: 409, 422: 422, 503: 503}.get(code // 10, 500)
-
-
 # -- runs -----------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from ...cli.options import Store, examples
 from ...server.logs import LogFormat
 
 if TYPE_CHECKING:
+    from ..base import Command
     from .commands_node import Flags
     from .node.hosting import Hosting
 
@@ -49,6 +50,10 @@ def _is_value(option: str, word: str) -> bool:
 class PeerCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, spelled_out(args))
+
+
+def add_peer(to: typer.Typer, command: Command) -> None:
+    to.command(command.name, epilog=EPILOG, cls=PeerCommand, rich_help_panel=command.panel)(peer)
 
 
 def _version(wanted: bool) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...cli.options import Json, examples
+
+if TYPE_CHECKING:
+    from ..base import Command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,6 +27,10 @@ Token = Annotated[
     ),
 ]  # fmt: skip
 BASE = "http://127.0.0.1:7901"
+
+
+def add_peers(to: typer.Typer, command: Command) -> None:
+    to.add_typer(app, name=command.name, rich_help_panel=command.panel)
 
 
 def _node(url: str, token: str | None) -> Any:

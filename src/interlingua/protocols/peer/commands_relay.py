@@ -10,6 +10,7 @@ import typer
 from ...cli.options import examples
 
 if TYPE_CHECKING:
+    from ..base import Command
     from .relay.app import RelaySettings
 
 EPILOG = examples(
@@ -17,6 +18,10 @@ EPILOG = examples(
     "interlingua relay --host 0.0.0.0 --port 443 --tls-cert cert.pem --tls-key key.pem",
     "interlingua relay --public-host relay.example.org --sessions 2000",
 )
+
+
+def add_relay(to: typer.Typer, command: Command) -> None:
+    to.command(command.name, epilog=EPILOG, rich_help_panel=command.panel)(relay)
 
 
 def relay(

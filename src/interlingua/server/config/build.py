@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -15,6 +15,7 @@ from ...bus.port import BusSettings
 from ...engine.settings import Settings
 from ...model.errors import InterlinguaError, InvalidRequest
 from ...mounts.settings import Access
+from ...protocols.base import Use
 from ...protocols.cap.door.http import CapSettings
 from ...protocols.connect.door.operation import ConnectSettings
 from ...protocols.editor.door.connection import EditorSettings
@@ -23,7 +24,7 @@ from ...protocols.mcp.door.connection import McpSettings
 from ...protocols.mcp.door.http_streams import WebSettings as McpWeb
 from ...protocols.peer.commands_node import Flags, from_config, mistakes, settings_of
 from ...protocols.peer.config import NodeSettings
-from ...protocols.targets import ADDRESSES, COMMANDS, TargetError, parse, spelled
+from ...protocols.targets import TargetError, kinds, parse, spelled
 from ...security.issuers import ALGORITHMS, Issuer
 from ...transports.http.body import HttpLimits
 from ...transports.jsonrpc.core import Limits
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=msgspec.Struct)
 
 DOORS = ("connect", "mcp", "editor", "cap", "peer")
-_WITH_HEADERS = ("http", "ws")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FLAG_FIRST = re.compile(r"^(--[a-z-]+|/availability/\w+|/skills|/limitations):?\s*")
 _INDEX_FIRST = re.compile(r"^/(\d+)")
@@ -255,17 +255,12 @@ def written_mounts(config: Config) -> list[tuple[Entry, MountEntry]]:
 
 def mount(entry: Entry) -> MountEntry:
     target = parse(entry["target"])
-    if target.kind not in ADDRESSES + COMMANDS:
+    if not target.is_mount:
         where = "teams" if target.kind == "team" else "agents"
         raise TargetError(f"{entry['target']!r} is no mount: it belongs under [[{where}]]")
-    command = target.kind in COMMANDS
-    for name, fine in (
-        ("headers", not command and any(mark in target.kind for mark in _WITH_HEADERS)),
-        ("env", command),
-        ("directory", command),
-        ("key", not command),
-    ):
-        if entry[name] and not fine:
+    command, uses = target.form == "command", kinds()[target.kind].uses
+    for name in get_args(Use):
+        if entry[name] and name not in uses:
             what = f"{target.kind}:COMMAND" if command else f"{target.kind}://…"
             raise InvalidRequest(f"{what} has no use for {name}")
     if entry["as"] is not None and not _NAME.fullmatch(entry["as"]):

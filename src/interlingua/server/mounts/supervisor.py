@@ -29,7 +29,7 @@ from ...model.card import ANY_OBJECT, AgentCard
 from ...model.documents import Put
 from ...model.errors import AgentNotFound, DefinitionError, InterlinguaError, InvalidInput, StoreError, Unavailable
 from ...model.schemas import Validator
-from ...protocols.targets import ADDRESSES, Target, resolve, source_of_mount
+from ...protocols.targets import Target, resolve, source_of_mount
 from ...security.redaction import redact_text
 from .entry import MountEntry, Mounting, MountView, State, left_out, let_go, load
 from .line_watch import Line
@@ -157,7 +157,7 @@ class Supervised:
         if self.state == "down":
             longest = min(s.retry_last, s.retry_first * 2.0 ** min(self.tries - 1, 30))
             return longest * random.uniform(0.5, 1.0)  # so that waiting servers do not all come at once
-        if not s.refresh or self.entry.target.kind not in ADDRESSES:
+        if not s.refresh or not self.entry.target.is_address:
             return None
         return s.refresh * random.uniform(0.8, 1.2)
 

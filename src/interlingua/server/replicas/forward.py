@@ -19,13 +19,13 @@ from starlette.websockets import WebSocket
 
 from ...engine.ports import Membership, Replica
 from ...model.errors import InterlinguaError
-from ...protocols.base import Bound
+from ...protocols.base import Affinity
 from ...security.auth import Authenticator
 from ...transports.http import plain_client
 from ...transports.http.body import json_response
 from .websocket_proxy import pass_socket_on
 
-log = logging.getLogger("interlingua.replicas")
+log = logging.getLogger("interlingua.cluster")
 
 MARK = b"x-interlingua-replica"
 """The header of a request that was passed on: the id of the replica that it is meant for."""
@@ -47,14 +47,19 @@ class Passing:
     """Wraps the doors: forwards requests that belong to another replica."""
 
     def __init__(
-        self, app: ASGIApp, replicas: Membership, auth: Authenticator, bound: Mapping[str, Bound], added: str = ""
+        self,
+        app: ASGIApp,
+        replicas: Membership,
+        auth: Authenticator,
+        affinities: Mapping[str, Affinity],
+        added: str = "",
     ) -> None:
-        """`bound`: by the prefix of its door. `added` stands before the paths of the other replica, if it does not
+        """`affinities`: by the prefix of its door. `added` stands before the paths of the other replica, if it does not
         stand before those here."""
         self._app = app
         self._replicas = replicas
         self._auth = auth
-        self._bound = dict(bound)
+        self._affinities = dict(affinities)
         self._added = added
         self._transport = plain_client.Plain()
 
@@ -63,21 +68,21 @@ class Passing:
             await self._app(scope, receive, send)
             return
         path: str = scope["path"]
-        bound = self._bound.get("/" + path[1:].partition("/")[0] if not self._added else self._added)
-        if bound is None:
+        affinity = self._affinities.get("/" + path[1:].partition("/")[0] if not self._added else self._added)
+        if affinity is None:
             await self._app(scope, receive, send)
             return
-        named, marked = bound.elsewhere(scope), _marked(scope)
+        named, marked = affinity.elsewhere(scope), _marked(scope)
         if marked is not None and marked != self._replicas.id.encode():
             # The replica that forwarded it knew another server at this address.
             await _answer(scope, receive, send, 421, "this is another replica than the one that was meant")
         elif named is None:
             await self._app(scope, receive, send)
         else:
-            await self._elsewhere(bound, named, scope, receive, send, last=marked is not None)
+            await self._elsewhere(affinity, named, scope, receive, send, last=marked is not None)
 
     async def _elsewhere(
-        self, bound: Bound, named: str, scope: Scope, receive: Receive, send: Send, *, last: bool
+        self, affinity: Affinity, named: str, scope: Scope, receive: Receive, send: Send, *, last: bool
     ) -> None:
         """Forwards a request to the replica that it belongs to, or answers it here. `last`: it was forwarded already,
         and is answered here."""
@@ -88,7 +93,7 @@ class Passing:
         body = _Body(receive)
         try:
             for _ in range(_TRIES):
-                replica = await bound.locate(named, caller)
+                replica = await affinity.locate(named, caller)
                 if replica is None or last:
                     break
                 try:

@@ -50,16 +50,16 @@ def submit(conn: Connection, s: Submission) -> Submitted:
     row, request = msgspec.structs.replace(s.row), s.request  # a copy: a batch that fails is tried again
     if s.key is not None:
         conn.lock(("key", " ".join(s.key)))  # of two at once, the second finds the run of the first
-        found = conn.execute("SELECT run, digest FROM keys WHERE caller=? AND key=?", s.key).fetchone()
-        if found is not None:
-            if found[1] != s.digest:
-                raise KeyReused(f"idempotency key {request.key!r} was used for another request (run {found[0]})")
-            existing = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?", (found[0],)).fetchone()
+        key = conn.execute("SELECT run, digest FROM keys WHERE caller=? AND key=?", s.key).fetchone()
+        if key is not None:
+            if key[1] != s.digest:
+                raise KeyReused(f"idempotency key {request.key!r} was used for another request (run {key[0]})")
+            existing = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?", (key[0],)).fetchone()
             return Submitted(run_row(existing), existing=True)
     if row.parent is not None:  # a parent that is entered again calls for the same child again
-        found = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?", (row.id,)).fetchone()
-        if found is not None:
-            return Submitted(run_row(found), existing=True)
+        child = conn.execute(f"SELECT {RUN} FROM runs WHERE id=?", (row.id,)).fetchone()
+        if child is not None:
+            return Submitted(run_row(child), existing=True)
     thread, cancel = None, None
     if row.thread is not None:
         thread, cancel = take_thread(conn, row, request, s.now)

@@ -131,18 +131,18 @@ class SqlDocuments:
         self, space: str, *, states: Iterable[str] | None = None, topic: str | None = None, owner: str | None = None,
         after: str | None = None, limit: int = 100, newest: bool = False,
     ) -> list[Document]:  # fmt: skip
-        wanted = _distinct(states)
-        if wanted == []:
+        of_states = _distinct(states)
+        if of_states == []:
             return []
 
         def select(conn: Connection) -> list[tuple[Any, ...]]:
             terms, args = list[str](), list[Any]()
             if after is not None:
-                found = conn.execute("SELECT place FROM documents WHERE space=? AND id=?", (space, after)).fetchone()
-                if found is None:
+                cursor = conn.execute("SELECT place FROM documents WHERE space=? AND id=?", (space, after)).fetchone()
+                if cursor is None:
                     raise NotFound(f"there is no document {after} to go on from")
                 terms.append("place<?" if newest else "place>?")
-                args.append(found[0])
+                args.append(cursor[0])
             order = "place DESC" if newest else "place"
             sql, args = _numbers(
                 self._database.dialect,
@@ -150,7 +150,7 @@ class SqlDocuments:
                 "space",
                 "place",
                 space,
-                wanted,
+                of_states,
                 topic,
                 owner,
                 terms,
@@ -203,8 +203,8 @@ class SqlDocuments:
         return await self._count("letters", "box", box, _distinct(states), topic, owner)
 
     async def forget_letters(self, box: str, before: int, states: Iterable[str], limit: int = 1000) -> int:
-        wanted = _distinct(states) or []
-        if not wanted:
+        of_states = _distinct(states) or []
+        if not of_states:
             return 0
         state = self._database.dialect.unindexed("state")
 
@@ -214,8 +214,8 @@ class SqlDocuments:
             rows = conn.execute(
                 "SELECT number FROM letters WHERE box=? AND number<COALESCE("
                 "(SELECT number FROM letters WHERE box=? AND time>=? ORDER BY number LIMIT 1), ?) "
-                f"AND {state} IN {marks(wanted)} ORDER BY number LIMIT ?",
-                [box, box, before, _NO_NUMBER, *wanted, limit],
+                f"AND {state} IN {marks(of_states)} ORDER BY number LIMIT ?",
+                [box, box, before, _NO_NUMBER, *of_states, limit],
             )
             return [row[0] for row in rows]
 
@@ -224,8 +224,8 @@ class SqlDocuments:
         def delete(conn: Connection) -> int:
             return sum(
                 conn.execute(
-                    f"DELETE FROM letters WHERE box=? AND number IN {marks(some)} AND {state} IN {marks(wanted)}",
-                    [box, *some, *wanted],
+                    f"DELETE FROM letters WHERE box=? AND number IN {marks(some)} AND {state} IN {marks(of_states)}",
+                    [box, *some, *of_states],
                 ).rowcount
                 for some in chunks(numbers)
             )

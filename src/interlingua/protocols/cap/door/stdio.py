@@ -33,6 +33,11 @@ _LOOK_EVERY = 0.2  # seconds, once the peer says no more
 _ALL = 1_000_000
 
 
+async def serve_pipes(engine: Engine, channel: Channel, trace: Trace | None) -> None:
+    """Serves one peer until it ends its input."""
+    await StdioDoor(engine, channel, trace).run()
+
+
 class StdioDoor:
     def __init__(self, engine: Engine, channel: Channel, trace: Trace | None = None) -> None:
         self._engine = engine

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from ....engine.handler.context import Context
-from ....engine.handler.mounted_run import MountedRun, RemoteError, our_failure
+from ....engine.handler.mounted_run import MountedRun
 from ....model.card import AgentCard
 from ....model.content import Artifact, DataPart, Message
 from ....model.error_numbers import ErrorNumber
@@ -34,13 +34,15 @@ from ....model.errors import (
     RunLost,
     StepFailed,
 )
-from ....model.events import ArtifactAdded
+from ....model.events import ArtifactAdded, Plan, Thought, ToolCall, Warned
 from ....model.team.manifest import ORCHESTRATOR, USER
+from ....mounts.errors import RemoteError, our_failure
+from ....mounts.remote_output import RemoteOutput
 from .. import translate, wire
-from .remote_output import Mirror
 from .remote_requests import Acting, Stretch
 from .remote_task import Address, Way, log
 
+_ACTIVITY = Thought | Plan | ToolCall | Warned
 MOST_REFUSED = 100
 """Things that are refused in one run before its agent is not listened to any more: each is on the log of the run."""
 _THREADS = uuid.UUID("6d1d3a53-8f2e-5b3c-9d0b-1f0f6c3f7e52")  # names remote threads after local ones
@@ -61,7 +63,7 @@ class Attachment(Acting):
         self._mounted = MountedRun(ctx)
         self._handed = set()
         self._unsent = []
-        self._mirror = Mirror(self._mounted, card.output_text)
+        self._output = RemoteOutput(self._mounted)
         self._me = agent or ctx.me or "agent"  # the remote name of the agent
         # A server does not know our team: for it we are the orchestrator, with an id that no other has used.
         self._back = ORCHESTRATOR if way.again else ctx.delegator or ORCHESTRATOR
@@ -169,11 +171,12 @@ class Attachment(Acting):
         stretch: Stretch = await self._ctx.step("follow", self._follow, key, key=key)
         self._way.cursor = stretch.cursor
         self._ours = stretch.ours
-        self._mirror.go_on_from(stretch.shown, fresh=self._fresh)
+        if not self._fresh:
+            self._output.go_on_from(stretch.shown)
         return stretch
 
     async def _follow(self, step: str) -> Stretch:
-        await self._mirror.begin(step)
+        await self._output.begin(step)
         # Only beside other work: a run that only waits for mail would be parked.
         passing = asyncio.ensure_future(self._pass_on())
         try:
@@ -190,11 +193,13 @@ class Attachment(Acting):
             found: Stretch | None = None
             match kind:
                 case "delta":
-                    await self._mirror.add(data.get("delta"))
+                    await self._delta(data.get("delta"))
                 case "reset":
-                    await self._mirror.set(data.get("output"))
+                    if isinstance(data.get("output"), dict):
+                        await self._output.value(data["output"])
                 case "activity":
-                    await self._mirror.activity(data)
+                    with contextlib.suppress(msgspec.ValidationError):
+                        await self._output.emit(msgspec.convert(data, _ACTIVITY))
                 case "status":
                     self._ours = True
                     if data.get("final") is True:
@@ -207,8 +212,13 @@ class Attachment(Acting):
                     await self._complain(InvalidRequest(str(data.get("error"))), data)
             if found is not None:
                 self._fresh = True
-                found.cursor, found.shown, found.ours = self._way.cursor, self._mirror.shown, self._ours
+                found.cursor, found.shown, found.ours = self._way.cursor, self._output.shown, self._ours
                 return found
+
+    async def _delta(self, delta: Any) -> None:
+        delta = {self._card.output_text or "text": delta} if isinstance(delta, str) else delta
+        if isinstance(delta, dict):
+            await self._output.delta(delta)
 
     def _summed_up(self, status: dict[str, Any]) -> dict[str, Any]:
         """Returns how the task ended, with the last message of its agent, which has the attachments, or more of the
@@ -298,7 +308,7 @@ class Attachment(Acting):
     async def _complain(self, error: InterlinguaError, data: dict[str, Any]) -> None:
         """Reports a fault in a message to its agent, and to the log. An error is never answered with an error."""
         self._refused += 1
-        await self._mirror.warn(f"{self._way.name} said something that was refused: {error.message}")
+        await self._output.warn(f"{self._way.name} said something that was refused: {error.message}")
         if self._way.again or wire.is_error(data):
             return
         task, sender = data.get("task_id"), data.get("sender_id")

@@ -21,11 +21,11 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from ....engine.handler.mounted_run import RemoteError, no_such_run
 from ....model import json_values
 from ....model.errors import Denied, InterlinguaError, InvalidRequest, RunLost, Unavailable
 from ....model.team.manifest import USER
 from ....model.trace_context import Carrier
+from ....mounts.errors import RemoteError, no_such_run
 from ....mounts.settings import ORDINARY, Access
 from ....security.redaction import redact_text
 from ....transports import json_text, wire_tap

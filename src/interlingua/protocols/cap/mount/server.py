@@ -15,11 +15,12 @@ import httpx2
 
 from ....engine.agents.agent import Agent
 from ....engine.handler.context import Context
-from ....engine.handler.mounted_run import MOUNTED_FROM, LeftRun, MountedRun, RemoteError, attached
+from ....engine.handler.mounted_run import MOUNTED_FROM, LeftRun, MountedRun, attached
 from ....model.card import ANY_OBJECT, AgentCard
 from ....model.errors import InvalidRequest, Unavailable
 from ....model.schemas import Validator
 from ....model.team.manifest import cap_id
+from ....mounts.errors import RemoteError
 from ....mounts.settings import ORDINARY, Access, NoSettings
 from ....security.redaction import redact_text
 from ....transports.http import plain_client as plain

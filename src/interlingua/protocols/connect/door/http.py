@@ -1,28 +1,28 @@
 """The door of the Agent Connect Protocol: every operation of its OpenAPI, and the additions of the earlier document.
 
-The table says which function answers where, and `_endpoint` puts authentication and the error table around it. The
-functions are in operations_agents, operations_threads and operations_runs.
+The functions are in operations_agents, operations_threads and operations_runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import logging
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
-from ....model.errors import InterlinguaError
+from ....doors import endpoint
+from ....doors.endpoint import Operation
 from ....model.run import Caller
-from ....security import scopes
-from ....security.auth import ANONYMOUS
 from ....transports.http.body import json_response
-from .. import translate
 from . import openapi
 from . import operations_agents as agents
 from . import operations_runs as runs
 from . import operations_threads as threads
-from .operation import ConnectDoor, ConnectSettings, Operation
+from .errors import ERRORS
+from .operation import ConnectDoor, ConnectSettings
+
+log = logging.getLogger("interlingua.connect")
 
 
 async def auth_schemes(door: ConnectDoor, request: Request, caller: Caller) -> Response:
@@ -79,37 +79,8 @@ OPERATIONS = [
 ]
 
 
-def routes(door: ConnectDoor) -> list[BaseRoute]:
-    return [Route(row.path, _endpoint(door, row), methods=[row.method]) for row in OPERATIONS]
-
-
-def _endpoint(door: ConnectDoor, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
-    handler, action = operation.handler, operation.action
-
-    async def endpoint(request: Request) -> Response:
-        try:
-            caller = await door.auth.authenticate(request.headers)
-            if action is not None:
-                scopes.require(caller, action)
-            return await handler(door, request, caller)
-        except InterlinguaError as error:
-            return refusal(error)
-
-    async def public(request: Request) -> Response:
-        """Wraps an endpoint without authentication, for facts that a caller needs before it can authenticate."""
-        return await handler(door, request, ANONYMOUS)
-
-    return public if operation.public else endpoint
-
-
-def refusal(error: InterlinguaError) -> Response:
-    """Returns an error response. The protocol's error is a bare JSON string; the code travels in a header."""
-    status = {"slow_body": 408, "wrong_content_type": 415}.get(error.code) or translate.http_status(error)
-    headers = {"x-error-code": error.code, "x-error-transient": str(error.transient).lower()}
-    challenge = getattr(error, "challenge", None)
-    if challenge:
-        headers["www-authenticate"] = challenge
-    return json_response(error.message, status, headers)
+def routes(door: ConnectDoor) -> list[Route]:
+    return endpoint.routes(door, OPERATIONS, endpoint.authenticated(door.auth), ERRORS, log)
 
 
 __all__ = ["ConnectDoor", "ConnectSettings", "routes"]

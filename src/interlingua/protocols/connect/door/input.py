@@ -1,5 +1,4 @@
-"""Reads the path, query and headers of a request: leniently where published clients need it; refusals name the
-fault."""
+"""Reads what requests to this door hold: leniently where published clients need it; a refusal names the fault."""
 
 from __future__ import annotations
 
@@ -16,8 +15,6 @@ from ....model.prompt_input import prompt_input
 from ....model.run import Caller, Run
 from ....security import scopes
 from ..projection import Place, place_of
-
-_SECONDS = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def check_uuid(given: str, name: str) -> None:
@@ -88,35 +85,6 @@ def place(given: str) -> Place:
         f"Last-Event-ID is {shown!r}, and no update has that id; leave it out to read from now on, or send 0 to read "
         "from the start"
     )
-
-
-def number(request: Request, name: str, default: int, low: int = 0, high: int | None = None) -> int:
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    fits = text.isascii() and text.isdecimal() and len(text) <= 9
-    if not fits or int(text) < low or (high is not None and int(text) > high):
-        span = f"from {low}" + (f" to {high}" if high else "")
-        raise InvalidRequest(f"{name} is {text[:40]!r}; it is a whole number {span}", path=f"/{name}")
-    return int(text)
-
-
-def seconds(request: Request, name: str) -> float | None:
-    text = request.query_params.get(name)
-    if text is None:
-        return None
-    if not _SECONDS.fullmatch(text) or float(text) >= 1e9:
-        raise InvalidRequest(f"{name} is {text!r}; it is a number of seconds, 0 or more", path=f"/{name}")
-    return float(text)
-
-
-def flag(request: Request, name: str) -> bool:
-    text = request.query_params.get(name, "false").lower()
-    if text in ("1", "true", "yes", "on"):
-        return True
-    if text in ("0", "false", "no", "off"):
-        return False
-    raise InvalidRequest(f"{name} is {text!r}; it is true or false", path=f"/{name}")
 
 
 async def disconnected(request: Request) -> None:

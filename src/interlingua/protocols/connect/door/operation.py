@@ -1,20 +1,17 @@
-"""The small objects that every operation of the door works with: the door itself, and a row of its table."""
+"""The door that every operation works with: an engine, and what the door keeps while it is open."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
 from ....engine.engine import Engine
 from ....model.card import AgentCard
-from ....model.run import Caller, Run
-from ....security import scopes
+from ....model.run import Run
 from ....security.auth import Authenticator
 from ....transports.http.body import HttpLimits, read_json
 from .. import translate
@@ -40,7 +37,6 @@ class ConnectDoor:
         self.watchers = Watchers(engine, lambda: self.settings.disconnect_grace)
         self.listeners: set[asyncio.Timeout] = set()  # of callers that wait only for a question to close
         self.cards: dict[str, AgentCard] = {}  # by the protocol's id; filled when first needed
-        engine.agents.add_check(translate.refused)
         engine.agents.listeners.append(self.cards.clear)
 
     async def read(self, request: Request, type_: type[Any], *, optional: bool = False) -> Any:
@@ -57,19 +53,6 @@ class ConnectDoor:
         for until in self.listeners:  # they come again, and need not keep the server from stopping
             with contextlib.suppress(RuntimeError):  # its time was over anyway
                 until.reschedule(asyncio.get_running_loop().time())
-
-
-Handler = Callable[[ConnectDoor, Request, Caller], Awaitable[Response]]
-
-
-class Operation(msgspec.Struct, frozen=True):
-    """A row of the door's table: a way, and the function that answers there."""
-
-    method: str
-    path: str
-    handler: Handler
-    action: scopes.Action | None = None  # needed before anything is looked up; None: the handler checks what it finds
-    public: bool = False  # also for callers without credentials
 
 
 def run_body(run: Run) -> dict[str, Any]:

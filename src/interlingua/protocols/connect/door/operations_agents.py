@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ....doors import query
 from ....model.card import AgentCard
 from ....model.errors import AgentNotFound, NotFound
 from ....model.run import Caller, Instance
@@ -88,8 +89,8 @@ async def configure(door: ConnectDoor, request: Request, caller: Caller) -> Resp
 async def configurations(door: ConnectDoor, request: Request, caller: Caller) -> Response:
     card = find_card(door, request.path_params["agent_id"], caller)
     found = await door.engine.instances.search(
-        agent=card.name, version=card.version, limit=reading.number(request, "limit", 10, 1, 1000),
-        offset=reading.number(request, "offset", 0), **reading.own(caller),
+        agent=card.name, version=card.version, limit=query.number(request.query_params, "limit", 10, 1, 1000),
+        offset=query.number(request.query_params, "offset", 0), **reading.own(caller),
     )  # fmt: skip
     return json_response([translate.instance(instance) for instance in found])
 

@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ....doors import query
 from ....engine.ids import new_id
 from ....model.card import AgentCard
 from ....model.content import Message
@@ -167,7 +168,7 @@ async def create_run(door: ConnectDoor, request: Request, caller: Caller) -> Res
 
 
 async def create_and_wait(door: ConnectDoor, request: Request, caller: Caller) -> Response:
-    timeout = reading.seconds(request, "timeout")
+    timeout = query.seconds(request.query_params, "timeout", None)
     made, _ = await _submit(door, request, caller, watched=True)
     return await _wait_for(door, request, made, caller, timeout, cancels=reading.cancels(made))
 
@@ -238,8 +239,8 @@ async def thread_runs(door: ConnectDoor, request: Request, caller: Caller) -> Re
     scopes.require(caller, "read")
     where = RunFilter(
         thread=thread.id,
-        limit=reading.number(request, "limit", 10, 1, 1000),
-        offset=reading.number(request, "offset", 0),
+        limit=query.number(request.query_params, "limit", 10, 1, 1000),
+        offset=query.number(request.query_params, "offset", 0),
         agents=reading.reach(caller),
         **reading.own(caller),
     )
@@ -276,7 +277,7 @@ async def delete_run(door: ConnectDoor, request: Request, caller: Caller) -> Res
 
 
 async def wait(door: ConnectDoor, request: Request, caller: Caller) -> Response:
-    run, timeout = await find_run(door, request, caller), reading.seconds(request, "timeout")
+    run, timeout = await find_run(door, request, caller), query.seconds(request.query_params, "timeout", None)
     known = request.query_params.get("while")
     return await _wait_for(door, request, run, caller, timeout, cancels=reading.cancels(run), known=known)
 
@@ -375,11 +376,8 @@ def _streaming(
 
 async def cancel(door: ConnectDoor, request: Request, caller: Caller) -> Response:
     run = await find_run(door, request, caller, "cancel")
-    action = request.query_params.get("action", "interrupt")
-    if action not in ("interrupt", "rollback"):
-        raise InvalidRequest(f"action is {action!r}; it is interrupt or rollback", path="/action")
-    wait = reading.flag(request, "wait")
-    rollback = action == "rollback"
+    rollback = query.choice(request.query_params, "action", ("interrupt", "rollback"), "interrupt") == "rollback"
+    wait = query.flag(request.query_params, "wait")
     if rollback:
         scopes.require(caller, "delete", f"{run.agent}@{run.version}")
     if not run.status.final:

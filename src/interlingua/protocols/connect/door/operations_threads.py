@@ -6,6 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ....doors import query
 from ....model.errors import Conflict, ThreadNotFound
 from ....model.filters import ThreadFilter
 from ....model.run import Caller, Thread
@@ -110,7 +111,7 @@ async def delete_thread(door: ConnectDoor, request: Request, caller: Caller) -> 
 async def history(door: ConnectDoor, request: Request, caller: Caller) -> Response:
     thread = await find_thread(door, request.path_params["thread_id"], caller)
     scopes.require(caller, "read")
-    limit = reading.number(request, "limit", 10, 1, 1000)
+    limit = query.number(request.query_params, "limit", 10, 1, 1000)
     states = await door.engine.threads.history(thread.id, before=request.query_params.get("before"), limit=limit)
     if not await door.engine.threads.is_described(thread):
         states = []

@@ -13,7 +13,6 @@ from typing import Any
 import httpx2
 import msgspec
 
-from ....engine.handler.mounted_run import RemoteError, our_failure
 from ....engine.ids import now
 from ....model.card import ANY_OBJECT, AgentCard, Schema
 from ....model.content import Message, TextPart
@@ -21,6 +20,7 @@ from ....model.errors import DefinitionError, Denied, RunCancelled, RunError, Ru
 from ....model.question_forms import parse_time
 from ....model.run import Option
 from ....model.schemas import Validator, check_refs_local
+from ....mounts.errors import RemoteError, our_failure
 from ....transports import json_text
 from .. import translate, wire
 

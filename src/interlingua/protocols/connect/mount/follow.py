@@ -15,18 +15,21 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from ....engine.handler.mounted_run import MountedRun, RemoteError
+from ....engine.handler.mounted_run import MountedRun
 from ....model.delta import ABSENT
+from ....model.events import ArtifactAdded, MessageSent, Plan, Thought, ToolCall, Warned
+from ....mounts.errors import RemoteError
+from ....mounts.remote_output import RemoteOutput
 from ....transports import json_text, wire_tap
 from ....transports.http import plain_client
 from ....transports.http.sse import Reader
 from ..projection import place_of
 from .agent_card import Remote
 from .answers import TRANSIENT, Patience, Silent, json_of, object_or_empty, same_interrupt, whole_value
-from .remote_output import Mirror
 
 log = logging.getLogger("interlingua.connect")
 
+_ACTIVITY = MessageSent | Thought | Plan | ToolCall | ArtifactAdded | Warned
 _PIECES = ("values", "custom")
 _FINAL = frozenset({401, 403, 404, 410})  # the run is gone, or is not for us any more: asking again does not help
 _LOOK_FIRST, _LOOK_LAST = 1.0, 30.0  # seconds between two looks whether a run still waits for an answer
@@ -65,7 +68,8 @@ class Follower:
         self._begins = None if isinstance(path, str) else path
         self._path = path if isinstance(path, str) else ""  # not known before the run is there
         self._patience = patience
-        self._mirror = Mirror(mounted)
+        self._output = RemoteOutput(mounted)
+        self._last: Any = ABSENT  # the newest whole output
         self._streams = remote.mode is not None
         self._waits = True  # whether the server has a `wait` that works
         self._cursor: str | None = None
@@ -75,7 +79,7 @@ class Follower:
     async def follow(self, step: str) -> Stretch:
         """Reads until the run ends or asks, over any number of connections, and shows its updates."""
         self._patience.reset()
-        await self._mirror.begin(step)
+        await self._output.begin(step)
         while True:
             try:
                 ended = await self._read() if self._streams else None
@@ -89,15 +93,15 @@ class Follower:
                 self._fresh = True
                 ended.cursor = self._cursor
                 if ended.kind == "interrupt":
-                    ended.shown = self._mirror.shown
+                    ended.shown = self._output.shown
                 return ended
             await self._patience.pause()
 
     def go_on_from(self, stretch: Stretch) -> None:
         """Goes on after a stretch that ended at a question, in this process or before a crash."""
         self._cursor = stretch.cursor
-        if stretch.shown is not None:
-            self._mirror.go_on_from(stretch.shown, fresh=self._fresh)
+        if not self._fresh:
+            self._output.go_on_from(stretch.shown)
         self._fresh = False
 
     def answered(self, asked: dict[str, Any]) -> None:
@@ -214,9 +218,10 @@ class Follower:
         if self._remote.ours and id_ and self._cursor and _seen(id_, self._cursor):
             return None  # others number anew on every connection
         if kind == "values":
-            await self._mirror.value(whole_value(update.get("values", update.get("result"))))
+            self._last = whole_value(update.get("values", update.get("result")))
+            await self._output.value(self._last)
         elif kind == "custom" and self._remote.ours:
-            await self._mirror.custom(object_or_empty(update.get("update")))
+            await self._custom(object_or_empty(update.get("update")))
         self._cursor = id_ or self._cursor
         ends = _ends(update)
         if ends == "error":
@@ -226,8 +231,19 @@ class Follower:
             if not self._remote.ours:
                 return await self.settled()
             kept = {"thread_values": update["thread_values"]} if "thread_values" in update else {}
-            return Stretch("result", {"values": self._mirror.last, **kept})
+            return Stretch("result", {"values": self._last, **kept})
         return None
+
+    async def _custom(self, update: dict[str, Any]) -> None:
+        """Takes an update of an Interlingua server: a fragment, a fresh start, or an activity."""
+        kind, delta = update.get("kind"), update.get("delta")
+        if kind == "reset" and isinstance(delta, dict):
+            await self._output.value(delta)
+        elif kind == "delta" and isinstance(delta, dict):
+            await self._output.delta(delta)
+        else:
+            with contextlib.suppress(msgspec.ValidationError):
+                await self._output.emit(msgspec.convert(update, _ACTIVITY))
 
     # -- by asking ----------------------------------------------------------------------------------------
 
@@ -277,10 +293,10 @@ class Follower:
             told = {"messages": messages} if isinstance(messages, list) and messages else {}
             return Stretch("result", {"values": whole_value(output.get("values", output.get("result"))), **told})
         if status == "success":
-            if self._mirror.last is ABSENT:
+            if self._last is ABSENT:
                 json_of(response)
                 raise RemoteError(f"{self._remote.base} says that the run succeeded, but not with what")
-            return Stretch("result", {"values": self._mirror.last})
+            return Stretch("result", {"values": self._last})
         if status == "pending":
             return None
         raise Silent(f"it answered {response.status_code}, and status {status!r}")

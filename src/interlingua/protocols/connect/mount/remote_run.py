@@ -21,11 +21,12 @@ import httpx2
 import msgspec
 
 from ....engine.handler.context import Context
-from ....engine.handler.mounted_run import Gone, MountedRun, RemoteError, no_such_run
+from ....engine.handler.mounted_run import Gone, MountedRun
 from ....model.content import DataPart
 from ....model.errors import InterlinguaError, QuestionExpired, StepFailed, Unavailable
 from ....model.events import MessageSent
 from ....model.trace_context import Carrier
+from ....mounts.errors import RemoteError, no_such_run
 from ....transports.json_text import encode
 from .agent_card import Remote
 from .answers import (

@@ -18,9 +18,10 @@ import msgspec
 from ....engine.agents import mount_path
 from ....engine.agents.agent import Agent
 from ....engine.handler.context import Context
-from ....engine.handler.mounted_run import LeftRun, RemoteError, attached
+from ....engine.handler.mounted_run import LeftRun, attached
 from ....model.card import ErrorDefinition
 from ....model.errors import InvalidRequest, Unavailable
+from ....mounts.errors import RemoteError
 from ....mounts.settings import ORDINARY, Access, NoSettings
 from ....transports import wire_tap
 from ....transports.http import plain_client

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from ....engine.handler.context import Context
-from ....engine.handler.mounted_run import MountedRun, RemoteError, no_such_run, our_failure, step_place
+from ....engine.handler.mounted_run import MountedRun, step_place
 from ....engine.handler.workspace import Editor
 from ....model.errors import (
     AgentNotFound,
@@ -29,6 +29,7 @@ from ....model.errors import (
 from ....model.events import ToolCall, Warned
 from ....model.run import Option
 from ....model.trace_context import Carrier
+from ....mounts.errors import RemoteError, no_such_run, our_failure
 from ....transports.jsonrpc.connection import ConnectionLost, RpcError
 from ....transports.jsonrpc.core import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, Call
 from .. import wire

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ....engine.handler.context import Context
-from ....engine.handler.mounted_run import LeftRun, MountedRun, RemoteError, our_failure
+from ....engine.handler.mounted_run import LeftRun, MountedRun
 from ....model.errors import (
     InterlinguaError,
     Invalid,
@@ -30,6 +30,7 @@ from ....model.errors import (
 )
 from ....model.schemas import Validator
 from ....model.trace_context import Carrier
+from ....mounts.errors import RemoteError, our_failure
 from ....transports.jsonrpc.connection import ConnectionLost, RpcError
 from .. import translate, wire
 from .connection import Host

@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 import struct
+from typing import cast
 
 from websockets.client import ClientProtocol
 from websockets.frames import CloseCode, Frame, Opcode
@@ -152,9 +153,9 @@ class Wire(asyncio.BufferedProtocol):
     # -- for those below ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=_HIGH, low=_LOW)
+        # A cast, because the transports of other event loops (uvloop) do not inherit from asyncio's.
+        self._transport = connection = cast(asyncio.Transport, transport)
+        connection.set_write_buffer_limits(high=_HIGH, low=_LOW)
         peer = transport.get_extra_info("peername")
         self.remote = peer[0] if isinstance(peer, tuple) else str(peer or "")
         found = transport.get_extra_info("socket")

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from ....engine.handler.mounted_run import RemoteError
 from ....model.errors import InvalidRequest, TooLarge, Unavailable
+from ....mounts.errors import RemoteError
 from ....transports import wire_tap
 from ....transports.channel import Channel
 from ..bindings.dial import Backoff

@@ -21,7 +21,9 @@ from ....model.events import Warned
 from ....model.run import Option
 from ....model.schemas import usable
 from ..translate import parts
-from .remote_output import STEP
+
+STEP = "task"
+"""The step of all output; it is never recorded, so that it can always be shown again."""
 
 _TEXT: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 _NAMED, _UNNAMED = "question-", "input-"

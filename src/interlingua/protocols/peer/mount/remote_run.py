@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ....engine.handler.context import Context
-from ....engine.handler.mounted_run import LeftRun, MountedRun, RemoteError, no_such_run
+from ....engine.handler.mounted_run import LeftRun, MountedRun
 from ....model.errors import (
     AlreadyAnswered,
     InterlinguaError,
@@ -33,6 +33,8 @@ from ....model.errors import (
     Unavailable,
 )
 from ....model.schemas import Validator
+from ....mounts.errors import RemoteError, no_such_run
+from ....mounts.remote_output import RemoteOutput
 from ..translate import parts, task_states
 from ..translate.task_errors import failure
 from ..wire import frames
@@ -40,9 +42,9 @@ from ..wire.links import HTTP
 from .agent_card import Described, along_of, beside_of, input_parts, output_of
 from .connection import Connection, Inbox, Remote
 from .identity import seal, unseal
-from .questions import Asking, named_by
-from .remote_output import Mirror
+from .questions import STEP, Asking, named_by
 from .stale_updates import Standing
+from .updates_in import UpdatesIn
 
 if TYPE_CHECKING:
     from ....engine.engine import Engine
@@ -114,7 +116,8 @@ class Attachment:
         self._schema = schema
         self._ctx = ctx
         self._mounted = MountedRun(ctx)
-        self._mirror = Mirror(self._mounted, agent)
+        self._output = RemoteOutput(self._mounted)
+        self._updates = UpdatesIn(self._output, agent)
         self._inbox = Inbox()
         self._asking = Asking(self._mounted, self._answer, self._inbox.put)
         self._answers: dict[str, str] = {}  # message id → the key of the question that it answers
@@ -160,8 +163,9 @@ class Attachment:
         self._handle = handle = await self._ctx.step("start", self._start, key="start")
         self._known_by = known_by(self._mount, handle)
         remote = self._remote = await self._mount.remote(self._mounted.engine, self._known_by)
+        shown = await self._output.begin(STEP)
         if entered_again:
-            await self._mirror.begin_again()
+            self._updates.resumed(shown)
         given = await self._given(input_) if existing is None else [parts.text("")]
         async with remote.using(self._inbox, self._task_id, self._message_id):
             try:
@@ -176,12 +180,14 @@ class Attachment:
                     await cancel_task(remote, self._inbox, self._task_id, known=self._known)
                 raise
         for name in self._not_sent:
-            await self._mirror.warn(f"{name} was not sent: files travel by address, and no server here offers them")
-        await self._mirror.finish(ended.output, ended.artifacts, ended.beside)
+            await self._output.warn_once(
+                f"{name} was not sent: files travel by address, and no server here offers them"
+            )
+        await self._updates.finish(ended.output, ended.artifacts, ended.beside)
         try:
             self._schema.check(ended.output, InvalidOutput)
         except Invalid as error:
-            await self._mirror.warn(f"the output does not fit the schema that the node tells: {error.message}")
+            await self._output.warn_once(f"the output does not fit the schema that the node tells: {error.message}")
         return ended.output
 
     async def _given(self, input_: dict[str, Any]) -> list[dict[str, Any]]:
@@ -246,10 +252,10 @@ class Attachment:
         again = entered_again or self._existing is not None
         while True:
             connection = await self._connected()
-            self._mirror.met_again(replays=connection.replays)
+            self._updates.reconnected(repeats=connection.replays)
             self._standing.asked(again=again and not connection.replays)
             again = True
-            known = self._known or self._mirror.has_shown or bool(self._mounted.asked())
+            known = self._known or self._output.has_shown or bool(self._mounted.asked())
             self._delegated = {**frame, "again": True} if known else frame
             await self._mounted.committed()
             connection.send(self._delegated)
@@ -304,9 +310,9 @@ class Attachment:
         match frame.get("type"):
             case "task.updated":
                 if isinstance(frame.get("chunk"), dict):
-                    await self._mirror.chunk(frame["chunk"], frame.get("chunk_number"))
+                    await self._updates.chunk(frame["chunk"], frame.get("chunk_number"))
                 elif "activity" in frame:
-                    await self._mirror.activity(frame["activity"])
+                    await self._updates.activity(frame["activity"])
                 else:
                     return await self._moved(frame)
             case "acp.message":
@@ -317,7 +323,7 @@ class Attachment:
                 self._refused(frame)
                 key = self._answers.get(frame.get("message_id", ""))
                 if key is not None and frame.get("code") == AlreadyAnswered.code:
-                    await self._mirror.late([self._asking.too_late(key)])
+                    await self._output.emit(self._asking.too_late(key), new=True)
         return None
 
     def _ask_again(self) -> None:
@@ -331,7 +337,7 @@ class Attachment:
             return
         if isinstance(message, frames.Message):
             self._last_said = parts.text_of(message.parts)
-            await self._mirror.said(message.parts, message.message_id)
+            await self._updates.message(message.parts, message.message_id)
 
     def _refused(self, frame: Frame) -> None:
         why = str(frame.get("message") or frame.get("code"))[:1000]
@@ -359,7 +365,8 @@ class Attachment:
         else:
             self._asking.moved_on()
         late, self._asking.late = self._asking.late, []
-        await self._mirror.late(late)
+        for warning in late:
+            await self._output.emit(warning, new=True)
         match news.status:
             case "failed" | "canceled":
                 raise failure(news.status, news.error, frame.get("error_info"))

@@ -26,9 +26,7 @@ from .credentials import MountSettings, look
 from .identity import Place
 from .remote_run import Attachment, Existing, cancel_left
 
-__all__ = ["KINDS", "Mount", "MountSettings", "load"]
-
-KINDS = ("acp", "acps", "acp+ws", "acp+wss", "tcp", "peer+http", "peer+https")
+__all__ = ["Mount", "MountSettings", "load"]
 
 
 class Target(Protocol):

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ....engine.handler.mounted_run import RemoteError
 from ....model.errors import ErrorInfo, RunCancelled, RunError
+from ....mounts.errors import RemoteError
 
 
 def failure(status: str, message: str | None, info: Any) -> RunError:

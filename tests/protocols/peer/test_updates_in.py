@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from interlingua.model.card import AgentCard
 from interlingua.model.delta import Joiner
 from interlingua.model.events import ArtifactAdded, Emission, OutputDelta, Thought
+from interlingua.mounts.remote_output import RemoteOutput
 from interlingua.protocols.peer.mount.agent_card import Described
-from interlingua.protocols.peer.mount.remote_output import Mirror
+from interlingua.protocols.peer.mount.updates_in import UpdatesIn
 
 AGENT = Described(AgentCard("a", output_text="text"), structured=True)
 
@@ -48,8 +49,13 @@ class Log:
         return str(joined.value["text"]) if isinstance(joined.value, dict) else ""
 
 
-def mirror(log: Log) -> Mirror:
-    return Mirror(log, AGENT)  # type: ignore[arg-type]
+async def updates_in(log: Log) -> UpdatesIn:
+    output = RemoteOutput(log)  # type: ignore[arg-type]
+    made = UpdatesIn(output, AGENT)
+    shown = await output.begin("task")
+    if shown:
+        made.resumed(shown)
+    return made
 
 
 def chunk(text: str, *, append: bool = True, **more: Any) -> dict[str, Any]:
@@ -59,7 +65,7 @@ def chunk(text: str, *, append: bool = True, **more: Any) -> dict[str, Any]:
 
 async def test_chunks_in_a_row_are_shown_as_they_come() -> None:
     log = Log()
-    made = mirror(log)
+    made = await updates_in(log)
     await made.chunk(chunk("a", append=False), 1)
     await made.chunk(chunk("b"), 2)
     assert [body.delta for body in log.bodies if isinstance(body, OutputDelta)] == [{"text": "a"}, {"text": "b"}]
@@ -67,7 +73,7 @@ async def test_chunks_in_a_row_are_shown_as_they_come() -> None:
 
 async def test_after_one_is_missing_the_rest_is_shown_at_the_end() -> None:
     log = Log()
-    made = mirror(log)
+    made = await updates_in(log)
     await made.chunk(chunk("a", append=False), 1)
     await made.chunk(chunk("c"), 3)
     await made.chunk(chunk("d"), 4)
@@ -78,7 +84,7 @@ async def test_after_one_is_missing_the_rest_is_shown_at_the_end() -> None:
 
 async def test_a_new_beginning_goes_on_from_what_was_shown() -> None:
     log = Log()
-    made = mirror(log)
+    made = await updates_in(log)
     await made.chunk(chunk("ab", append=False), 1)
     await made.chunk(chunk("a", append=False), 1)  # the remote began anew, and has not come as far
     assert log.text == "ab"
@@ -88,7 +94,7 @@ async def test_a_new_beginning_goes_on_from_what_was_shown() -> None:
 
 async def test_a_new_beginning_that_says_something_else_is_left_to_the_result() -> None:
     log = Log()
-    made = mirror(log)
+    made = await updates_in(log)
     await made.chunk(chunk("ab", append=False), 1)
     await made.chunk(chunk("x", append=False), 1)
     await made.finish({"text": "xyz"}, None)
@@ -97,7 +103,7 @@ async def test_a_new_beginning_that_says_something_else_is_left_to_the_result() 
 
 async def test_chunks_of_others_than_ours_are_joined_by_their_text() -> None:
     log = Log()
-    made = mirror(log)
+    made = await updates_in(log)
     for text, append in (("a", False), ("b", True)):
         told = chunk(text, append=append)
         del told["delta"]
@@ -107,7 +113,7 @@ async def test_chunks_of_others_than_ours_are_joined_by_their_text() -> None:
 
 async def test_an_artifact_that_was_not_shown_whole_is_shown_at_the_end() -> None:
     log = Log()
-    made = mirror(log)
+    made = await updates_in(log)
     part = [{"type": "text", "content": "x"}]
     whole = {"artifact_id": "list", "parts": part}
     await made.chunk({**whole, "append": False, "last_chunk": True}, 1)
@@ -117,11 +123,11 @@ async def test_an_artifact_that_was_not_shown_whole_is_shown_at_the_end() -> Non
 
 async def test_what_is_told_from_the_beginning_again_is_shown_once() -> None:
     log = Log()
-    made = mirror(log)
+    made = await updates_in(log)
     activity = [{"type": "data", "content": {"activity": {"kind": "thought", "text": "hm"}}}]
     for replays in (False, True, True):
         if replays:
-            made.met_again(replays=True)
+            made.reconnected(repeats=True)
         await made.activity(activity)
         await made.activity(activity)
         await made.chunk(chunk("a", append=False), 1)
@@ -145,19 +151,18 @@ def test_whatever_is_lost_the_whole_is_shown_once(words: list[str], fate: list[s
 
 async def lived_through(words: list[str], fate: list[str]) -> str:
     log = Log()
-    made = mirror(log)
+    made = await updates_in(log)
     place = 0
     for what in [*fate, "take"]:
         if what == "cut":
-            made.met_again(replays=False)
+            made.reconnected(repeats=False)
         elif what in ("crash", "replay"):
             if what == "crash":
                 log = log.again()
-                made = mirror(log)
-                await made.begin_again()
+                made = await updates_in(log)
             else:
                 place = 0
-            made.met_again(replays=what == "replay")
+            made.reconnected(repeats=what == "replay")
         elif place < len(words):
             if what == "take":
                 await made.chunk(chunk(words[place], append=place > 0), place + 1)

@@ -1,0 +1,1 @@
+"""The kit of all doors: what serving a protocol needs, whatever its wire says."""
