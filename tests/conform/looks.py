@@ -38,7 +38,7 @@ class Look:
     only: tuple[str, ...] = ()  # beginnings of ids; all without it
     shows: Shows | None = None  # the ids that pass, of those that are looked at; None where that is not fixed
     fewest: int = 0  # how many pass at least, where they are not fixed
-    patience: float = 20.0
+    patience: float = 60.0
     secret: str | None = None
 
     @property
@@ -220,30 +220,30 @@ LOOKS = (
     Look("peer link", ("common", r"peers connect to .* with (acps?://\S+)"), fewest=101),
     Look("peer stdio", command=_stdio("peer"), fewest=101),
     Look(
-        "editor stdio", command=_stdio("editor"), patience=40,
+        "editor stdio", command=_stdio("editor"),
         shows=_without(*_EDITOR_NETWORK, *_FORMS, *_LOGINS, *NOWHERE),
     ),
     Look(
-        "editor http", ("common", "/editor"), patience=40,
+        "editor http", ("common", "/editor"),
         shows=_without(*_EDITOR_PIPES, *_FORMS, *_LOGINS, "editor.http.callers", *NOWHERE),
     ),
     Look(
-        "editor websocket", ("common", "ws"), patience=40,
+        "editor websocket", ("common", "ws"),
         only=("editor.v1.prompt", "editor.http.", "editor.custom.agent"),
         shows=_just(
             "editor.v1.prompt", "editor.http.websocket", "editor.http.websocket-initialize", "editor.custom.agent"
         ),
     ),
     Look(
-        "editor clerk", command=_stdio("editor", HERE / "editor" / "agents.py"), patience=40,
+        "editor clerk", command=_stdio("editor", HERE / "editor" / "agents.py"),
         roles=Roles(asking="clerk"), only=_FORMS, shows=_all,
     ),
     Look(
-        "editor guarded", command=_stdio("editor", HERE / "editor" / "guarded.py"), patience=40, roles=Roles(),
+        "editor guarded", command=_stdio("editor", HERE / "editor" / "guarded.py"), roles=Roles(),
         only=(*_LOGINS, "editor.v1.prompt"), shows=_just(*_LOGINS),
     ),
     Look(
-        "editor keys", ("all", "/editor"), patience=40, roles=Roles(agent="echo"),
+        "editor keys", ("all", "/editor"), roles=Roles(agent="echo"),
         only=("editor.http.callers", "editor.v1.prompt", "editor.http.streams"), shows=_all,
     ),
     Look("cap common", ("common", "/cap"), fewest=51),
@@ -253,5 +253,5 @@ LOOKS = (
         shows=_without(*_CAP_EXAMPLE, *_CAP_LATE, *NOWHERE),
     ),
     Look("cap late", ("all", "/cap"), roles=Roles(agent="echo", failing="waiter"), only=_CAP_LATE, shows=_all),
-    Look("cap team", ("team", "/cap"), roles=Roles(agent="pm-1"), only=_CAP_EXAMPLE, shows=_all, patience=60),
+    Look("cap team", ("team", "/cap"), roles=Roles(agent="pm-1"), only=_CAP_EXAMPLE, shows=_all),
 )  # fmt: skip
