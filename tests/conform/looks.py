@@ -14,9 +14,9 @@ from interlingua.security.keys import make_key
 from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
 from interlingua_conform.base import Roles, Subject
-from tests.cli.conftest import process_env
-from tests.cli.nodes import Process, node, started
 from tests.kit import warm_python
+from tests.kit.commands import process_env
+from tests.kit.servers import Process, node, started
 
 HERE = Path(__file__).parent
 _ROOT = HERE.parents[1]

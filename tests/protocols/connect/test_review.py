@@ -12,9 +12,9 @@ import httpx2
 import pytest
 
 import interlingua as il
-from interlingua.protocols.connect.door.http import ConnectSettings
-from interlingua.protocols.connect.mount import answers, remote_run
-from interlingua.protocols.connect.mount import server as client
+from interlingua.mounts import http
+from interlingua.protocols.connect.config import DoorSettings
+from interlingua.protocols.connect.mount import remote_run
 from interlingua.security.tokens import Issuer
 from tests.kit.engines import question as question_of
 from tests.kit.engines import settle, submit
@@ -49,7 +49,7 @@ class Looks:
     """Holds back the looks at runs whose clients have gone, until the test wants them."""
 
     def __init__(self, s: Up) -> None:
-        s.door.settings = ConnectSettings(disconnect_grace=0, keep_alive=0.01)
+        s.door.settings = DoorSettings(disconnect_grace=0, keep_alive=0.01)
         self._look = s.door.watchers._unwatched
         self.due: list[str] = []
         s.door.watchers._unwatched = self.due.append  # type: ignore[method-assign]
@@ -135,7 +135,7 @@ async def test_each_drop_has_a_grace_of_its_own(store: Path) -> None:
         async with s.stream("POST", "/runs/stream", {"agent_id": "asker"}) as updates:
             run = (await anext(updates))[1]["run_id"]
         await wait_for(lambda: looks.due)
-        s.door.settings = ConnectSettings(disconnect_grace=3600, keep_alive=0.01)
+        s.door.settings = DoorSettings(disconnect_grace=3600, keep_alive=0.01)
         async with s.http.stream("GET", f"/runs/{run}/stream", headers={"last-event-id": "0"}) as answer:
             await anext(answer.aiter_raw())
         await wait_for(lambda: run not in s.door.watchers.counts)
@@ -147,7 +147,7 @@ async def test_each_drop_has_a_grace_of_its_own(store: Path) -> None:
 async def test_a_client_that_leaves_before_its_stream_begins_has_left(store: Path) -> None:
     gate = Gate()
     async with up(store, gate.agent) as s:
-        s.door.settings = ConnectSettings(disconnect_grace=0)
+        s.door.settings = DoorSettings(disconnect_grace=0)
         for _ in range(5):
             raw = await Raw.to(s)
             body = b'{"agent_id": "held"}'
@@ -469,19 +469,19 @@ class Failing(httpx2.AsyncHTTPTransport):
 
 
 def through(way: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
-    def open_(mount: client.Mount) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(base_url=mount.base, timeout=20, transport=way)
+    def open_(address: http.HttpAddress) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(base_url=address.base, timeout=20, transport=way)
 
-    monkeypatch.setattr(client.Mount, "open", open_)
+    monkeypatch.setattr(http.HttpAddress, "open", open_)
     # A run on a thread, or of a server that is not ours, is made first and looked at then.
-    monkeypatch.setattr(remote_run.Attachment, "_begins_with_its_stream", False)
+    monkeypatch.setattr(remote_run.ConnectRun, "begins_with_its_stream", False)
 
 
 @pytest.mark.parametrize("answer", [401, 403, 410, 500, 503, None])
 async def test_a_mounted_run_does_not_wait_for_ever_for_a_server_that_tells_nothing(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch, answer: int | None
 ) -> None:
-    monkeypatch.setattr(answers, "PATIENCE", 0.1)
+    monkeypatch.setattr(http, "PATIENCE", 0.1)
     way = Failing(answer)
     way.down.set()
     through(way, monkeypatch)

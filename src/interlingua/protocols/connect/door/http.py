@@ -19,8 +19,8 @@ from . import openapi
 from . import operations_agents as agents
 from . import operations_runs as runs
 from . import operations_threads as threads
+from .api import ConnectDoor
 from .errors import ERRORS
-from .operation import ConnectDoor, ConnectSettings
 
 log = logging.getLogger("interlingua.connect")
 
@@ -83,4 +83,4 @@ def routes(door: ConnectDoor) -> list[Route]:
     return endpoint.routes(door, OPERATIONS, endpoint.authenticated(door.auth), ERRORS, log)
 
 
-__all__ = ["ConnectDoor", "ConnectSettings", "routes"]
+__all__ = ["ConnectDoor", "routes"]
