@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...doors.streams import in_pieces
 from ...engine.engine import Engine
 from ...model.card import AgentCard
 from ...model.delta import ABSENT, Joiner
@@ -34,7 +35,6 @@ from ...model.events import (
 from ...model.prompt_input import ContentCollector
 from ...model.run import Run
 from ...model.status import Status
-from ...transports.http.event_stream import in_pieces
 from ...transports.http.sse import encode
 from . import translate
 

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from ....doors.streams import PiecesStream, in_pieces
 from ....engine.engine import Engine
 from ....engine.ids import now
 from ....model.errors import InterlinguaError, Invalid, InvalidRequest, Overloaded, RunNotFound
@@ -29,7 +30,6 @@ from ....security.auth import Authenticator
 from ....security.caller_share import has_share
 from ....transports import json_text
 from ....transports.http.body import HttpLimits, header, json_response, read_json, trace
-from ....transports.http.event_stream import PiecesStream, in_pieces
 from ....transports.http.sse import KEEP_ALIVE, encode
 from ....transports.jsonrpc import params
 from ....transports.jsonrpc.core import RpcError

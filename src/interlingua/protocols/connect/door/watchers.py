@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 from starlette.types import Receive, Scope, Send
 
+from ....doors.streams import PiecesStream
 from ....engine.engine import Engine
 from ....engine.ids import now
 from ....model.errors import Conflict, NotFound
 from ....model.filters import QuestionFilter
 from ....model.status import Status
-from ....transports.http.event_stream import PiecesStream
 
 _RESOLUTION = 0.01  # seconds by which a timer may ring early
 _MANY = 100_000

@@ -14,9 +14,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from ....doors.streams import EventStream
 from ....model.errors import InvalidRequest
 from ....transports.http.body import header
-from ....transports.http.event_stream import EventStream
 from ....transports.websocket import ServerSocket, WebSocketChannel
 from ..node.node_store import Feed, Heard
 from ..node.task_record import Task

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from interlingua.transports.http import event_stream
-from interlingua.transports.http.event_stream import PiecesStream, in_pieces
+from interlingua.doors import streams
+from interlingua.doors.streams import PiecesStream, in_pieces
 
 WAIT = 10.0
 
@@ -90,17 +90,17 @@ async def test_a_large_piece_is_held_once_for_all_who_get_it_and_goes_with_them(
             yield events.pop()
 
     wires = [Wire(1) for _ in range(20)]
-    streams = [asyncio.ensure_future(PiecesStream(fresh())({}, wire.receive, wire.send)) for wire in wires]
+    answers = [asyncio.ensure_future(PiecesStream(fresh())({}, wire.receive, wire.send)) for wire in wires]
     async with asyncio.timeout(WAIT):
         for wire in wires:
             await wire.full.wait()
         gc.collect()
-        assert len(event_stream._large) == 1
-        assert sum(type(found) is event_stream._Large for found in gc.get_objects()) <= 1
+        assert len(streams._large) == 1
+        assert sum(type(found) is streams._Large for found in gc.get_objects()) <= 1
         for wire in wires:
             wire.gone.set()
-        await asyncio.gather(*streams)
-    assert not event_stream._large
+        await asyncio.gather(*answers)
+    assert not streams._large
 
 
 def test_small_events_are_written_together_and_large_ones_alone() -> None:
