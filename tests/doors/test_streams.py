@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from interlingua.doors import streams
-from interlingua.doors.streams import PiecesStream, in_pieces
+from interlingua.doors.streams import PiecesStream, Streams, in_pieces
+from interlingua.transports.http.sse import KEEP_ALIVE
 
 WAIT = 10.0
 
@@ -107,3 +108,93 @@ def test_small_events_are_written_together_and_large_ones_alone() -> None:
     events = [b"a", b"b", b"x" * 100_000, b"c"]
     assert [piece.pop() for piece in in_pieces(events, bytes)] == [b"ab" + b"x" * 100_000, b"c"]
     assert not events
+
+
+# -- the clock of a stream ------------------------------------------------------------------------------------
+
+
+def bodies(wire: Wire) -> list[bytes]:
+    return [message["body"] for message in wire.sent if message["type"] == "http.response.body"]
+
+
+async def _quiet(*pieces: bytes) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+    await asyncio.Event().wait()
+
+
+async def test_a_silent_stream_gets_a_comment_again_and_again() -> None:
+    wire = Wire(3)
+    streaming = asyncio.ensure_future(PiecesStream(_quiet(b"a"), keep_alive=0.01)({}, wire.receive, wire.send))
+    async with asyncio.timeout(WAIT):
+        await wire.full.wait()
+        wire.gone.set()
+        await streaming
+    assert bodies(wire) == [b"a", *[KEEP_ALIVE] * 3]
+
+
+class Slow(Wire):
+    """A connection that takes some turns of the loop for each slice."""
+
+    async def send(self, message: Any) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await super().send(message)
+
+
+async def test_no_comment_comes_into_a_piece_that_is_being_taken() -> None:
+    wire, large = Slow(10), b"x" * 500_000
+    streaming = asyncio.ensure_future(PiecesStream(_quiet(large), keep_alive=0.0)({}, wire.receive, wire.send))
+    async with asyncio.timeout(WAIT):
+        await wire.full.wait()
+        wire.gone.set()
+        await streaming
+    sent = bodies(wire)
+    first = sent.index(KEEP_ALIVE, 1)
+    assert b"".join(sent[:first]).removeprefix(KEEP_ALIVE) == large
+    assert set(sent[first:]) == {KEEP_ALIVE}
+
+
+async def test_a_reader_that_takes_no_comment_is_given_up_too() -> None:
+    wire = Wire(0)
+    async with asyncio.timeout(WAIT):
+        await PiecesStream(_quiet(), keep_alive=0.01, stall=0.05)({}, wire.receive, wire.send)
+    assert bodies(wire) == [KEEP_ALIVE]
+
+
+# -- the streams of a door ------------------------------------------------------------------------------------
+
+
+def counted(streams_: Streams, caller: str | None, *pieces: bytes) -> PiecesStream:
+    stream = PiecesStream(_quiet(*pieces))
+    stream.counted = streams_.holding(stream, caller)
+    return stream
+
+
+async def test_a_door_that_stops_ends_its_streams_properly_unless_a_reader_is_behind() -> None:
+    door, quick, slow = Streams(10), Wire(10), Wire(1)
+    running = [
+        asyncio.ensure_future(counted(door, "a", b"1")({}, quick.receive, quick.send)),
+        asyncio.ensure_future(counted(door, "a", b"1", b"2")({}, slow.receive, slow.send)),
+    ]
+    async with asyncio.timeout(WAIT):
+        await slow.full.wait()
+        door.close()
+        await asyncio.gather(*running)
+    assert (bodies(quick), quick.sent[-1].get("more_body")) == ([b"1", b""], None)
+    assert bodies(slow) == [b"1", b"2"]  # whose end would never be taken
+    assert door.closed
+
+
+async def test_a_caller_has_a_share_of_the_streams_of_a_door() -> None:
+    door, wire = Streams(3, tenths=7), Wire(10)
+    assert (door.is_full, door.has_share("a")) == (False, False)
+    running = [asyncio.ensure_future(counted(door, caller)({}, wire.receive, wire.send)) for caller in ("a", "a", None)]
+    await asyncio.sleep(0)
+    assert (door.is_full, door.has_share("a"), door.has_share("b"), door.has_share(None)) == (True, True, False, False)
+    assert door.why_full("b") == "3 streams are open already"
+    wire.gone.set()
+    await asyncio.gather(*running)
+    assert (door.is_full, door.has_share("a"), door.why_full("a")) == (False, False, "")
+    door.close()
+    assert door.why_full("a") == "the server stops"

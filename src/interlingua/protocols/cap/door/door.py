@@ -8,7 +8,7 @@ from ....engine.engine import Engine
 from ....model.card import AgentCard
 from ....security.auth import Authenticator
 from ...base import Door
-from .http import CapDoor, CapSettings
+from .http import CapDoor, CapSettings, routes
 
 
 def door(engine: Engine, auth: Authenticator, settings: CapSettings | None) -> Door:
@@ -21,4 +21,4 @@ def door(engine: Engine, auth: Authenticator, settings: CapSettings | None) -> D
         }  # fmt: skip
         return f"curl -s {base_url}/messages -H 'content-type: application/json' -d '{json.dumps(notice)}'"
 
-    return Door(routes=cap.routes(), hint=hint, close_streams=cap.close)
+    return Door(routes=routes(cap), hint=hint, close_streams=cap.close)
