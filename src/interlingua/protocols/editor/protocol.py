@@ -15,8 +15,11 @@ protocol = Protocol(
         *addresses("editor+http", "editor+https", "editor+ws", "editor+wss", example="HOST/editor"),
     ),
     door="interlingua.protocols.editor.door.door:door",
+    door_settings="interlingua.protocols.editor.config:DoorSettings",
+    mount_settings="interlingua.protocols.editor.config:MountSettings",
     stdio="interlingua.protocols.editor.door.stdio:serve_pipes",
     mount="interlingua.protocols.editor.mount.server:load",
+    probes="interlingua.protocols.editor.probe:probes",
     parity="interlingua.protocols.editor.parity",
     demo="interlingua.protocols.editor.demo:demo",
 )

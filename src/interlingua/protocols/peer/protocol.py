@@ -18,8 +18,13 @@ protocol = Protocol(
         *addresses("peer+http", "peer+https", example="HOST/peer"),
     ),
     door="interlingua.protocols.peer.door.door:door",
+    door_settings="interlingua.protocols.peer.config:DoorSettings",
+    mount_settings="interlingua.protocols.peer.config:MountSettings",
+    check="interlingua.protocols.peer.node_flags:check",
+    ports="interlingua.protocols.peer.node_flags:ports",
     stdio="interlingua.protocols.peer.bindings.stdio:serve_pipes",
     mount="interlingua.protocols.peer.mount.server:load",
+    probes="interlingua.protocols.peer.probe:probes",
     parity="interlingua.protocols.peer.parity",
     demo="interlingua.protocols.peer.demo:demo",
     commands=(

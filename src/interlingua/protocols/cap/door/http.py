@@ -11,7 +11,7 @@ from ....doors.endpoint import Operation
 from . import operations_agents as agents
 from . import operations_messages as messages
 from . import operations_tasks as tasks
-from .api import CapDoor, CapSettings
+from .api import CapDoor
 from .errors import ERRORS
 
 log = logging.getLogger("interlingua.cap")
@@ -30,4 +30,4 @@ def routes(door: CapDoor) -> list[Route]:
     return endpoint.routes(door, OPERATIONS, endpoint.authenticated(door.auth), ERRORS, log)
 
 
-__all__ = ["CapDoor", "CapSettings", "routes"]
+__all__ = ["CapDoor", "routes"]

@@ -20,7 +20,7 @@ from .operations_tasks import event_stream
 
 
 async def post_message(door: CapDoor, request: Request, caller: Caller) -> Response:
-    message: Any = await read_json(request, object, door.settings.limits)
+    message: Any = await read_json(request, object, door.settings)
     try:
         taken = await door.desk.take(wire.read(message), caller, trace(request))
     except InterlinguaError as error:

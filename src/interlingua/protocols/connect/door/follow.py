@@ -19,14 +19,14 @@ from ....model.events import Event, RunFinished
 from ....model.run import Run
 from ....model.status import Status
 from ....transports.http.sse import encode
+from ..config import DoorSettings
 from ..projection import Place, Projection, Update, id_of
-from .api import ConnectSettings
 
 _SLOW = 1.0  # seconds after which a reader that has not taken a piece keeps nothing of the output beside it
 
 
 async def follow(
-    engine: Engine, run: str, after: Place | None, modes: list[str], settings: ConnectSettings, caller: str
+    engine: Engine, run: str, after: Place | None, modes: list[str], settings: DoorSettings, caller: str
 ) -> AsyncIterator[bytes]:
     """Yields the stream of a run, for a caller. `after` is the last update that the reader has; None means from now
     on."""
@@ -76,7 +76,7 @@ async def follow(
 class _Pace:
     """The clock of a stream: it says when the next whole value is due."""
 
-    def __init__(self, settings: ConnectSettings) -> None:
+    def __init__(self, settings: DoorSettings) -> None:
         self._interval = 1.0 / settings.values_per_second
         self._clock = asyncio.get_running_loop().time
         self._sent_at = 0.0

@@ -32,29 +32,26 @@ from ....transports.jsonrpc.core import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     Call,
-    Limits,
     Notice,
     RpcError,
 )
 from .. import translate, wire
+from ..config import DoorSettings
 from ..versions import Dialect, negotiate
 from .logins import Logins
 from .prompts import Prompts
-from .sessions import Place, Session, Turn
+from .sessions import Place, Session
+from .turns import Turn
 
 log = logging.getLogger("interlingua.editor")
 
 _PAGE = 50  # sessions per page of session/list
 
 
-class EditorSettings(msgspec.Struct, kw_only=True, frozen=True):
-    limits: Limits = Limits()
-
-
 class EditorDoor:
-    def __init__(self, engine: Engine, settings: EditorSettings | None = None) -> None:
+    def __init__(self, engine: Engine, settings: DoorSettings | None = None) -> None:
         self.engine = engine
-        self.settings = settings or EditorSettings()
+        self.settings = settings or DoorSettings()
         self.connections: set[EditorConnection] = set()
         engine.agents.listeners.append(self._agents_changed)
 
@@ -76,7 +73,7 @@ class EditorConnection:
         self.door = door
         self.engine = door.engine
         self.caller = caller
-        self.rpc = Connection(channel, self, limits=door.settings.limits, trace=trace)
+        self.rpc = Connection(channel, self, limits=door.settings, trace=trace)
         self.able = wire.ClientCapabilities()
         self.sessions: dict[str, Session] = {}
         self.changed: Callable[[], Awaitable[None]] | None = None  # called when sessions open or close, or are prompted
@@ -287,7 +284,7 @@ class EditorConnection:
         if unfinished is not None:
             session.turns.append(unfinished)
             session.updates(self.dialect.state("running"))
-            session.ask_again(unfinished)
+            unfinished.questions.ask_left_open()
             self.prompts.spawn(session, unfinished)
 
     async def _list(self, params: Any) -> dict[str, Any]:
@@ -410,4 +407,4 @@ def _version() -> str:
     return __version__
 
 
-__all__ = ["INTERNAL_ERROR", "EditorConnection", "EditorDoor", "EditorSettings"]
+__all__ = ["INTERNAL_ERROR", "EditorConnection", "EditorDoor"]
