@@ -19,8 +19,8 @@ from ....transports.http.sse import encode
 from .. import translate
 from ..projection import START, Place, Update, View, place_of
 from .api import CapDoor, holder
-from .follow import follow, snapshot
 from .task_ids import Found, tree
+from .task_updates import follow, snapshot
 
 
 async def list_tasks(door: CapDoor, request: Request, caller: Caller) -> Response:

@@ -26,8 +26,8 @@ from ....transports.jsonrpc.connection import Trace
 from .. import wire
 from ..projection import Update
 from .errors import addressed, error_message, refused
-from .follow import follow
 from .inbound_messages import Desk, Taken, log
+from .task_updates import follow
 
 _LOOK_EVERY = 0.2  # seconds, once the peer says no more
 _ALL = 1_000_000

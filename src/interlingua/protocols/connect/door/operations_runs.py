@@ -36,9 +36,9 @@ from .. import translate, wire
 from ..projection import Place
 from . import input as reading
 from .api import ConnectDoor, run_body
-from .follow import follow
 from .operations_agents import find_card, known
 from .operations_threads import find_thread
+from .run_updates import follow
 from .watchers import WatchedStream
 
 # -- making runs --------------------------------------------------------------------------------------

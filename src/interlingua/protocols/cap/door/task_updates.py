@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import AsyncGenerator, Sequence
 
-from ....doors.follow import feed_all, follow_log
+from ....doors.follow_log import feed_all, follow_log
 from ....engine.engine import Engine
 from ....model.errors import QuestionNotFound, RunNotFound
 from ....model.events import Event, Said

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 
 import msgspec
 
-from ....doors.follow import feed_all, read_back, read_on
+from ....doors.follow_log import feed_all, read_back, read_on
 from ....doors.streams import in_pieces
 from ....engine.engine import Engine
 from ....model.errors import NotFound, RunNotFound
