@@ -35,8 +35,9 @@ from ....transports.jsonrpc.core import (
     RpcError,
 )
 from .. import translate, wire
+from .client_questions import InputWanted
 from .request_state import RequestStates
-from .run_request import InputWanted, Running, failed
+from .run_request import Running, failed
 from .subscriptions import Listening
 from .unasked_runs import Unasked
 
@@ -382,7 +383,7 @@ class McpConnection:
         if told is None:
             return await self._input_required(call, InputWanted(question, run))
         try:
-            given = await running.give(question, params_.read(told, wire.ElicitResult))
+            given = await running.questions.answer(question, params_.read(told, wire.ElicitResult))
         except InvalidAnswer as error:
             return await self._input_required(call, InputWanted(question, run), error.message)
         if not given:

@@ -101,10 +101,11 @@ class Host:
         self._noise_told = False
         self.starts = 0
         self.lost: Callable[[], None] = lambda: None  # called when it is gone, unless we let it go
+        self.changed: Callable[[], None] = lambda: None  # called when its agents may be others
 
     async def peer(self) -> Peer:
-        """Returns the connection with its agents known. Opens it if there is none, and lists the agents again if they
-        have changed."""
+        """Returns the connection with its entries known. Opens it if there is none, and lists them again if they have
+        changed."""
         async with self._opening:
             try:
                 return await self._listed()
@@ -118,9 +119,15 @@ class Host:
             await self._start()
         peer = self._peer
         assert peer is not None
-        if peer.changed or peer.agents is None:
-            await self._asked(peer, peer.find_agents())
+        if peer.changed or peer.entries is None:
+            await self._asked(peer, peer.list_entries())
         return peer
+
+    async def peer_listed_again(self) -> Peer:
+        """Returns the connection, with its entries listed anew also where no change was reported."""
+        if self._peer is not None:
+            self._peer.changed = True
+        return await self.peer()
 
     async def _start(self) -> None:
         if self._keeper is not None:
@@ -136,6 +143,7 @@ class Host:
             await asyncio.wait([keeper])
             raise
         self._peer = peer
+        peer.on_change = lambda: self.changed()
         keeper.add_done_callback(self._ended)
         self.starts += 1
         self._use.rest()
