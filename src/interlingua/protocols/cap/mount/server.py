@@ -6,7 +6,6 @@ own for every task. One run of such an agent is in `remote_run`, the connections
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import PurePath
 from typing import Any, Protocol
@@ -21,13 +20,14 @@ from ....model.errors import InvalidRequest, Unavailable
 from ....model.schemas import Validator
 from ....model.team.manifest import cap_id
 from ....mounts.errors import RemoteError
-from ....mounts.settings import ORDINARY, Access, NoSettings
+from ....mounts.settings import ORDINARY, Access, read_settings
 from ....security.redaction import redact_text
 from ....transports.http import plain_client as plain
 from ....transports.process.child_process import words_of
 from .. import agent_manifest
+from ..config import MountSettings
 from .remote_run import Attachment
-from .remote_task import KEY_VARIABLE, Address, Program, Refused, cancel_left, json_of, open_client, try_out
+from .remote_task import Address, Program, Refused, cancel_left, json_of, open_client, try_out
 
 __all__ = ["ProgramMount", "ServerMount", "load"]
 
@@ -56,7 +56,7 @@ class ProgramMount:
     """A program that reads and writes one message per line."""
 
     def __init__(self, command: str, agent: str | None = None, access: Access = ORDINARY) -> None:
-        access.given(NoSettings)
+        read_settings(MountSettings, "cap", access)
         self._access = access
         self.name = redact_text(command)
         self.command = words_of(command, "cap")
@@ -98,10 +98,8 @@ class ServerMount:
         if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
             raise InvalidRequest(f"{base!r} is not the address of a server; write cap+http://HOST[/PREFIX][#AGENT]")
         self.base = base.rstrip("/")
-        key = key if key is not None else access.key
-        self.key = key if key is not None else os.environ.get(KEY_VARIABLE)
+        self.key = key if key is not None else read_settings(MountSettings, "cap", access).key
         self._headers = access.headers
-        access.given(NoSettings)
         self._clients = plain.Shared(lambda: open_client(self.base, self.key, self._headers), self.base)
 
     async def agents(self, wanted: str | None = None) -> list[Agent[..., Any]]:

@@ -32,11 +32,11 @@ from ....transports.jsonrpc.core import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     Call,
-    Limits,
     Notice,
     RpcError,
 )
 from .. import translate, wire
+from ..config import DoorSettings
 from ..versions import Dialect, negotiate
 from .logins import Logins
 from .prompts import Prompts
@@ -48,14 +48,10 @@ log = logging.getLogger("interlingua.editor")
 _PAGE = 50  # sessions per page of session/list
 
 
-class EditorSettings(msgspec.Struct, kw_only=True, frozen=True):
-    limits: Limits = Limits()
-
-
 class EditorDoor:
-    def __init__(self, engine: Engine, settings: EditorSettings | None = None) -> None:
+    def __init__(self, engine: Engine, settings: DoorSettings | None = None) -> None:
         self.engine = engine
-        self.settings = settings or EditorSettings()
+        self.settings = settings or DoorSettings()
         self.connections: set[EditorConnection] = set()
         engine.agents.listeners.append(self._agents_changed)
 
@@ -77,7 +73,7 @@ class EditorConnection:
         self.door = door
         self.engine = door.engine
         self.caller = caller
-        self.rpc = Connection(channel, self, limits=door.settings.limits, trace=trace)
+        self.rpc = Connection(channel, self, limits=door.settings, trace=trace)
         self.able = wire.ClientCapabilities()
         self.sessions: dict[str, Session] = {}
         self.changed: Callable[[], Awaitable[None]] | None = None  # called when sessions open or close, or are prompted
@@ -411,4 +407,4 @@ def _version() -> str:
     return __version__
 
 
-__all__ = ["INTERNAL_ERROR", "EditorConnection", "EditorDoor", "EditorSettings"]
+__all__ = ["INTERNAL_ERROR", "EditorConnection", "EditorDoor"]

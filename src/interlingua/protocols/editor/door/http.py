@@ -30,9 +30,10 @@ from ....transports.http.body import read_body
 from ....transports.jsonrpc.core import PARSE_ERROR
 from ....transports.jsonrpc.http_errors import Refused, error_response
 from ....transports.websocket import ServerSocket, WebSocketChannel
-from .connection import EditorDoor, EditorSettings
+from ..config import DoorSettings
+from .connection import EditorDoor
 from .http_clients import HttpConnection, SocketClient
-from .http_streams import WebSettings, sent
+from .http_streams import sent
 
 CONNECTION, SESSION = "acp-connection-id", "acp-session-id"
 _CONNECTION = CONNECTION.encode()
@@ -45,12 +46,11 @@ class WebDoor:
         self,
         engine: Engine,
         auth: Authenticator,
-        settings: WebSettings | None = None,
-        editor: EditorSettings | None = None,
+        settings: DoorSettings | None = None,
     ) -> None:
-        self.settings = settings or WebSettings()
+        self.settings = settings or DoorSettings()
         self.auth = auth
-        self.editors = EditorDoor(engine, editor)
+        self.editors = EditorDoor(engine, self.settings)
         self.sessions = Sessions(
             engine, "editor", limit=self.settings.max_connections, idle=self.settings.idle,
             open_=lambda caller, id_, times: HttpConnection(self, caller, id_, times), id_in=_connection_id,
@@ -87,7 +87,7 @@ class WebDoor:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Refused(415, f"the body is {kind or 'of no type'!r}; send application/json")
-        body = await read_body(request, self.settings.http)
+        body = await read_body(request, self.settings)
         message = _message(body)
         if message.get("method") == "initialize" and "id" in message:
             return await self._initialize(request, caller, message, body)
@@ -179,4 +179,4 @@ def _connection_id(scope: Scope) -> str | None:
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == _CONNECTION), None)
 
 
-__all__ = ["WebDoor", "WebSettings"]
+__all__ = ["WebDoor"]

@@ -22,9 +22,10 @@ from ....model.card import ANY_OBJECT
 from ....model.errors import InvalidRequest
 from ....model.schemas import Validator
 from ....mounts.links import Source
-from ....mounts.settings import Access
+from ....mounts.settings import Access, read_settings
+from ..config import MountSettings
 from .agent_card import card_of
-from .connection import AddressSource, Host, MountSettings, ProcessSource
+from .connection import AddressSource, Host, ProcessSource
 from .entries import Entry, Key
 from .remote_run import Attachment, cancel_left
 from .rpc_client import Unsuitable
@@ -47,7 +48,7 @@ class Target(Protocol):
 
 async def load(target: Target) -> list[Agent[..., Any]]:
     """Returns the agents of mcp:COMMAND or mcp+http(s)://…: all of them, or those that #AGENT can mean."""
-    settings = MountSettings.from_environment(target.access)
+    settings = read_settings(MountSettings, "mcp", target.access)
     source: Source
     if target.kind == "mcp":
         source = ProcessSource(target.rest, target.access)
