@@ -20,8 +20,9 @@ from interlingua.cli.demo.door_tour import Doors
 from interlingua.cli.demo.tour import Wire
 from interlingua.detection.detect import detected, inspect
 from interlingua.protocols.installed import protocols
-from interlingua.protocols.targets import kinds, load, parse
+from interlingua.protocols.targets import kinds, parse
 from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.server.load_target import load
 
 HERE = Path(__file__).parent
 TOY = HERE / "toy_protocol"

@@ -25,9 +25,10 @@ from interlingua.model.team.manifest import Team
 from interlingua.mounts.errors import RemoteError
 from interlingua.protocols.cap.mount import remote_task
 from interlingua.protocols.cap.mount.server import load
-from interlingua.protocols.targets import Target, load_all, parse
+from interlingua.protocols.targets import Target, parse
 from interlingua.server.app import Server, ServeSettings, serving
-from interlingua.teams.load import load_team
+from interlingua.server.load_target import load_all
+from interlingua.server.load_team import load_team
 from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, question, submit
 from tests.kit.teams import member, team
 

@@ -23,7 +23,8 @@ from interlingua.model.events import (
     ToolCall,
     Warned,
 )
-from interlingua.protocols.targets import load_all, parse
+from interlingua.protocols.targets import parse
+from interlingua.server.load_target import load_all
 from interlingua.transports import wire_tap
 from tests.kit.certificates import certificate
 from tests.kit.engines import bodies, finish, question, submit

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from ...engine.engine import Engine
     from ...engine.reading import AnyEngine
     from ...model.card import AgentCard
-    from ...protocols.targets import Loaded, Target
+    from ...protocols.targets import Target
+    from ...server.load_target import Loaded
     from ...terminal.crash import CrashSite
     from ...terminal.errors import ExitCode
     from ...terminal.keyboard import Interrupts
@@ -113,7 +114,8 @@ async def _run(
     config: str | None, timeout: float | None, metadata: list[str], no_input: bool, resume: str | None,
     attach: str | None,
 ) -> int:  # fmt: skip
-    from ...protocols.targets import load, parse, spelled
+    from ...protocols.targets import parse, spelled
+    from ...server.load_target import load
     from ...server.paths import Place, nearby
     from ...terminal.console import note
     from ...terminal.crash import CrashSite
