@@ -16,7 +16,7 @@ import interlingua as il
 from bench.bridge_clients import CLIENTS
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
-from interlingua.server.load_target import load_to_serve
+from interlingua.server.loading.target import load_to_serve
 from tests.kit.engines import QUICK
 
 PROTOCOLS = sorted(CLIENTS)

@@ -22,7 +22,7 @@ from interlingua.model.filters import RunFilter, ThreadFilter
 from interlingua.protocols.targets import parse
 from interlingua.server.app import ServeSettings, serving
 from interlingua.server.http_server import HttpServer, listen
-from interlingua.server.load_target import load_all
+from interlingua.server.loading.target import load_all
 from tests.kit import warm_python
 
 ECHO = str(Path(__file__).parents[2] / "examples" / "echo.py")

@@ -16,7 +16,7 @@ from interlingua.model.events import Warned
 from interlingua.protocols.connect.mount import follow
 from interlingua.protocols.targets import parse
 from interlingua.server.app import ServeSettings, serving
-from interlingua.server.load_target import load
+from interlingua.server.loading.target import load
 from tests.kit.engines import PATIENT, QUICK, bodies, engine, parked, question, submit
 from tests.protocols.connect.reference import Proxy
 from tests.protocols.editor.mount_common import PERMISSION

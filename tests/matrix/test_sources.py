@@ -35,7 +35,7 @@ from interlingua.model.question_forms import choices, form
 from interlingua.protocols.parity import FEATURES
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
-from interlingua.server.load_target import load_all
+from interlingua.server.loading.target import load_all
 from interlingua.terminal.typed_answers import answer_from
 from tests.kit.engines import PATIENT, QUICK, engine
 from tests.kit.postgres import beside

@@ -16,7 +16,7 @@ from interlingua.model.events import RunBlocked
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
-from interlingua.server.load_target import load_all
+from interlingua.server.loading.target import load_all
 from tests.kit.engines import QUICK, engine, parked, submit
 from tests.protocols.mcp.common import client_of
 

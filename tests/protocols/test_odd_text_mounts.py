@@ -20,7 +20,7 @@ from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
 from interlingua.protocols.peer.wire import links
 from interlingua.protocols.targets import parse
 from interlingua.server.app import ServeSettings, serving
-from interlingua.server.load_target import load_all
+from interlingua.server.loading.target import load_all
 from tests.kit.engines import QUICK, engine, finish, log
 from tests.kit.rpc_client import INTERLINGUA
 

@@ -20,7 +20,7 @@ async def _serve(
     targets: list[str], protocol: str, trace: Path | None, store: Path | None, pipes: tuple[int, int]
 ) -> int:
     from ..protocols.targets import parse
-    from ..server.load_target import load_to_serve
+    from ..server.loading.target import load_to_serve
     from ..server.paths import Place
     from ..server.stdio import serve_stdio
 

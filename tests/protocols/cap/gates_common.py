@@ -21,7 +21,7 @@ from interlingua.model.team.authority import Limits
 from interlingua.model.team.oversight import Proposal, ReviewVerdict, Ruling
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
-from interlingua.server.load_target import load
+from interlingua.server.loading.target import load
 from tests.kit.engines import PATIENT, QUICK
 from tests.kit.teams import member, passes_on, shout, team
 from tests.protocols.editor.common import client_of

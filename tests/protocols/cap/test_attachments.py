@@ -13,7 +13,7 @@ from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.content import FilePart, ToolResultPart
 from interlingua.model.team.oversight import ReviewVerdict
 from interlingua.protocols.targets import parse
-from interlingua.server.load_target import load
+from interlingua.server.loading.target import load
 from tests.kit.teams import member, team
 
 from .door_common import Json, Peer, door, message, notice

@@ -27,8 +27,8 @@ from interlingua.protocols.cap.mount import remote_task
 from interlingua.protocols.cap.mount.server import load
 from interlingua.protocols.targets import Target, parse
 from interlingua.server.app import Server, ServeSettings, serving
-from interlingua.server.load_target import load_all
-from interlingua.server.load_team import load_team
+from interlingua.server.loading.target import load_all
+from interlingua.server.loading.team import load_team
 from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, question, submit
 from tests.kit.teams import member, team
 

@@ -23,7 +23,7 @@ from interlingua.model.team.authority import Limits
 from interlingua.model.team.carried_scope import CarriedScope
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server
-from interlingua.server.load_target import load
+from interlingua.server.loading.target import load
 from tests.kit.teams import member, shout, team
 
 from .gates_common import MOUNTS, WAIT, elsewhere, mounted, serve

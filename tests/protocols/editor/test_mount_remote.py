@@ -23,7 +23,7 @@ from interlingua.protocols.editor.mount.server import Mount
 from interlingua.protocols.editor.mount.sessions import AddressSource, Host
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
-from interlingua.server.load_target import load
+from interlingua.server.loading.target import load
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
 
 from .mount_common import SETTINGS

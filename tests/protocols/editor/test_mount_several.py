@@ -12,7 +12,7 @@ import pytest
 
 import interlingua as il
 from interlingua.protocols.targets import TargetError, parse
-from interlingua.server.load_target import load
+from interlingua.server.loading.target import load
 from tests.kit.engines import engine, finish
 
 from .mount_common import AGENT, SETTINGS, mount

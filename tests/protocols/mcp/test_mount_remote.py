@@ -20,7 +20,7 @@ from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp.mount.http_channel import HttpChannel
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
-from interlingua.server.load_target import load
+from interlingua.server.loading.target import load
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
 
 from .common import COMMAND

@@ -24,7 +24,7 @@ from interlingua.model.events import (
     Warned,
 )
 from interlingua.protocols.targets import parse
-from interlingua.server.load_target import load_all
+from interlingua.server.loading.target import load_all
 from interlingua.transports import wire_tap
 from tests.kit.certificates import certificate
 from tests.kit.engines import bodies, finish, question, submit

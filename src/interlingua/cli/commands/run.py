@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ...engine.reading import AnyEngine
     from ...model.card import AgentCard
     from ...protocols.targets import Target
-    from ...server.load_target import Loaded
+    from ...server.loading.target import Loaded
     from ...terminal.crash import CrashSite
     from ...terminal.errors import ExitCode
     from ...terminal.keyboard import Interrupts
@@ -115,7 +115,7 @@ async def _run(
     attach: str | None,
 ) -> int:  # fmt: skip
     from ...protocols.targets import parse, spelled
-    from ...server.load_target import load
+    from ...server.loading.target import load
     from ...server.paths import Place, nearby
     from ...terminal.console import note
     from ...terminal.crash import CrashSite

@@ -41,7 +41,7 @@ async def move(run: str | None, origin: str | None, to: str, yes: bool, json: bo
 async def _load(target: Target, place: Place) -> list[Agent[..., Any]]:
     from ...server.config import build
     from ...server.config.load import read
-    from ...server.load_target import load_to_serve
+    from ...server.loading.target import load_to_serve
     from ...server.mounts.entry import load_mounted
 
     if target.kind in ("file", "team"):

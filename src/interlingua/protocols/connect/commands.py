@@ -90,7 +90,7 @@ async def _export(
     text: str, names: list[str], url: str | None, image: str | None, authors: list[str], extension: ExtensionName
 ) -> dict[str, dict[str, Any]]:
     from ...engine.ids import now
-    from ...server.load_target import load_to_serve
+    from ...server.loading.target import load_to_serve
     from ...terminal.errors import CommandError
     from ...terminal.event_lines import iso
     from ..targets import choose, parse

@@ -237,7 +237,7 @@ async def _peer(targets: list[str], flags: DoorSettings, store: Path | None, for
     import logging
     import signal
 
-    from ...server.load_target import load_to_serve
+    from ...server.loading.target import load_to_serve
     from ...server.paths import Place
     from ..targets import parse
     from .commands_node import hosting

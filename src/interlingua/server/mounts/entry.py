@@ -18,7 +18,7 @@ from ...model import json_values
 from ...model.card import AgentCard
 from ...model.errors import DefinitionError, InvalidRequest
 from ...protocols.targets import Target, choose, source_of_mount
-from ..load_target import load_to_serve
+from ..loading.target import load_to_serve
 
 State = Literal["starting", "up", "down"]
 

@@ -32,7 +32,7 @@ from ...model.schemas import Validator
 from ...protocols.targets import Target, source_of_mount
 from ...security.redaction import redact_text
 from ..config.settings import Mounting
-from ..load_target import resolve
+from ..loading.target import resolve
 from .entry import MountEntry, MountView, State, left_out, let_go, load
 from .line_watch import Line
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..engine.agents.agent import Agent
-from ..engine.ports import TeamAgent
-from ..model.errors import DefinitionError
-from ..protocols.targets import Target, TargetError, choose, parse
-from ..teams.load import HANDLERS, Handlers, TeamFiles
-from .load_file import agents_of_file
-from .project import find_root
-
-__all__ = ["HANDLERS", "load_team", "team"]
+from ...engine.agents.agent import Agent
+from ...engine.ports import TeamAgent
+from ...model.errors import DefinitionError
+from ...protocols.targets import Target, TargetError, choose, parse
+from ...teams.load import Handlers, TeamFiles
+from ..project import find_root
+from .file import agents_of_file
 
 
 def team(path: str | Path, *, model: str | None = None, handlers: Handlers | None = None) -> TeamAgent:
@@ -30,7 +28,7 @@ async def load_team(
 ) -> TeamAgent:
     """Returns the team of a folder, or of a file, as an agent. `root` is the folder of its project; None means to find
     it."""
-    from .load_target import load
+    from .target import load
 
     files = TeamFiles(path)
     given = dict(handlers or {})

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..protocols.installed import protocols
-from ..protocols.targets import Target, choose, parse, source_of_mount
+from ...protocols.installed import protocols
+from ...protocols.targets import Target, choose, parse, source_of_mount
 
 if TYPE_CHECKING:
-    from ..engine.agents.agent import Agent
+    from ...engine.agents.agent import Agent
 
 Load = Callable[[Target], Awaitable["list[Agent[..., Any]]"]]
 
@@ -41,11 +41,11 @@ async def load_to_serve(target: Target, root: Path | None = None) -> list[Agent[
 async def load_all(target: Target, root: Path | None = None) -> list[Agent[..., Any]]:
     match target.form:
         case "file":
-            from .load_file import agents_of_file
+            from .file import agents_of_file
 
             return agents_of_file(target.rest, root)
         case "folder":
-            from .load_team import load_team
+            from .team import load_team
 
             return [await load_team(target.rest, root=root)]
     named = await resolve(target)
@@ -67,7 +67,7 @@ async def resolve(target: Target) -> Target:
     """Returns the target. Where an address does not name its protocol, returns a target that does."""
     if target.kind not in ("http", "https"):
         return target
-    from ..detection.detect import detected
+    from ...detection.detect import detected
 
     key = {"x-api-key": target.access.key} if target.access.key else {}
     spoken = await detected(target.rest, {**key, **target.access.headers})
