@@ -17,7 +17,7 @@ import pytest
 
 import interlingua as il
 from interlingua.model.errors import Unavailable
-from interlingua.protocols.cap.mount import remote_task as remote
+from interlingua.protocols.cap.mount import process_task as remote
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.server.config.build import mounts as mounts_of

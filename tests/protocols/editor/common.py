@@ -15,7 +15,8 @@ from typing import Any
 from interlingua.engine.engine import Engine
 from interlingua.model.run import OWNER, Caller
 from interlingua.protocols.editor.config import DoorSettings
-from interlingua.protocols.editor.door.connection import EditorConnection, EditorDoor
+from interlingua.protocols.editor.door.connection import EditorConnection
+from interlingua.protocols.editor.door.door import EditorDoor
 from tests.kit import rpc_client
 from tests.kit.rpc_client import INTERLINGUA, PATIENCE, Message, Refused, check_frame, pipes, result_of
 

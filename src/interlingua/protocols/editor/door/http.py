@@ -21,7 +21,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ....doors.sessions import Sessions
-from ....engine.engine import Engine
 from ....model.errors import InterlinguaError
 from ....model.run import Caller
 from ....security.auth import Authenticator
@@ -30,8 +29,7 @@ from ....transports.http.body import read_body
 from ....transports.jsonrpc.core import PARSE_ERROR
 from ....transports.jsonrpc.http_errors import Refused, error_response
 from ....transports.websocket import ServerSocket, WebSocketChannel
-from ..config import DoorSettings
-from .connection import EditorDoor
+from .door import EditorDoor
 from .http_clients import HttpConnection, SocketClient
 from .http_streams import sent
 
@@ -42,17 +40,12 @@ _CONNECTION = CONNECTION.encode()
 class WebDoor:
     """The endpoint."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        auth: Authenticator,
-        settings: DoorSettings | None = None,
-    ) -> None:
-        self.settings = settings or DoorSettings()
+    def __init__(self, editors: EditorDoor, auth: Authenticator) -> None:
+        self.settings = editors.settings
         self.auth = auth
-        self.editors = EditorDoor(engine, self.settings)
+        self.editors = editors
         self.sessions = Sessions(
-            engine, "editor", limit=self.settings.max_connections, idle=self.settings.idle,
+            editors.engine, "editor", limit=self.settings.max_connections, idle=self.settings.idle,
             open_=lambda caller, id_, times: HttpConnection(self, caller, id_, times), id_in=_connection_id,
         )  # fmt: skip
 
