@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,24 @@ from interlingua.protocols.installed import protocols
 SOURCES = Path(__file__).parents[1] / "src"
 LOGGERS = ("log", "access")
 
-ALLOWED: dict[str, dict[str, str]] = {}
+ALLOWED: dict[str, dict[str, str]] = {
+    "interlingua/cli/demo/part_team.py": {"mcp": "a Python package, which reaches the tools of a team"},
+    "interlingua/protocols/connect/manifest.py": {
+        "acp": "a member of the manifest's own document", "/acp": "a member of the manifest's own document",
+    },
+    "interlingua/protocols/editor/versions.py": {"mcp": "a member of this protocol's capabilities"},
+    "interlingua/protocols/peer/commands_peers.py": {"connect": "a verb: interlingua peers connect"},
+    "interlingua/server/replicas/forward.py": {"connect": "the name of a time limit of httpx2"},
+    "interlingua/tools/servers.py": {"mcp": "a Python package, which speaks to tool servers"},
+    "interlingua/transports/http/plain_client.py": {"connect": "the name of a time limit of httpx2"},
+    "interlingua_conform/__init__.py": dict.fromkeys(
+        ("cap", "connect", "editor", "mcp", "peer"), "the checker has checks for these documents alone"
+    ),
+    "interlingua/models/agent_loop.py": {"import protocols.cap.translate": "to go"},
+    "interlingua/models/tool_calls.py": {
+        "import protocols.cap.translate": "to go", "import protocols.cap.wire": "to go",
+    },
+}  # fmt: skip
 
 
 def words(protocol: Protocol) -> set[str]:
@@ -37,18 +55,23 @@ def own_folders(protocol: Protocol) -> tuple[str, ...]:
 
 
 def excepted(tree: ast.AST) -> set[int]:
-    """The texts that are docstrings or go to a log, by their identity."""
+    """The texts that are docstrings, go to a log, or are examples in help, by their identity."""
     found: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             found.add(id(node.value))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_logger(node.func.value):
+        if isinstance(node, ast.Call) and (_is_logger(node.func) or _is_examples(node.func)):
             found.update(id(inner) for inner in ast.walk(node))
     return found
 
 
-def _is_logger(value: ast.expr) -> bool:
-    return isinstance(value, ast.Name) and value.id in LOGGERS
+def _is_logger(called: ast.expr) -> bool:
+    return isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id in LOGGERS
+
+
+def _is_examples(called: ast.expr) -> bool:
+    """Tells if a function makes the examples in the help of a command, which is documentation."""
+    return isinstance(called, ast.Name) and called.id == "examples"
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
@@ -63,15 +86,23 @@ def texts(tree: ast.AST) -> Iterator[str]:
             yield from (f"import {alias.name}" for alias in node.names)
 
 
+@cache
+def sources(folder: Path) -> list[tuple[str, list[str]]]:
+    """The texts of each file in a folder, by its path there. Parsing takes a while."""
+    return [
+        (file.relative_to(folder).as_posix(), list(texts(ast.parse(file.read_text(encoding="utf-8")))))
+        for file in sorted(folder.rglob("*.py"))
+    ]
+
+
 def namings(protocol: Protocol) -> Iterator[tuple[str, str]]:
     """Yields each file outside the folders of a protocol that names it, with the text."""
     named = pattern(protocol)
     imported = re.compile(rf"import (.*\.)?protocols\.{protocol.name}\b")
-    for file in sorted(SOURCES.rglob("*.py")):
-        path = file.relative_to(SOURCES).as_posix()
+    for path, found in sources(SOURCES):
         if path.startswith(own_folders(protocol)):
             continue
-        for text in texts(ast.parse(file.read_text(encoding="utf-8"))):
+        for text in found:
             if imported.match(text) if text.startswith("import ") else named.search(text):
                 yield path, text
 
@@ -103,6 +134,7 @@ def test_what_is_allowed_is_still_there() -> None:
         ("from ..protocols import connect", True),
         ("def f():\n    'connect'", False),
         ("log.info('connect')", False),
+        ("EPILOG = examples('interlingua run connect+http://here')", False),
     ],
 )
 def test_names_are_found_in_imports_and_texts(

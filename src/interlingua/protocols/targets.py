@@ -17,7 +17,7 @@ from ..model.errors import InvalidRequest
 from ..model.run_identity import mount_source
 from ..mounts.settings import ORDINARY, Access
 from ..security.redaction import redact_text
-from .base import TargetKind, addresses
+from .base import Protocol, TargetKind, addresses
 from .installed import protocols
 
 if TYPE_CHECKING:
@@ -72,6 +72,11 @@ class Target(msgspec.Struct, frozen=True):
 def kinds() -> dict[str, TargetKind]:
     """Returns the kinds of targets beside files, by their schemes."""
     return {kind.scheme: kind for kind in (*_OWN, *(kind for protocol in protocols() for kind in protocol.targets))}
+
+
+def protocol_of(scheme: str) -> Protocol | None:
+    """Returns the protocol of a kind of target."""
+    return next((one for one in protocols() for kind in one.targets if kind.scheme == scheme), None)
 
 
 def schemes(*forms: str) -> list[str]:

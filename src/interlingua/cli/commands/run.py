@@ -41,7 +41,7 @@ def run(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="The agent: `FILE` or `FILE:AGENT`, an address, or one of another kind, as `editor:COMMAND`.",
+            help="The agent: `FILE` or `FILE:AGENT`, an address, or a command as `PROTOCOL:COMMAND`.",
             show_default=False,
         ),
     ],

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...protocols.installed import protocols
-from ...protocols.targets import Target, choose, parse, source_of_mount
+from ...protocols.targets import Target, choose, parse, protocol_of, source_of_mount
 
 if TYPE_CHECKING:
     from ...engine.agents.agent import Agent
@@ -57,9 +56,9 @@ async def load_all(target: Target, root: Path | None = None) -> list[Agent[..., 
 
 def mount_of(scheme: str) -> Load:
     """Returns what loads the agents of a kind of target."""
-    load: Load = next(
-        protocol.load("mount") for protocol in protocols() for kind in protocol.targets if kind.scheme == scheme
-    )
+    protocol = protocol_of(scheme)
+    assert protocol is not None
+    load: Load = protocol.load("mount")
     return load
 
 
