@@ -184,12 +184,10 @@ def _example(entries: Entries, everything: bool) -> list[str]:
 
 def _mounts() -> list[dict[str, Any]]:
     """Returns an address and a command, each as the preferred protocol that has one writes it."""
-    address, command = (
-        next(kind.example for protocol in protocols() for kind in protocol.targets if fits(kind))
-        for fits in (lambda kind: kind.scheme.endswith("+https"), lambda kind: kind.form == "command")
-    )
-    address = address.replace("HOST", "agents.example.org")
+    mounted = [kind for protocol in protocols() for kind in protocol.targets]
+    address = next(kind.example for kind in mounted if kind.scheme.endswith("+https"))
+    command = next(kind.example for kind in mounted if kind.form == "command")
     return [
-        {"target": f"{address}#echo", "as": "echo", "key": "${EXAMPLE_KEY}"},
+        {"target": f"{address.replace('HOST', 'agents.example.org')}#echo", "as": "echo", "key": "${EXAMPLE_KEY}"},
         {"target": command, "prefix": "some-", "env": {"API_TOKEN": "${SOME_TOKEN}"}},
     ]
