@@ -115,7 +115,7 @@ async def test_its_agents_are_mounted_and_an_address_that_speaks_it_alone_is_rec
         assert spoken.target is not None
         for target in (spoken.target, f"{server.address}/toy"):
             loaded = await load(parse(target))
-            async with il.Engine(":memory:", agents=loaded.agents) as engine:
+            async with il.Engine(tmp_path / f"{len(target)}.db", agents=loaded.agents) as engine:
                 run = await engine.runs.submit(il.RunRequest("echo", input={"text": "hello toy"}))
                 assert (await run.wait()).output == {"text": "hello toy "}
 
