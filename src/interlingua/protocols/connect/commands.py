@@ -91,7 +91,7 @@ async def _export(
 ) -> dict[str, dict[str, Any]]:
     from ...engine.ids import now
     from ...terminal.errors import CommandError
-    from ...terminal.event_lines import iso
+    from ...terminal.times import iso
     from ..targets import choose, load_to_serve, parse
     from . import manifest, translate
 
