@@ -19,8 +19,9 @@ import interlingua as il
 from interlingua.model.delta import Joiner
 from interlingua.model.events import OutputDelta, Warned
 from interlingua.mounts.loader import local_agents
+from interlingua.protocols.mcp.config import MountSettings
 from interlingua.protocols.mcp.mount.connection import source_of
-from interlingua.protocols.mcp.mount.server import McpServer, MountSettings
+from interlingua.protocols.mcp.mount.server import McpServer
 from tests.kit import rpc_client
 from tests.kit.engines import bodies, engine, finish, submit
 from tests.kit.rpc_client import INTERLINGUA

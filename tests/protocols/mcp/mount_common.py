@@ -13,8 +13,9 @@ from typing import Any
 
 import interlingua as il
 from interlingua.mounts.loader import local_agents
+from interlingua.protocols.mcp.config import MountSettings
 from interlingua.protocols.mcp.mount.connection import source_of
-from interlingua.protocols.mcp.mount.server import McpServer, MountSettings
+from interlingua.protocols.mcp.mount.server import McpServer
 from tests.kit.engines import engine
 
 FAKE = Path(__file__).with_name("mount_server.py")

@@ -24,16 +24,6 @@ State = Literal["starting", "up", "down"]
 UNSEEN = "0.0.0"  # the version of an agent of which only the name is known
 
 
-class Mounting(msgspec.Struct, kw_only=True, frozen=True):
-    """The intervals of keeping mounts. The table of settings describes each."""
-
-    wait: float = 10.0
-    retry_first: float = 1.0
-    retry_last: float = 60.0
-    refresh: float = 30.0
-    patience: float = 60.0
-
-
 class MountEntry(msgspec.Struct, kw_only=True, frozen=True):
     """A mount as its owner wants it."""
 

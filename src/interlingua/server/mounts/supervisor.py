@@ -31,7 +31,8 @@ from ...model.errors import AgentNotFound, DefinitionError, InterlinguaError, In
 from ...model.schemas import Validator
 from ...protocols.targets import Target, resolve, source_of_mount
 from ...security.redaction import redact_text
-from .entry import MountEntry, Mounting, MountView, State, left_out, let_go, load
+from ..config.settings import Mounting
+from .entry import MountEntry, MountView, State, left_out, let_go, load
 from .line_watch import Line
 
 log = logging.getLogger("interlingua.mounts")

@@ -4,45 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from typing import Any
-
-import msgspec
 
 from ....model.errors import InvalidRequest
 from ....mounts.connection import AddressSource, Keeper, Link, ProcessSource, Source
 from ....mounts.settings import ORDINARY, Access
 from ....transports.channel import Channel
+from ..config import MountSettings
 from .rpc_client import Peer
 
 _said = logging.getLogger("interlingua.mcp.server")
-
-_PREFIX = "INTERLINGUA_MCP_"
-
-
-class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
-    """The settings of a mount. Each can be given in the environment, as INTERLINGUA_MCP_ and its name in capitals."""
-
-    key: str | None = None
-    """A bearer token for servers at an address."""
-    start_timeout: float = 60.0
-    """Seconds for a server to start and to agree on a revision. Package runners download first."""
-    idle_timeout: float = 300.0
-    """Seconds without a run after which the connection to a server is closed."""
-    answer_within: float = 3600.0
-    """Seconds to wait for the answer to a server's question; then it is declined."""
-    patience: float = 60.0
-    """Seconds for which a server that a run can be found at again is tried before the run fails as transient."""
-
-    @classmethod
-    def from_environment(cls, access: Access = ORDINARY) -> MountSettings:
-        names = {name: _PREFIX + name.upper() for name in cls.__struct_fields__}
-        given = {name: os.environ[variable] for name, variable in names.items() if os.environ.get(variable)}
-        try:
-            return msgspec.convert({**given, **access.given(cls)}, cls, strict=False)
-        except msgspec.ValidationError as error:
-            said = f"a setting of the mount, or a variable {_PREFIX}…, is wrong: {error}"
-            raise InvalidRequest(said, path="/settings") from None
 
 
 class McpAddress(AddressSource):

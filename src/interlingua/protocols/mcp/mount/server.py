@@ -18,8 +18,10 @@ from ....engine.handler.context import Context
 from ....engine.handler.mounted_run import LeftRun
 from ....mounts.connection import PerLoop, Source
 from ....mounts.loader import RemoteAgent, RemoteServer, Target, Traits, local_agents
+from ....mounts.settings import read_settings
+from ..config import MountSettings
 from .agent_card import card_of
-from .connection import McpKeeper, MountSettings, source_of
+from .connection import McpKeeper, source_of
 from .remote_run import McpRun, cancel_left
 from .rpc_client import Unsuitable
 
@@ -30,7 +32,7 @@ _NO_ATTACH = "MCP has no request that finds a run of another connection; servers
 
 async def load(target: Target) -> list[Agent[..., Any]]:
     """Returns the agents of mcp:COMMAND or mcp+http(s)://…: all of them, or those that #AGENT can mean."""
-    settings = MountSettings.from_environment(target.access)
+    settings = read_settings(MountSettings, "mcp", target.access)
     source = source_of(target.kind, target.rest, settings, target.access)
     return await local_agents(McpServer(source, settings), target.agent)
 
