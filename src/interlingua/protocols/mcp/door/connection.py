@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from ....doors.query import cursor_of, offset_of
 from ....engine.engine import Engine
 from ....model.card import AgentCard
 from ....model.errors import InterlinguaError, InvalidAnswer, InvalidInput
@@ -299,11 +300,9 @@ class McpConnection:
     def _page(self, call: Call, entries: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         request = params_.read(call.params, wire.ListRequest)
         cursor = request.cursor or call.envelope.get("cursor")  # acp-sdk 0.0.6 puts it beside params
-        start = params_.offset(cursor) if isinstance(cursor, str) else 0
+        start = offset_of(cursor) if isinstance(cursor, str) else 0
         page = entries[start : start + self.door.settings.page]
-        more: dict[str, Any] = (
-            {"nextCursor": params_.cursor(start + len(page))} if start + len(page) < len(entries) else {}
-        )
+        more: dict[str, Any] = {"nextCursor": cursor_of(start + len(page))} if start + len(page) < len(entries) else {}
         if self._modern(call):
             more |= {"ttlMs": 0, "cacheScope": "private"}
         return page, more
