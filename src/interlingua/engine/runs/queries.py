@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
 from ...bus.port import Bus
@@ -179,6 +179,19 @@ class RunQueries:
     async def rows(self, where: RunFilter) -> list[RunRow]:
         """Returns the rows of the runs that fit, the newest first."""
         return await self.store.runs.search(where)
+
+    async def ends_of(self, runs: Sequence[str]) -> dict[str, tuple[RunCreated | None, RunFinished | None]]:
+        """Returns the first event of each of these runs, and the last one of those that have ended, in one read."""
+        ends: dict[str, tuple[RunCreated | None, RunFinished | None]] = {}
+        for event in await self.store.runs.ends_of(runs):
+            created, finished = ends.get(event.run, (None, None))
+            match event.body:
+                case RunCreated():
+                    created = event.body
+                case RunFinished():
+                    finished = event.body
+            ends[event.run] = created, finished
+        return ends
 
     async def open_queues(self) -> list[QueueCount]:
         """Returns the queues with unfinished runs."""
