@@ -26,6 +26,7 @@ from .threads import delete_thread
 
 _METADATA = RUN_COLUMNS.index("metadata")
 EVENT = ", ".join(EventRow.__struct_fields__)
+_EVENT_OF = ", ".join(f"e.{column}" for column in EventRow.__struct_fields__)
 
 
 def event(row: EventRow) -> Event:
@@ -101,7 +102,7 @@ class SqlRuns:
 
     async def ends_of(self, runs: Sequence[str]) -> list[Event]:
         sql = (
-            f"SELECT {', '.join(f'e.{column}' for column in EVENT.split(', '))} FROM runs r JOIN events e ON e.run=r.id "
+            f"SELECT {_EVENT_OF} FROM runs r JOIN events e ON e.run=r.id "
             f"AND (e.seq=1 OR (e.seq=r.next_seq-1 AND r.status IN {FINAL_SQL})) "
             f"WHERE r.id IN ({','.join('?' * len(runs))})"
         )
