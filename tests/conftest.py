@@ -35,6 +35,8 @@ from .kit.postgres import SWITCH, begin, forget, fresh, postgres
 
 __all__ = ["postgres"]
 
+pytest_plugins = ["tests.kit.commands", "tests.kit.terminal"]
+
 _ROOT = Path(__file__).resolve().parents[1]
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 << 30  # bytes that must be free there; a run of everything needs a part of it

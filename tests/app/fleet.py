@@ -21,8 +21,7 @@ from interlingua.engine.cluster.membership import Replica
 from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
 from interlingua.store.open import open_store
-from tests.cli import warm
-from tests.cli.conftest import process_env
+from tests.kit.commands import process_env, start_command
 from tests.kit.ports import free_port
 from tests.kit.postgres import store_in
 
@@ -81,7 +80,7 @@ class Member:
 
     async def up(self) -> None:
         env = {**process_env(self._home), "GATES": str(self._home), **self._env}
-        self._process = await asyncio.to_thread(warm.start, self._args, env, self._home, stdout=subprocess.DEVNULL)
+        self._process = await asyncio.to_thread(start_command, self._args, env, self._home, stdout=subprocess.DEVNULL)
         ready = asyncio.Event()
         loop = asyncio.get_running_loop()
 

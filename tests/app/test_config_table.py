@@ -11,7 +11,7 @@ import typer.main
 from interlingua.cli.app import app
 from interlingua.engine.settings import Settings
 from interlingua.protocols.cap.door.http import CapSettings
-from interlingua.protocols.connect.door.operation import ConnectSettings
+from interlingua.protocols.connect.door.api import ConnectSettings
 from interlingua.protocols.editor.door.connection import EditorSettings
 from interlingua.protocols.editor.door.http_streams import WebSettings as EditorWeb
 from interlingua.protocols.mcp.door.connection import McpSettings

@@ -17,7 +17,7 @@ from interlingua.model.errors import Unavailable
 from interlingua.transports import raw_client
 from interlingua_conform import suite
 from interlingua_conform.base import Subject, conform
-from tests.security.servers import certificate
+from tests.kit.certificates import certificate, server_tls
 
 Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -172,7 +172,7 @@ async def test_what_speaks_no_http_is_told_so() -> None:
 
 
 async def test_whoever_mixes_up_http_and_https_is_told(tmp_path: Path) -> None:
-    tls, _ = certificate(tmp_path, "127.0.0.1")
+    tls = server_tls(certificate(tmp_path))
     async with stranger(nothing, tls) as address:
         with pytest.raises(Unavailable, match=f"if it speaks TLS: {address.replace('http', 'https')}"):
             await at_address.look(address)
@@ -189,7 +189,7 @@ async def test_whoever_mixes_up_http_and_https_is_told(tmp_path: Path) -> None:
 async def test_a_certificate_that_nobody_trusts_is_told_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tls, _ = certificate(tmp_path, "127.0.0.1")
+    tls = server_tls(certificate(tmp_path))
     page = answers(OK + b"content-type: text/html\r\ncontent-length: 5\r\n\r\nHello")
     async with stranger(page, tls) as address:
         address = address.replace("http", "https")

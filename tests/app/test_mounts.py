@@ -26,10 +26,9 @@ from interlingua.server.mounts.entry import MountEntry, Mounting, try_once
 from interlingua.server.mounts.line_watch import Line
 from interlingua.server.mounts.supervisor import Supervised
 from tests.kit import warm_python
+from tests.kit.commands import process_env
 from tests.kit.ports import free_port
-
-from ..cli.conftest import process_env
-from ..cli.nodes import Process, started
+from tests.kit.servers import Process, started
 
 AGENTS = '''import interlingua as il
 
@@ -90,13 +89,6 @@ class Far:
 @pytest.fixture
 def far(tmp_path: Path) -> Far:
     return Far(tmp_path)
-
-
-@contextlib.contextmanager
-def killed(process: Process) -> Any:
-    process.kill()
-    process.popen.returncode = 0  # nobody shall mind
-    yield
 
 
 async def until(server: Server, what: Callable[[], bool]) -> None:
@@ -181,12 +173,12 @@ async def test_a_mount_that_is_killed_is_shown_as_down_and_works_again_when_it_i
     async with hub(tmp_path, far.target) as server:
         with far.up() as process:
             await until(server, lambda: state(server) == "up")
-            with killed(process):
-                await until(server, lambda: state(server) == "down")
-                assert names(server) == ["confirm", "echo", "local"]
-                ended = await run(server, "echo")
-                assert ended.error is not None
-                assert (ended.error.code, ended.error.transient) == ("unavailable", True)
+            process.kill()
+            await until(server, lambda: state(server) == "down")
+            assert names(server) == ["confirm", "echo", "local"]
+            ended = await run(server, "echo")
+            assert ended.error is not None
+            assert (ended.error.code, ended.error.transient) == ("unavailable", True)
         with far.up():
             await until(server, lambda: state(server) == "up")
             assert (await run(server, "echo")).output == {"text": "hi"}
@@ -217,8 +209,8 @@ async def test_a_server_that_goes_is_shown_as_down_at_once_though_nobody_looks_b
     with far.up() as process:
         async with hub(tmp_path, target, mounting=never) as server:
             assert state(server) == "up"
-            with killed(process):
-                await until(server, lambda: state(server) == "down")
+            process.kill()
+            await until(server, lambda: state(server) == "down")
             with far.up():
                 await until(server, lambda: state(server) == "up")
 
@@ -483,14 +475,14 @@ async def test_a_node_that_is_gone_is_down_at_once_or_at_the_first_run(tmp_path:
             if idle:
                 (node,) = [agent.let_go.__self__ for agent in mounted(server, "echo") if agent.let_go is not None]  # type: ignore[attr-defined]
                 await asyncio.wait([remote._reading for remote in node._here.own.values()])
-            with killed(process):
-                async with asyncio.timeout(15):  # one that had begun there would wait for it for a minute
-                    if not idle:
-                        await until(server, lambda: state(server) == "down")
-                    failed = await run(server, "echo")
-                    assert failed.error is not None
-                    assert (failed.error.code, failed.error.transient) == ("unavailable", True)
+            process.kill()
+            async with asyncio.timeout(15):  # one that had begun there would wait for it for a minute
+                if not idle:
                     await until(server, lambda: state(server) == "down")
+                failed = await run(server, "echo")
+                assert failed.error is not None
+                assert (failed.error.code, failed.error.transient) == ("unavailable", True)
+                await until(server, lambda: state(server) == "down")
 
 
 def mounted(server: Server, name: str) -> list[il.Agent[..., Any]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,9 @@ from interlingua.protocols.editor.door.http import WebDoor
 from interlingua.protocols.editor.mount.http_channel import reach
 from interlingua.server.app import ServeSettings, serving
 from interlingua.server.mounts.entry import Mounting
+from tests.kit.http_servers import answering
+from tests.kit.servers import Process
 
-from ..cli.nodes import Process
 from .test_mounts import Far, hub, local, run, state, until
 
 
@@ -32,25 +31,11 @@ def stopped(process: Process) -> Any:
         process.popen.send_signal(signal.SIGCONT)
 
 
-@contextlib.asynccontextmanager
-async def answering(status: int) -> AsyncIterator[int]:
-    """A server that has one answer for all. Gives its port."""
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 %d So\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status)
-        writer.close()
-
-    async with await asyncio.start_server(handle, "127.0.0.1", 0) as listening:
-        yield listening.sockets[0].getsockname()[1]
-
-
 @pytest.mark.parametrize("scheme", ["http", "ws"])
 async def test_an_editor_server_that_hangs_is_shown_as_down_though_its_port_is_open(
     tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.transports.heartbeat._REACHED_WITHIN", 3.0)
+    monkeypatch.setattr("interlingua.transports.heartbeat._REACHED_WITHIN", 1.0)
     far = Far(tmp_path)
     with far.up() as process:
         async with hub(tmp_path, f"editor+{scheme}://127.0.0.1:{far.port}/editor#echo") as server:
@@ -66,10 +51,11 @@ async def test_an_editor_server_that_hangs_is_shown_as_down_though_its_port_is_o
 async def test_a_run_at_an_editor_server_that_hangs_fails_as_transient_and_its_mount_is_looked_at(
     tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlingua.transports.heartbeat._REACHED_WITHIN", 3.0)
-    monkeypatch.setattr("interlingua.protocols.editor.mount.http_channel._ANSWERED_WITHIN", 3.0)
-    monkeypatch.setattr("interlingua.transports.websocket._PING_EVERY", 0.5)
-    monkeypatch.setattr("interlingua.transports.websocket._PONG_WITHIN", 3.0)
+    for name, seconds in (
+        ("transports.heartbeat._REACHED_WITHIN", 1.0), ("protocols.editor.mount.http_channel._ANSWERED_WITHIN", 1.0),
+        ("transports.websocket._PING_EVERY", 0.2), ("transports.websocket._PONG_WITHIN", 1.0),
+    ):  # fmt: skip
+        monkeypatch.setattr(f"interlingua.{name}", seconds)
     never = Mounting(wait=30, retry_first=0.05, retry_last=0.1, refresh=0, patience=20)
     far = Far(tmp_path)
     with far.up() as process:
@@ -87,7 +73,7 @@ async def test_a_run_at_an_editor_server_that_hangs_fails_as_transient_and_its_m
 async def test_a_run_at_an_mcp_server_that_hangs_is_noticed_and_its_mount_is_looked_at(
     tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, seconds in (("_PULSE", 0.5), ("_SILENCE", 2.0), ("_REACHED_WITHIN", 2.0)):
+    for name, seconds in (("_PULSE", 0.2), ("_SILENCE", 1.0), ("_REACHED_WITHIN", 1.0)):
         monkeypatch.setattr(f"interlingua.transports.heartbeat.{name}", seconds)
     monkeypatch.setenv("INTERLINGUA_MCP_START_TIMEOUT", "3")
     never = Mounting(wait=30, retry_first=0.05, retry_last=0.1, refresh=0, patience=20)
@@ -111,24 +97,24 @@ async def test_looking_at_an_editor_server_that_is_up_leaves_nothing_there(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(tmp_path / "far.db", [local], ServeSettings(port=0)) as far_:
-        door = far_.app.doors["editor"][1].bound
+        door = far_.app.doors["editor"][1].close_streams.__self__  # type: ignore[union-attr]
         assert isinstance(door, WebDoor)
         for scheme in ("http", "ws"):
             await reach(f"{far_.address.replace('http', scheme, 1)}/editor", {})
-        assert (door.connections, door._sockets) == ({}, {})
+        assert not door.sessions
         assert await far_.engine.threads.search(ThreadFilter()) == []
         assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 405, 426, 500])
 async def test_a_server_that_answers_anything_is_there(status: int) -> None:
-    async with answering(status) as port:
-        await reach(f"http://127.0.0.1:{port}/editor", {})
-        await reach(f"ws://127.0.0.1:{port}/editor", {})
+    async with answering(status) as address:
+        await reach(f"{address}/editor", {})
+        await reach(f"{address.replace('http', 'ws')}/editor", {})
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
 async def test_a_proxy_that_says_nobody_is_behind_it_is_not_the_server(status: int) -> None:
-    async with answering(status) as port:
+    async with answering(status) as address:
         with pytest.raises(ConnectionError, match=str(status)):
-            await reach(f"http://127.0.0.1:{port}/editor", {})
+            await reach(f"{address}/editor", {})

@@ -15,9 +15,8 @@ import httpx2
 import pexpect
 import pytest
 
-from ..cli.conftest import process_env
-from ..cli.nodes import Process, started
-from ..cli.warm import COMMAND
+from tests.kit.commands import COMMAND
+from tests.kit.servers import Process, started
 
 CREW = Path(__file__).parent.parent / "cli" / "crew"
 AGENTS = """import asyncio
@@ -49,11 +48,6 @@ NEW = AGENTS.replace("old", "new")
 
 
 @pytest.fixture
-def env(tmp_path: Path) -> dict[str, str]:
-    return process_env(tmp_path)
-
-
-@pytest.fixture
 def home(tmp_path: Path) -> Path:
     (tmp_path / "agents.py").write_text(AGENTS)
     return tmp_path
@@ -70,7 +64,7 @@ def hang_up(server: Process, last: str) -> None:
 
 
 def at(server: Process) -> str:
-    return server.find(r"Serving on (http://\S+)") + "/connect"
+    return server.address + "/connect"
 
 
 def run(server: Process, agent: str, given: Any = None) -> Any:

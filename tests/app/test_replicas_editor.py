@@ -20,7 +20,7 @@ from interlingua.protocols.editor.mount.sessions import AddressSource
 from tests.kit.engines import bodies, engine, question, submit
 from tests.protocols.editor.test_web import Client, Stream, clients
 
-from .fleet import WAIT, Fleet, fleet
+from .fleet import WAIT, Fleet, Member, fleet
 
 Message = dict[str, Any]
 
@@ -53,7 +53,11 @@ async def allow(client: Client, asked: Message) -> None:
 
 async def lose(all_: Fleet, client: Client) -> None:
     """The process dies that has the connection."""
-    await (await all_.holder(client.connection)).kill()
+    await lose_member(await all_.holder(client.connection), client)
+
+
+async def lose_member(member: Member, client: Client) -> None:
+    await member.kill()
     streams, client.streams = client.streams, []
     for stream in streams:
         async with asyncio.timeout(WAIT):
@@ -103,6 +107,26 @@ async def test_a_turn_goes_on_where_its_stream_broke_off_when_its_process_died(t
         assert said(seen + rest) == "one two three", "nothing is missing and nothing is said twice"
         answer, before = await again.until(await client.prompt(session, "more"))
         assert (answer["result"]["stopReason"], said(before)) == ("end_turn", "heard more")
+
+
+async def test_two_processes_may_die_under_one_turn(tmp_path: Path) -> None:
+    async with fleet(tmp_path) as all_, clients(all_) as client:  # type: ignore[arg-type]
+        whole = await client.begin()
+        session = await client.session(whole)
+        stream = await client.listen(session)
+        id_ = await client.prompt(session, "gate open")
+        seen = await until_said(stream, "one ")
+        first = await all_.holder(client.connection)
+        await lose_member(first, client)
+        await client.listen(None, whole.last_id)  # the second process has the connection, and nobody reads the session
+        (second,) = [member for member in all_.others(first) if await member.metric("takeovers_total")]
+        await lose_member(second, client)
+        again = await client.listen(session, stream.last_id)
+        assert again.status == 200
+        (tmp_path / "open").touch()
+        answer, rest = await again.until(id_)
+        assert answer["result"]["stopReason"] == "end_turn"
+        assert said(seen + rest) == "one two three"
 
 
 async def test_a_turn_that_ended_while_nobody_listened_is_told_to_who_comes_back(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ import sys
 import time
 
 import interlingua as il
+from interlingua.terminal import session
 
 GO = "GO" in os.environ
+session._PATIENCE = 0.3  # seconds for agents that do not end
 
 
 @il.agent(retries=1000)

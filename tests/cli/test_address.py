@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.kit.commands import PATIENCE, Result, start_command
+from tests.kit.servers import Process, started
+from tests.kit.terminal import Terminal
 from tests.protocols.mcp.mount_web import served as foreign_mcp
-
-from . import warm
-from .conftest import PATIENCE, Result, Terminal
-from .nodes import Process, started
-from .test_config import address
 
 AGENTS = '''
 import interlingua as il
@@ -77,7 +75,7 @@ def at(env: dict[str, str]) -> Run:
     """Run a command in a folder."""
 
     def run(folder: Path, *args: str) -> Result:
-        process = warm.start(args, env, folder, stdin=subprocess.DEVNULL)
+        process = start_command(args, env, folder, stdin=subprocess.DEVNULL)
         try:
             out, err = process.communicate(timeout=PATIENCE)
         finally:
@@ -91,8 +89,8 @@ def mailer(server: Process, protocol: str) -> str:
     if protocol == "acp":
         return f"{server.link}#mailer"
     if protocol.startswith("editor+"):
-        return f"{protocol}{address(server).removeprefix('http')}/editor#mailer"
-    return f"{protocol}+{address(server)}/{protocol}#mailer"
+        return f"{protocol}{server.address.removeprefix('http')}/editor#mailer"
+    return f"{protocol}+{server.address}/{protocol}#mailer"
 
 
 def shown(target: str) -> str:
@@ -174,7 +172,7 @@ def test_what_a_run_asks_is_answered_where_it_is_attached(
 def test_ctrl_c_cancels_the_run_at_the_server(
     at: Run, server: Process, there: Path, terminal: Callable[..., Terminal]
 ) -> None:
-    client = terminal("run", f"{address(server)}#mailer", "ada")
+    client = terminal("run", f"{server.address}#mailer", "ada")
     client.see("[y/n] ")
     client.sendintr()
     client.see("cancelled")
@@ -206,7 +204,7 @@ def test_the_session_of_version_2_goes_on_too(at: Run, env: dict[str, str], serv
 
 
 def test_json_tells_the_id_on_stderr_alone(at: Run, server: Process, there: Path, tmp_path: Path) -> None:
-    done = at(tmp_path, "run", f"{address(server)}#mailer", "ada", "--json", "--no-input")
+    done = at(tmp_path, "run", f"{server.address}#mailer", "ada", "--json", "--no-input")
     assert done.code == 4
     assert {event["kind"] for event in done.lines} >= {"created", "asked"}
     assert runs(at, there) == [(printed(done.err), "waiting")]
@@ -233,8 +231,8 @@ def test_looking_and_running_leave_few_lines_in_the_log(
     at: Run, env: dict[str, str], there: Path, tmp_path: Path
 ) -> None:
     with started(["serve", "agents.py", "--port", "0", "--no-peer-ports"], env, there) as process:
-        assert at(tmp_path, "inspect", address(process)).code == 0
-        assert at(tmp_path, "run", address(process), "ada", "--no-input").code == 4
+        assert at(tmp_path, "inspect", process.address).code == 0
+        assert at(tmp_path, "run", process.address, "ada", "--no-input").code == 4
     told = [line for line in process.rest.splitlines() if " INFO " in line]
     assert len(told) <= 3, process.rest
     assert "of mailer created" in told[0]

@@ -15,11 +15,12 @@ import pytest
 import interlingua as il
 from interlingua.model.filters import RunFilter
 from interlingua.model.team.oversight import Proposal, ReviewVerdict
+from tests.kit.commands import Result, store_of
 from tests.kit.databases import sql
 from tests.kit.engines import QUICK, engine, finish, question, submit
 from tests.kit.overseers import SECRET, approve, judge, staff
 
-from .conftest import ZOO, Result, store_of
+from .conftest import ZOO
 
 Cli = Callable[..., Result]
 

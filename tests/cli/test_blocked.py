@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from .conftest import Result
+from tests.kit.commands import Result
 
 Cli = Callable[..., Result]
 

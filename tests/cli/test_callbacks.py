@@ -12,7 +12,8 @@ from queue import Queue
 
 import httpx2
 
-from .conftest import Result
+from tests.kit.commands import Result
+
 from .test_serve import server
 
 Cli = Callable[..., Result]

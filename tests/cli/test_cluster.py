@@ -7,7 +7,6 @@ import os
 import re
 import select
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,11 +16,10 @@ import httpx2
 import pytest
 
 from interlingua.server.dev import local_cluster
+from tests.kit.commands import Result, clean_env, process_env, start_command
 from tests.kit.nats import nats_url, shared_nats
 from tests.kit.postgres import open_folder, store_in
-
-from . import warm
-from .conftest import Result, clean_env, process_env
+from tests.kit.servers import started
 
 __all__ = ["nats_url", "shared_nats"]
 
@@ -50,58 +48,6 @@ async def count(n: int, pause: float, until: str = "") -> AsyncIterator[str]:
 """
 
 
-class Process:
-    """A command that runs, and what it says on stderr."""
-
-    def __init__(self, args: list[str], env: dict[str, str], cwd: Path) -> None:
-        self.said = ""
-        self._over = False
-        self._process = warm.start(args, env, cwd, stdout=None)
-        self._news = threading.Condition()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def _read(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            with self._news:
-                self.said += line
-                self._news.notify_all()
-        with self._news:
-            self._over = True
-            self._news.notify_all()
-
-    def hear(self, pattern: str) -> re.Match[str]:
-        """What it says, when it says it."""
-        with self._news:
-            self._news.wait_for(lambda: self._over or re.search(pattern, self.said), timeout=60)
-            found = re.search(pattern, self.said)
-        assert found, f"it never said {pattern!r}, but:\n{self.said}"
-        return found
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        if self._process.poll() is None:
-            self._process.send_signal(number)
-        code = self._process.wait(60)
-        self._reader.join(60)
-        assert self._process.stderr is not None
-        self._process.stderr.close()
-        return code
-
-
-@contextmanager
-def started(args: list[str], env: dict[str, str], cwd: Path) -> Iterator[Process]:
-    process = Process(args, env, cwd)
-    try:
-        yield process
-    finally:
-        process.end(signal.SIGTERM)
-
-
 @pytest.fixture
 def agents(tmp_path: Path) -> str:
     file = tmp_path / "agents.py"
@@ -122,7 +68,7 @@ def listed(env: dict[str, str], cwd: Path, *options: str) -> list[dict[str, Any]
 
 
 def shown(env: dict[str, str], cwd: Path, *options: str) -> str:
-    process = warm.start(["workers", *options], env, cwd)
+    process = start_command(["workers", *options], env, cwd)
     out, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     return out
@@ -139,7 +85,7 @@ def test_a_worker_runs_what_a_server_without_slots_was_asked_for_and_hands_back_
     env = {**process_env(tmp_path), "INTERLINGUA_BUS": nats_url}
     serve = ["serve", agents, "--port", "0", "--limits-max-running", "0"]
     with started(serve, env, tmp_path) as server, started(["worker", agents], env, tmp_path) as worker:
-        address = server.hear(r"Serving on (http://\S+)")[1]
+        address = server.address
         store = env["INTERLINGUA_STORE"].removeprefix(f"{tmp_path}/")
         assert last_part(worker.hear(r"Working on (\S+), told by")[1]) == last_part(store)
         assert worker.hear(r"pid (\d+)")[1] == str(worker.pid)
@@ -179,7 +125,8 @@ def test_a_worker_has_no_flags_for_doors(cli: Cli) -> None:
 
 
 def test_a_worker_tells_machines_in_json_what_it_runs(tmp_path: Path, agents: str) -> None:
-    with started(["worker", agents, "--log", "json"], process_env(tmp_path), tmp_path) as worker:
+    words = ["worker", agents, "--log", "json"]
+    with started(words, process_env(tmp_path), tmp_path, '"working on ') as worker:
         line = json.loads(worker.hear(r'.*"working on .*')[0])
         assert line["pid"] == worker.pid
         assert last_part(line["store"]) == last_part(str(store_in(tmp_path)))
@@ -296,5 +243,5 @@ def test_a_cluster_on_one_machine_carries_a_run_over_the_death_of_its_worker_and
         before = httpx2.get(f"{address}/connect/runs/{run}").json()
         assert before["status"] == "success"
         with ending_with(descendants(cluster.pid)) as all_gone:
-            os.kill(cluster.pid, signal.SIGKILL)
+            cluster.kill()
             all_gone()

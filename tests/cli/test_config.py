@@ -17,9 +17,8 @@ from interlingua.server.config import toml_lines
 from interlingua.server.config.load import read
 from interlingua.server.config.settings import SETTINGS
 from interlingua.server.config.toml_lines import lines_of
-
-from .conftest import Result
-from .nodes import Process, started
+from tests.kit.commands import Result
+from tests.kit.servers import Process, started
 
 Cli = Callable[..., Result]
 AGENTS = '''import interlingua as il
@@ -45,10 +44,6 @@ def write(folder: Path, text: str, name: str = "interlingua.toml") -> Path:
 
 def serve(env: dict[str, str], home: Path, *args: str) -> AbstractContextManager[Process]:
     return started(["serve", *args], env, home)
-
-
-def address(server: Process) -> str:
-    return server.find(r"Serving on (http://\S+)")
 
 
 def agents(at: str) -> list[str]:
@@ -356,7 +351,7 @@ def test_serve_alone_takes_the_file_of_its_folder_and_flags_come_first(env: dict
         '[doors.editor]\nenabled = false\n[doors.connect]\nmax_body_bytes = 100\n[[agents]]\nfile = "agents.py"\n',
     )
     with serve(env, home, "--port", "0") as server:
-        at = address(server)
+        at = server.address
         assert agents(f"{at}/connect") == ["echo"]
         assert httpx2.get(f"{at}/healthz", headers={"host": "agents.example.org"}).status_code == 200
         assert httpx2.get(f"{at}/editor").status_code == 404
@@ -368,11 +363,11 @@ def test_serve_alone_takes_the_file_of_its_folder_and_flags_come_first(env: dict
 def test_targets_leave_the_file_of_the_folder_alone_unless_it_is_named(env: dict[str, str], home: Path) -> None:
     write(home, '[[agents]]\nfile = "missing.py"\n')
     with serve(env, home, "agents.py", "--port", "0", "--no-peer-ports") as server:
-        assert agents(f"{address(server)}/connect") == ["echo"]
+        assert agents(f"{server.address}/connect") == ["echo"]
     (home / "missing.py").write_text(AGENTS.replace("echo", "other"))
     variables = {**env, "INTERLINGUA_CONFIG": "interlingua.toml"}
     with serve(variables, home, "agents.py", "--port", "0", "--no-peer-ports") as server:
-        assert sorted(agents(f"{address(server)}/connect")) == ["echo", "other"]
+        assert sorted(agents(f"{server.address}/connect")) == ["echo", "other"]
 
 
 @pytest.mark.parametrize("door", ["connect", "cap", "peer"])
@@ -383,7 +378,7 @@ def test_a_door_can_have_a_port_of_its_own_with_its_paths_at_the_root(
     with serve(env, home, "agents.py", "--port", "0", "--no-peer-ports", option, "0") as server:
         own = server.find(r" is at (http://\S+), too")
         path = {"connect": "/agents/search", "cap": "/agents", "peer": "/.well-known/acp.json"}[door]
-        for base in (own, f"{address(server)}/{door}"):
+        for base in (own, f"{server.address}/{door}"):
             asked = httpx2.post if door == "connect" else httpx2.get
             answer = asked(base + path, **({"json": {}} if door == "connect" else {}))
             assert answer.status_code == 200
@@ -422,7 +417,7 @@ def test_a_door_on_a_public_address_needs_keys_too(cli: Cli, home: Path) -> None
 def test_mounts_of_a_server_are_shown_with_their_state(env: dict[str, str], home: Path, cli: Cli) -> None:
     more = ["--mount", "connect+http://127.0.0.1:1/connect", "--mount", '{"target": "cap:cat", "as": "yes"}']
     with serve(env, home, "agents.py", "--port", "0", "--no-peer-ports", *more) as server:
-        at = address(server)
+        at = server.address
         assert "down: http://127.0.0.1:1/connect cannot be reached" in server.said
         shown = cli("mounts", at)
         assert shown.code == 1

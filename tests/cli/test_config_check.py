@@ -12,10 +12,9 @@ import pytest
 
 from interlingua.store.open import open_store
 from interlingua.store.rows import WorkerRow
+from tests.kit.commands import COMMAND, Result
 
-from .conftest import Result
 from .test_config import AGENTS, home, write
-from .warm import COMMAND
 
 __all__ = ["home"]
 

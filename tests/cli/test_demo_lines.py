@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from interlingua.cli.demo.tour import program
-
-from .conftest import PATIENCE, Terminal, clean_env
-from .warm import COMMAND
+from tests.kit import warm_python
+from tests.kit.commands import COMMAND, PATIENCE, clean_env
+from tests.kit.terminal import Terminal
 
 At = Callable[..., Terminal]
 Paste = Callable[[str], subprocess.Popen[str]]
@@ -36,6 +36,7 @@ def pasted(tmp_path: Path) -> Paste:
     env = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": clean_env()["PYTHONPATH"]}
 
     def paste(line: str) -> subprocess.Popen[str]:
+        line = line.replace(INTERLINGUA, warm_python.interlingua())
         return subprocess.Popen(
             ["bash", "-c", line if "|" in line else f"exec {line}"], env=env, cwd=tmp_path, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,12 @@ import httpx2
 import pytest
 
 from interlingua.server.dev.local_servers import LocalPostgres
+from tests.kit.commands import process_env
 from tests.kit.nats import nats_url, shared_nats
 from tests.kit.postgres import own_server
+from tests.kit.servers import started
 
-from .conftest import process_env
-from .test_cluster import Cli, ask, started
+from .test_cluster import Cli, ask
 
 __all__ = ["nats_url", "shared_nats"]
 
@@ -66,7 +66,7 @@ def test_a_server_without_agents_serves_those_of_its_workers_for_as_long_as_they
     env, old = process_env(tmp_path), files[0]
     serve = ["serve", "--store", env["INTERLINGUA_STORE"], "--port", "0", "--no-peer-ports"]
     with started(serve, env, tmp_path) as server:
-        address = server.hear(r"Serving on (http://\S+)")[1]
+        address = server.address
         assert names(address) == set()
         with started(["worker", old], env, tmp_path) as worker:
             server.hear("agent who@0.1.0 is there, elsewhere")
@@ -84,7 +84,7 @@ def test_a_server_without_agents_serves_those_of_its_workers_for_as_long_as_they
             assert resumed.status_code == 200
             done = httpx2.get(f"{address}/connect/runs/{asked.json()['run']['run_id']}/wait", timeout=60).json()
             assert done["output"]["values"]["text"] == "True"
-            worker.end(signal.SIGKILL)
+            worker.kill()
         server.hear("agent who@0.1.0 is not available")
         assert mounts(address)["who@0.1.0 (elsewhere)"]["state"] == "down"
         assert names(address) == {"who", "asker"}
@@ -110,7 +110,7 @@ def test_workers_with_different_agents_stand_behind_one_server_on_postgres_and_n
     env = {**process_env(tmp_path), "INTERLINGUA_STORE": database.url, "INTERLINGUA_BUS": nats_url}
     serve = ["serve", "--elsewhere", "--port", "0", "--no-peer-ports"]
     with started(serve, env, tmp_path) as server, started(["worker", old], env, tmp_path) as first:
-        address = server.hear(r"Serving on (http://\S+)")[1]
+        address = server.address
         server.hear("agent who@0.1.0 is there, elsewhere")
         assert names(address) == {"who", "asker"}
         for door in ("mcp", "connect", "cap", "editor", "peer"):
@@ -123,7 +123,7 @@ def test_workers_with_different_agents_stand_behind_one_server_on_postgres_and_n
             assert ask(address, identity(address, "who", "0.1.0")) == str(first.pid)
             listed = json.loads(cli("workers", "--json", "--store", database.url, "--bus", nats_url).out)
             assert {one["pid"] for one in listed} == {server.pid, first.pid, second.pid}
-            second.end(signal.SIGKILL)
+            second.kill()
             server.hear("agent who@2.0 is not available")
         assert ask(address, "who") == str(first.pid)  # the newest that is there
         assert first.end() == 0

@@ -16,8 +16,9 @@ import typer.main
 
 from interlingua import __version__
 from interlingua.cli.app import app
+from tests.kit.commands import COMMAND, Result
 
-from .conftest import COMMAND, Result, nothing_ran
+from .conftest import nothing_ran
 
 Cli = Callable[..., Result]
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from .conftest import Result
+from tests.kit.commands import Result
+
 from .test_serve import server
 
 Cli = Callable[..., Result]
@@ -52,7 +53,7 @@ def wrong() -> Iterator[str]:
 def test_what_is_spoken_is_told_with_lines_that_work(cli: Cli, address: str) -> None:
     done = cli("inspect", address)
     assert done.code == 0
-    for words in ("Agent Connect Protocol", "agents over MCP", "Agent Client Protocol", "CAP", "acp:// links"):
+    for words in ("Agent Connect Protocol", "Agents over MCP", "Agent Client Protocol", "CAP", "acp:// links"):
         assert words in done.out
     assert f"$ interlingua run 'connect+{address}/connect#" in done.out
     assert f"$ interlingua conform 'mcp+{address}/mcp' --agent " in done.out

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import ZOO, Result, nothing_ran
+from tests.kit.commands import Result
+
+from .conftest import ZOO, nothing_ran
 
 Cli = Callable[..., Result]
 PRESSED = str(Path(__file__).with_name("pressed.py"))

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.kit.commands import COMMAND, Result, store_of
 from tests.kit.databases import sql
 
 from ..store.test_read_only import content
-from .conftest import COMMAND, ZOO, Result, store_of
+from .conftest import ZOO
 
 Cli = Callable[..., Result]
 

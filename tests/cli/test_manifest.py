@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import EXAMPLES, ZOO, Result
+from tests.kit.commands import Result
+
+from .conftest import EXAMPLES, ZOO
 
 Cli = Callable[..., Result]
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from interlingua.model.run_identity import mount_source
-
-from .conftest import Result, Terminal
-from .nodes import started
-from .test_config import address
+from tests.kit.commands import Result
+from tests.kit.servers import started
+from tests.kit.terminal import Terminal
 
 Cli = Callable[..., Result]
 
@@ -175,7 +174,7 @@ def test_a_run_of_a_mount_with_a_name_of_its_own_moves_to_another_mount(
     old, new = stdio_of(shop, "old.py"), stdio_of(shop, "new.py")
     mounted(shop, target=old, **name)
     with started(["serve", "--port", "0", "--no-peer-ports"], env, shop) as server:
-        begun = cli("run", f"{address(server)}#{name.get('as', 'their-mailer')}", "--no-input")
+        begun = cli("run", f"{server.address}#{name.get('as', 'their-mailer')}", "--no-input")
         assert begun.code == 4, begun.err
     done = cli("runs", "move", "last", "--to", new)
     assert done.code == 0, done.err

@@ -24,9 +24,10 @@ from interlingua import __version__
 from interlingua.model.errors import InvalidRequest
 from interlingua.protocols.peer.commands import spelled_out
 from interlingua.protocols.peer.commands_node import Flags, from_config, read_config, settings_of
+from tests.kit.commands import Result
+from tests.kit.servers import node, started
 
-from .conftest import ZOO, Result
-from .nodes import Process, node, started
+from .conftest import ZOO
 
 Cli = Callable[..., Result]
 
@@ -115,11 +116,9 @@ def test_a_second_node_of_the_same_name_and_store_is_refused_while_the_first_is_
         assert "--name" in done.err
         with node(env, tmp_path, "--name", "Other") as other:
             assert other.link != first.link
-        first.popen.kill()  # a dead one is no hindrance
-        first.popen.wait()
+        first.kill()  # a dead one is no hindrance
         with node(env, tmp_path) as again:
             assert again.get("/status")["ok"] is True
-        first.popen.returncode = 0
 
 
 def test_the_version_is_printed_and_nothing_starts(cli: Cli) -> None:
@@ -465,10 +464,6 @@ def serve(env: dict[str, str], tmp_path: Path, *options: str) -> Any:
     return started(["serve", ZOO, "--port", "0", *options], env, tmp_path)
 
 
-def address(server: Process) -> str:
-    return server.find(r"Serving on (http://\S+)")
-
-
 def test_a_server_has_the_node_with_it_and_prints_its_link(env: dict[str, str], tmp_path: Path) -> None:
     ports = ["--peer-port", "0", "--peer-http-port", "0"]
     with (
@@ -476,7 +471,7 @@ def test_a_server_has_the_node_with_it_and_prints_its_link(env: dict[str, str], 
         node(env, tmp_path, "--name", "Guest", "--join", server.link, "--store", "guest.db") as guest,
     ):
         body = {"role": "user", "text": "hello", "skill_id": "shout", "sync": True}
-        door = httpx2.post(f"{address(server)}/peer/message:send", json=body, timeout=20).json()
+        door = httpx2.post(f"{server.address}/peer/message:send", json=body, timeout=20).json()
         assert "HELLO" in json.dumps(door)
         guest.until("card")
         told = guest.post("/message:send", peer_id="peer_001", timeout=15, **body)
@@ -489,7 +484,7 @@ def test_a_server_may_do_without_the_ports_of_peers(env: dict[str, str], tmp_pat
     with serve(env, tmp_path, "--no-peer-ports") as server:
         assert "acp://" not in server.said
         assert "control API" not in server.said
-        card = httpx2.get(f"{address(server)}/peer/.well-known/acp.json").json()
+        card = httpx2.get(f"{server.address}/peer/.well-known/acp.json").json()
         assert "shout" in [skill["id"] for skill in card["skills"]]
 
 
@@ -499,7 +494,7 @@ def test_a_second_server_on_the_same_store_leaves_the_ports_to_the_first(env: di
         assert first.get("/status")["ok"] is True
         assert "is run by another process on this store" in second.said
         body = {"role": "user", "text": "hello", "skill_id": "shout", "sync": True}
-        answer = httpx2.post(f"{address(second)}/peer/message:send", json=body, timeout=20)
+        answer = httpx2.post(f"{second.address}/peer/message:send", json=body, timeout=20)
         assert "HELLO" in answer.text
 
 

@@ -9,10 +9,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from . import warm
-from .conftest import PATIENCE, Result
-from .nodes import started
-from .test_config import address
+from tests.kit.commands import PATIENCE, Result, start_command
+from tests.kit.servers import started
 
 Run = Callable[..., Result]
 
@@ -62,7 +60,7 @@ def at(env: dict[str, str]) -> Run:
     """Run a command in a folder."""
 
     def run(folder: Path, *args: str, **extra: str) -> Result:
-        process = warm.start(args, {**env, **extra}, folder, stdin=subprocess.DEVNULL)
+        process = start_command(args, {**env, **extra}, folder, stdin=subprocess.DEVNULL)
         try:
             out, err = process.communicate(timeout=PATIENCE)
         finally:
@@ -93,7 +91,7 @@ def test_a_key_of_one_project_does_nothing_at_the_server_of_another(
 ) -> None:
     ours, theirs = projects
     with started(["serve", "agents.py", "--port", "0", "--no-peer-ports"], env, theirs) as server:
-        search = f"{address(server)}/connect/agents/search"
+        search = f"{server.address}/connect/agents/search"
         assert at(ours, "keys", "add", "laptop").code == 0
         assert httpx2.post(search, json={}).status_code == 200
         assert at(theirs, "keys", "list").out.startswith("No keys.")
@@ -192,7 +190,7 @@ def test_revoking_the_last_key_says_what_happens_and_how_to_open_the_server_agai
     assert "refuse every caller" in said
     assert "interlingua keys add NAME" in said
     with started(["serve", "agents.py", "--port", "0", "--no-peer-ports"], env, folder) as server:
-        search = f"{address(server)}/connect/agents/search"
+        search = f"{server.address}/connect/agents/search"
         assert httpx2.post(search, json={}).status_code == 401
         secret = at(folder, "keys", "add", "new").out.strip()
         assert httpx2.post(search, json={}, headers={"x-api-key": secret}).status_code == 200

@@ -18,10 +18,11 @@ import interlingua as il
 from interlingua.security.keys import make_key
 from interlingua.server.auth.stored_keys import StoredKeys
 from tests.kit.agents import asker, middle, top
+from tests.kit.commands import Result
 from tests.kit.engines import QUICK, engine, parked, question, served, submit, with_settings
 from tests.kit.postgres import store_in
 
-from .conftest import ZOO, Result
+from .conftest import ZOO
 
 Cli = Callable[..., Result]
 Start = Callable[..., subprocess.Popen[str]]

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import httpx2
 
-from .conftest import ZOO, Result
-from .nodes import node, started
+from tests.kit.commands import Result
+from tests.kit.servers import node, started
+
+from .conftest import ZOO
 
 Cli = Callable[..., Result]
 

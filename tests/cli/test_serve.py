@@ -9,11 +9,10 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import httpx2
@@ -22,10 +21,9 @@ from joserfc import jwk, jwt
 
 import interlingua as il
 from interlingua.server.auth.stored_keys import StoredKeys
+from tests.kit.commands import Result
 from tests.kit.postgres import store_in
-
-from . import warm
-from .conftest import Result
+from tests.kit.servers import Process, started
 
 Cli = Callable[..., Result]
 
@@ -33,34 +31,16 @@ HOUR = 3_600_000_000  # in microseconds
 ZOO = Path(__file__).parent / "zoo.py"
 
 
-@contextmanager
-def serving(tmp_path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """A server that has been started; nothing was read from it yet."""
+def serving(tmp_path: Path, *options: str, last: str = "Ctrl-C stops.") -> AbstractContextManager[Process]:
+    """A server of the zoo that is up."""
     env = {**os.environ, "INTERLINGUA_STORE": str(store_in(tmp_path)), "INTERLINGUA_PROJECT": "tests", "COLUMNS": "200"}
-    process = warm.start(["serve", f"{ZOO}", "--port", "0", *options], env, Path.cwd(), stdout=None)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
-        if process.stderr is not None:
-            process.stderr.close()
-    assert process.returncode == 0
-
-
-def _address(process: subprocess.Popen[str]) -> str:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if found := re.search(r"Serving on (http://\S+)", line):
-            return found[1]
-    raise AssertionError("it did not start")
+    return started(["serve", f"{ZOO}", "--port", "0", *options], env, Path.cwd(), last)
 
 
 @contextmanager
-def server(tmp_path: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def server(tmp_path: Path, *options: str) -> Iterator[tuple[str, Process]]:
     with serving(tmp_path, *options) as process:
-        yield _address(process), process
+        yield process.address, process
 
 
 def test_agents_are_served_until_ctrl_c(tmp_path: Path) -> None:
@@ -163,10 +143,10 @@ def test_ctrl_c_ends_a_server_whose_streams_are_open_and_the_run_goes_on_later(t
         with httpx2.stream("POST", f"{address}/connect/runs/stream", json=later) as answer:
             assert answer.status_code == 200
             held = httpx2.post(f"{address}/connect/runs/search", json={"status": "pending"}).json()[0]["run_id"]
-            process.send_signal(signal.SIGINT)
+            process.popen.send_signal(signal.SIGINT)
             with pytest.raises(httpx2.RemoteProtocolError):
                 list(answer.iter_lines())
-            assert process.wait(timeout=60) == 0
+            assert process.popen.wait(timeout=60) == 0
     with server(tmp_path) as (address, _):
         assert httpx2.get(f"{address}/connect/runs/{held}").json()["status"] == "pending"
         httpx2.post(f"{address}/connect/runs/{waiting}", json={"approved": True})
@@ -180,14 +160,9 @@ def test_the_log_as_json_has_the_runs_and_the_requests_with_who_asked(
 ) -> None:
     secret = cli("keys", "add", "laptop").out.strip()
     caller = f"key:{secret.split('_')[1]}"
-    lines, address = [], ""
-    with serving(tmp_path, *option) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            lines.append(json.loads(line))
-            if "address" in lines[-1]:
-                address = lines[-1]["address"] + "/connect"
-                break
+    with serving(tmp_path, *option, last="serving on") as process:
+        lines = [json.loads(line) for line in process.said.splitlines()]
+        address = lines[-1]["address"] + "/connect"
         headers = {"x-api-key": secret}
         run = httpx2.post(f"{address}/runs/wait", json={"agent_id": "shout", "input": "x"}, headers=headers).json()[
             "run"
@@ -196,8 +171,7 @@ def test_the_log_as_json_has_the_runs_and_the_requests_with_who_asked(
         httpx2.get(f"{address}/runs/{run['run_id']}", headers=headers)
         httpx2.get(f"{address}/runs/{run['run_id']}", headers={"x-api-key": secret + "x"})
         httpx2.get(f"{address.removesuffix('/connect')}/healthz")
-        process.send_signal(signal.SIGINT)
-        lines += [json.loads(line) for line in process.communicate(timeout=60)[1].splitlines()]
+    lines += [json.loads(line) for line in process.rest.splitlines()]
     for line in lines:
         assert {"time", "level", "logger", "message"} <= set(line)
         assert secret not in json.dumps(line)
@@ -220,44 +194,32 @@ def test_the_log_as_json_has_the_runs_and_the_requests_with_who_asked(
 
 
 def test_the_log_as_json_tells_the_doors_and_the_link_of_peers(tmp_path: Path) -> None:
-    with serving(tmp_path, "--log", "json", "--peer-port", "0", "--peer-http-port", "0") as process:
-        assert process.stderr is not None
-        told = next(line for line in map(json.loads, process.stderr) if "serving on" in line.get("message", ""))
+    ports = ("--peer-port", "0", "--peer-http-port", "0")
+    with serving(tmp_path, "--log", "json", *ports, last="serving on") as process:
+        told = json.loads(process.said.splitlines()[-1])
         assert any("acp://" in note for note in told["notes"])
         assert told["doors"]["mcp"] == f"{told['address']}/mcp"
 
 
 def test_each_door_has_one_line_to_try_however_many_agents_there_are(tmp_path: Path) -> None:
     with serving(tmp_path) as process:
-        assert process.stderr is not None
-        tries = []
-        for line in process.stderr:
-            if line.startswith("Ctrl-C"):
-                break
-            tries += [line] if line.startswith("$ ") else []
-    assert len(tries) == 5
+        assert len([line for line in process.said.splitlines() if line.startswith("$ ")]) == 5
 
 
 def test_the_log_as_text_is_the_default_and_off_is_silent(tmp_path: Path) -> None:
     for option, told in ([], True), (["--log", "off"], False):
         with serving(tmp_path, *option) as process:
-            address = _address(process)
-            httpx2.post(f"{address}/connect/runs/wait", json={"agent_id": "shout", "input": "x"})
-            process.send_signal(signal.SIGINT)
-            rest = process.communicate(timeout=60)[1]
-        assert "POST /connect/runs/wait" not in rest  # people read of runs; machines get the requests, too
-        assert (" of shout created" in rest) is told
+            httpx2.post(f"{process.address}/connect/runs/wait", json={"agent_id": "shout", "input": "x"})
+        assert "POST /connect/runs/wait" not in process.rest  # people read of runs; machines get the requests, too
+        assert (" of shout created" in process.rest) is told
 
 
 def test_looking_at_a_server_and_running_an_agent_of_it_are_a_few_lines_of_its_log(tmp_path: Path, cli: Cli) -> None:
     with serving(tmp_path) as process:
-        address = _address(process)
-        assert cli("inspect", address).code in (0, 1)
-        assert cli("run", f"{address}/connect#shout", "hello").code == 0
-        process.send_signal(signal.SIGINT)
-        rest = process.communicate(timeout=60)[1]
-    lines = [line for line in rest.splitlines() if re.match(r"\d{4}-\d\d-\d\dT", line)]
-    assert any(" of shout succeeded" in line for line in lines), rest
+        assert cli("inspect", process.address).code in (0, 1)
+        assert cli("run", f"{process.address}/connect#shout", "hello").code == 0
+    lines = [line for line in process.rest.splitlines() if re.match(r"\d{4}-\d\d-\d\dT", line)]
+    assert any(" of shout succeeded" in line for line in lines), process.rest
     assert len(lines) <= 3, lines
 
 

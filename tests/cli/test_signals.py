@@ -18,8 +18,7 @@ import pytest
 import interlingua as il
 from interlingua.model.filters import RunFilter
 from interlingua.model.status import FINAL
-
-from .conftest import PATIENCE, Result, store_of
+from tests.kit.commands import PATIENCE, Result, store_of
 
 Cli = Callable[..., Result]
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from interlingua.store import schema
+from tests.kit.commands import Result
 from tests.kit.databases import sql
 from tests.kit.postgres import fresh
 
-from .conftest import ZOO, Result
+from .conftest import ZOO
 
 Cli = Callable[..., Result]
 KNOWN = len(schema.steps("sqlite"))

@@ -6,7 +6,10 @@ import json
 import subprocess
 from collections.abc import Callable
 
-from .conftest import EXAMPLES, ZOO, Result, Terminal
+from tests.kit.commands import Result
+from tests.kit.terminal import Terminal
+
+from .conftest import EXAMPLES, ZOO
 
 Cli = Callable[..., Result]
 Start = Callable[..., subprocess.Popen[str]]

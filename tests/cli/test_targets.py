@@ -9,8 +9,9 @@ import pytest
 
 import interlingua as il
 from interlingua.protocols.targets import Target, TargetError, choose, parse
+from tests.kit.commands import Result
 
-from .conftest import ZOO, Result
+from .conftest import ZOO
 
 Cli = Callable[..., Result]
 

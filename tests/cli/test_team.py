@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.kit.commands import Result
 from tests.kit.manifests import ANALYST, PM, QA
 
 from ..protocols.cap.test_loading import TEAM_TOML, written
-from .conftest import Result
 
 Cli = Callable[..., Result]
 Change = Callable[[dict[str, Any]], object]

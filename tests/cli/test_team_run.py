@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import ZOO, Result, Terminal
+from tests.kit.commands import Result
+from tests.kit.terminal import Terminal
+
+from .conftest import ZOO
 
 Cli = Callable[..., Result]
 At = Callable[..., Terminal]

@@ -16,8 +16,10 @@ import httpx2
 import pexpect
 import pytest
 
-from .conftest import EXAMPLES, PATIENCE, ZOO, Result, Terminal, nothing_ran
-from .warm import COMMAND
+from tests.kit.commands import COMMAND, PATIENCE, Result
+from tests.kit.terminal import Terminal
+
+from .conftest import EXAMPLES, ZOO, nothing_ran
 
 Cli = Callable[..., Result]
 At = Callable[..., Terminal]

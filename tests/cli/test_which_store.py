@@ -14,13 +14,12 @@ from interlingua.bus.port import BusSettings
 from interlingua.server.config.load import read
 from interlingua.server.paths import Place
 from interlingua.store.open import is_postgres, shown
+from tests.kit.commands import COMMAND, Result
 from tests.kit.postgres import forget, fresh
+from tests.kit.servers import started
 
-from .conftest import Result
-from .nodes import started
-from .test_config import AGENTS, address, write
+from .test_config import AGENTS, write
 from .test_stdio import INITIALIZE
-from .warm import COMMAND
 
 Cli = Callable[..., Result]
 
@@ -70,7 +69,7 @@ def test_a_key_that_is_added_beside_the_config_file_is_one_of_its_server(
 ) -> None:
     secret = cli("keys", "add", "laptop").out.strip()
     with started(["serve", "--port", "0"], env, home) as server:
-        search = f"{address(server)}/connect/agents/search"
+        search = f"{server.address}/connect/agents/search"
         assert httpx2.post(search, json={}).status_code == 401
         assert httpx2.post(search, json={}, headers={"x-api-key": secret}).status_code == 200
     assert stores(home) == ["folder.db"]
@@ -79,7 +78,7 @@ def test_a_key_that_is_added_beside_the_config_file_is_one_of_its_server(
 def test_a_server_of_a_target_has_the_store_of_its_folder_too(env: dict[str, str], home: Path, cli: Cli) -> None:
     cli("keys", "add", "laptop")
     with started(["serve", "agents.py", "--port", "0", "--no-peer-ports"], env, home) as server:
-        assert httpx2.post(f"{address(server)}/connect/agents/search", json={}).status_code == 401
+        assert httpx2.post(f"{server.address}/connect/agents/search", json={}).status_code == 401
     said = cli("config", "show", "--mount", "mcp:x").out
     assert f'path = "{home / "folder.db"}"' in said
     assert stores(home) == ["folder.db"]

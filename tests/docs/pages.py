@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.kit import warm_python
+from tests.kit.commands import Warm, clean_env
 from tests.kit.ports import free_port
 
-from ..cli.conftest import clean_env
-from ..cli.warm import Warm
 from .blocks import Block, Command
 
 ROOT = Path(__file__).resolve().parents[2]

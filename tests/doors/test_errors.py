@@ -33,7 +33,7 @@ def table(protocol: str) -> ErrorTable[Any]:
     return errors.table
 
 
-@pytest.mark.parametrize("protocol", ["connect"])
+@pytest.mark.parametrize("protocol", ["connect", "peer"])
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: error.code)
 def test_every_error_has_a_row_in_every_door_and_only_the_root_is_unknown(
     protocol: str, error: type[InterlinguaError]
@@ -79,8 +79,10 @@ def test_an_unknown_caller_gets_a_challenge() -> None:
 
 def test_an_error_holds_the_members_by_which_an_answer_names_the_message() -> None:
     message = {"id": "m1", "text": "long" * 1000}
-    assert about(InvalidRequest("no"), message, "id", "task").refused_message == b'{"id":"m1"}'
-    assert about(InvalidRequest("no"), [message], "id").refused_message == b""
-    earlier = InvalidRequest("no")
-    earlier.refused_message = b"what was read of it"
-    assert about(earlier, message, "id").refused_message == b"what was read of it"
+    error = InvalidRequest("no")
+    about(error, [message], "id")
+    assert error.refused_message == b""
+    about(error, message, "id", "task")
+    assert error.refused_message == b'{"id":"m1"}'
+    about(error, {"id": "m2"}, "id")
+    assert error.refused_message == b'{"id":"m1"}'

@@ -16,9 +16,9 @@ import interlingua as il
 from interlingua.model.events import OutputDelta
 from tests.engine.agents.test_process_pool import members
 from tests.kit import processes
+from tests.kit.commands import clean_env
 from tests.kit.processes import lives, wait_for_end
 
-from ..cli.conftest import clean_env
 from ..cli.test_signals import NAMES, begin, looking, nobody_is_hurt, process, wait_until_up
 
 pytestmark = pytest.mark.faults

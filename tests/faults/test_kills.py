@@ -42,7 +42,7 @@ class Client:
         self._unsent: set[str] = set()  # listeners that may still be sent to
 
     async def start(self) -> asyncio.subprocess.Process:
-        process = await processes.start("faults.server", self.store, TRACES=str(self.traces))
+        process = await processes.start_warm("faults.server", self.store, TRACES=str(self.traces))
         assert await processes.said(process) == "ready"
         return process
 

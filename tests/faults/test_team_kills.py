@@ -12,7 +12,8 @@ import json
 import random
 import shutil
 import sqlite3
-from collections.abc import Callable
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,17 @@ from tests.protocols.cap.tool_common import Watched
 
 Told = dict[str, Any]
 Moment = Callable[[Told], bool]
+Start = Callable[..., Awaitable[Process]]
 
 
 class Office:
     """The folder in which the team works, and its store. The process in it comes and goes."""
 
-    def __init__(self, folder: Path, park_after: float = 60.0) -> None:
+    def __init__(self, folder: Path, park_after: float = 60.0, start: Start = processes.start_warm) -> None:
         self.folder = folder / "sales-team"
         self.store = folder / "store.db"
         self.park_after = park_after
+        self.start = start
         self.kills = 0
         self.lives: list[tuple[list[str], int]] = []  # of each: the calls that were made, and how many were on record
         shutil.copytree(EXAMPLE, self.folder)
@@ -47,7 +50,7 @@ class Office:
     async def live(self, moment: Moment | None) -> bool:
         """One life: to the end of the task, or to a moment at which it is killed. Whether the task has ended."""
         before = len(self._calls())
-        process = await processes.start("faults.sales", self.store, self.folder, self.park_after)
+        process = await self.start("faults.sales", self.store, self.folder, self.park_after)
         assert process.stdout is not None
         ended, killed = False, False
         async with asyncio.timeout(90):
@@ -199,7 +202,7 @@ async def test_a_team_survives_thirty_kills_at_any_moment(tmp_path: Path, park_a
         dice = random.Random(seed)
         folder = tmp_path / str(seed)
         folder.mkdir()
-        office = Office(folder, park_after)
+        office = Office(folder, park_after, processes.start)
         await work_through(office, [after(dice.randint(0, 12)) for _ in range(30)])
         assert await office.check() == expected, (seed, office.lives)
         kills += office.kills

@@ -23,8 +23,7 @@ from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp import wire as mcp_wire
 from interlingua.server.app import Server
 from interlingua.transports.http.sse import Reader
-from tests.cli import warm
-from tests.cli.conftest import process_env
+from tests.kit.commands import process_env, start_command
 from tests.protocols.mcp.web_common import Answer
 from tests.protocols.mcp.web_common import Client as McpClient
 
@@ -526,7 +525,7 @@ class CommandLine(Place):
     def _start(self, *args: str) -> subprocess.Popen[str]:
         folder = self.store.parent if isinstance(self.store, Path) else Path(tempfile.gettempdir())
         env = {**process_env(folder), "INTERLINGUA_STORE": str(self.store)}
-        return warm.start(args, env, folder)
+        return start_command(args, env, folder)
 
     async def join(self, begun: Begun) -> None:
         self.begun = begun

@@ -21,6 +21,7 @@ from interlingua.protocols.targets import load, parse
 from interlingua.terminal import inbox
 from tests.kit import processes
 from tests.kit.engines import PATIENT, QUICK, engine, listens, parked, question, submit, with_settings
+from tests.kit.postgres import beside
 from tests.protocols.editor.mount_common import PERMISSION
 
 TARGETS = {
@@ -80,7 +81,7 @@ async def names(eng: il.Engine, record: QuestionRecord) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def hub(store: Path, other: Second, protocol: str, agent: str, settings: il.Settings = PATIENT) -> Any:
+async def hub(store: Path | str, other: Second, protocol: str, agent: str, settings: il.Settings = PATIENT) -> Any:
     """An engine with the mounted agent, and one that calls it."""
     remote = await other.mounted(protocol, agent)
 
@@ -156,19 +157,27 @@ async def test_what_is_withdrawn_here_is_withdrawn_at_the_second_server(
         assert (await closed(other.engine, there.question.id)).state == "withdrawn"
 
 
-@over_all
-async def test_a_deadline_there_is_one_here_and_what_comes_of_it_is_followed(
-    store: Path, tmp_path: Path, protocol: str
-) -> None:
-    async with second(tmp_path) as other, hub(store, other, protocol, "solo") as (eng, _):
+async def test_a_deadline_there_is_one_here_and_what_comes_of_it_is_followed(store: Path, tmp_path: Path) -> None:
+    """Over all protocols at once, because each waits until the time is over."""
+    async with asyncio.TaskGroup() as tasks:
+        for protocol in TARGETS:
+            folder = tmp_path / protocol
+            folder.mkdir()
+            following = a_deadline_is_followed(beside(store, protocol), folder, protocol)
+            tasks.create_task(following, name=protocol)
+
+
+async def a_deadline_is_followed(store: Path | str, folder: Path, protocol: str) -> None:
+    async with second(folder) as other, hub(store, other, protocol, "solo") as (eng, _):
         run = await submit(eng, "front", {"text": "4"})
         there, here = await asked(other.engine), await asked(eng)
         assert there.question.deadline is not None
         assert here.question.deadline is not None
         assert abs(here.question.deadline - there.question.deadline) < 1_000_000
         for eng_, one in ((other.engine, there), (eng, here)):
-            assert (await closed(eng_, one.question.id)).state in ("expired", "withdrawn")
-        assert (await eng.runs.wait(run.id, timeout=30)).output == {"text": "nobody answered"}
+            assert (await closed(eng_, one.question.id)).state in ("expired", "withdrawn"), protocol
+        done = await eng.runs.wait(run.id, timeout=30)
+        assert done.output == {"text": "nobody answered"}, (protocol, done.error)
 
 
 @pytest.mark.parametrize("protocol", ["connect", "peer", "cap"])

@@ -37,9 +37,11 @@ async def start(
     )  # fmt: skip
 
 
-async def start_warm(module: str, *args: object) -> Process:
-    """The same without the time that a Python needs to start. Not for tests of how processes start."""
-    return await start(module, *args, program=warm_python.python())
+async def start_warm(module: str, *args: object, **environment: str) -> Process:
+    """The same without the time that a Python needs to start, also for the tool servers that the module starts. Not for
+    tests of how processes start."""
+    python = warm_python.python()
+    return await start(module, *args, program=python, **{warm_python.STARTED: python, **environment})
 
 
 async def said(process: Process) -> Any:

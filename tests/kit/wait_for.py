@@ -8,7 +8,7 @@ from inspect import isawaitable
 from typing import Any, TypeVar, overload
 
 PATIENCE = 20.0  # seconds, for a machine that is busy; nothing here should take one
-_PAUSE = 0.005
+_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # seconds
 
 Found = TypeVar("Found")
 
@@ -19,6 +19,7 @@ async def wait_for(condition: Callable[[], Awaitable[Found]], seconds: float = .
 async def wait_for(condition: Callable[[], Found], seconds: float = ...) -> Found: ...
 async def wait_for(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """Returns what the condition gave when it held."""
+    pause = _PAUSE
     async with asyncio.timeout(seconds):
         while True:
             found = condition()
@@ -26,4 +27,5 @@ async def wait_for(condition: Callable[[], Any], seconds: float = PATIENCE) -> A
                 found = await found
             if found:
                 return found
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)

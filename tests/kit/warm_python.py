@@ -3,7 +3,7 @@ splits off a process of its own for each who comes.
 
 To import those takes many times as long as what a command, a tool server or an agent at a pipe then does in a test.
 What comes of it is a real process, with its own arguments, environment, folder, files and exit code; only that its
-modules are loaded already. There are two ways to it. `cli/warm.py` is for tests that start a command themselves: there
+modules are loaded already. There are two ways to it. `commands.py` is for tests that start a command themselves: there
 the process is the very one that they see. Where something else starts a program, a small one stands where `python` or
 `interlingua` would: it hands over its arguments, environment, folder and pipes, passes on signals, and ends as the
 split-off process does; when it is killed, so is that. Tests of how processes start and end are for neither.

@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ..cli import warm
-from ..cli.conftest import clean_env
+from tests.kit.commands import clean_env, start_command
+
 from .sources.started import environment, started
 
 NATIVE = str(Path(__file__).parent / "sources" / "native.py")
@@ -30,7 +30,7 @@ def running_hub(targets: Sequence[str], folder: Path, *options: str) -> Iterator
     """`interlingua serve`, with all doors on one port. What it gives is its address."""
     folder.mkdir(exist_ok=True)
     words = ["serve", *targets, "--port", "0", "--no-peer-ports", "--store", str(folder / "store.db"), *options]
-    process = warm.start(words, environment(clean_env()), folder, stdout=None)
+    process = start_command(words, environment(clean_env()), folder, stdout=None)
     said = Said(process, folder / "hub.log")
     try:
         yield said.address()

@@ -12,8 +12,7 @@ from interlingua.security.auth import ANONYMOUS, Authenticator, check_bind, reda
 from interlingua.security.errors import Unauthenticated, UnsafeBind
 from interlingua.security.keys import make_key
 from interlingua.security.tokens import Issuer, TokenVerifier
-
-from .common import NOW, NOW_MICROS, Clock, MemoryKeys
+from tests.kit.keys import NOW, NOW_MICROS, Clock, MemoryKeys
 
 SECRET, RECORD = make_key("ci", ["do:run"], NOW_MICROS)
 SIGNER = jwk.ECKey.generate_key("P-256", {"kid": "k"})

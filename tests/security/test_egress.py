@@ -11,8 +11,8 @@ import pytest
 from interlingua.model.errors import Denied, Unavailable
 from interlingua.security.egress import EgressGuard, Resolve
 from interlingua.security.errors import EgressRefused, HostUnresolved
-
-from .servers import certificate, serve
+from tests.kit.certificates import certificate, client_tls, server_tls
+from tests.kit.http_servers import serve
 
 
 def names(**addresses: list[str]) -> Resolve:
@@ -262,10 +262,10 @@ async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.Monke
 
 
 async def test_tls_is_verified_for_the_name_not_for_the_address(tmp_path: Path) -> None:
-    server_tls, client_tls = certificate(tmp_path, "receiver.example")
+    made = certificate(tmp_path, "receiver.example")
     resolve = names(receiver_example=["127.0.0.1"], other_example=["127.0.0.1"])
-    async with serve(tls=server_tls) as server:
-        async with EgressGuard(True, resolve=resolve).client(verify=client_tls) as client:
+    async with serve(tls=server_tls(made)) as server:
+        async with EgressGuard(True, resolve=resolve).client(verify=client_tls(made)) as client:
             assert (await client.get(f"https://receiver.example:{server.port}/")).text == "ok"
             # The same address under another name: no connection that was verified for the first may carry it.
             with pytest.raises(httpx2.ConnectError, match="certificate"):

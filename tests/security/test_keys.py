@@ -9,8 +9,7 @@ import pytest
 
 from interlingua.model.errors import InvalidRequest
 from interlingua.security.keys import check_key, key_id, make_key
-
-from .common import NOW_MICROS
+from tests.kit.keys import NOW_MICROS
 
 
 def changed(text: str, at: int) -> str:

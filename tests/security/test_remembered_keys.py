@@ -13,8 +13,7 @@ from interlingua.security.auth import Authenticator
 from interlingua.security.errors import Unauthenticated
 from interlingua.security.keys import KeyRecord, make_key
 from interlingua.security.remembered_keys import REMEMBERED_FOR, RememberedKeys
-
-from .common import NOW_MICROS, Clock, MemoryKeys
+from tests.kit.keys import NOW_MICROS, Clock, MemoryKeys
 
 SECRET, RECORD = make_key("ci", ["do:run"], NOW_MICROS)
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from interlingua.model.errors import InvalidRequest
 from interlingua.security.webhook_signatures import headers, sign, verify
-
-from .common import NOW
+from tests.kit.keys import NOW
 
 ids = st.text("abcXYZ019_-", min_size=1, max_size=20)
 

@@ -17,8 +17,7 @@ from joserfc.errors import SecurityWarning
 from interlingua.model.errors import InvalidRequest
 from interlingua.security.errors import KeysUnavailable, Unauthenticated
 from interlingua.security.tokens import Fetch, Issuer, TokenVerifier
-
-from .common import NOW, Clock
+from tests.kit.keys import NOW, Clock
 
 ISSUER = "https://issuer.example"
 URL = "https://issuer.example/jwks"

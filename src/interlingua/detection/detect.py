@@ -1,8 +1,8 @@
 """Detects the protocols that a server or a program speaks, by speaking each of them to it.
 
 Four of the five are called ACP, and others go by that name too. `at_address` looks at an address, `over_pipes` at a
-program's pipes, `node_links` at a node behind an acp:// link, `websockets` at a WebSocket; all return `Spoken`.
-`quick_check` adds the mistakes that show without running anything.
+program's pipes, `websockets` at a WebSocket, and a protocol itself at its links; all return `Spoken`. `quick_check`
+adds the mistakes that show without running anything.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import shutil
 
 from ..model.errors import Unavailable
 from ..protocols.installed import protocols
-from ..protocols.targets import schemes
-from .findings import OURS, Spoken
+from ..protocols.probing import Spoken
+from ..protocols.targets import kinds, parse, schemes
+from .probes import is_installed, probes, with_title
 
-__all__ = ["OURS", "Spoken", "addressed", "detected", "inspect"]
+__all__ = ["Spoken", "addressed", "detected", "inspect", "is_installed"]
 
 _NAME = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(/\S*)?")
 _HOST = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}(/\S*)?")
@@ -28,7 +29,7 @@ async def inspect(text: str, headers: dict[str, str] | None = None) -> tuple[lis
 
     found, odd = await _spoken(text, headers)
     await quick_check.look(found, headers)
-    return found, odd
+    return [with_title(spoken) for spoken in found], odd
 
 
 def addressed(text: str) -> str:
@@ -45,18 +46,20 @@ async def _spoken(text: str, headers: dict[str, str] | None) -> tuple[list[Spoke
     text = addressed(text)
     scheme, mark, rest = text.partition("://")
     kind = scheme.rpartition("+")[2]
-    if mark and kind in ("http", "https") and " " not in scheme:
-        from .at_address import look as at_address
-
-        return await at_address(f"{kind}://{rest}".partition("#")[0], headers)
-    if mark and kind in ("ws", "wss") and " " not in scheme and not scheme.startswith("acp"):
-        from .websockets import look as at_socket
-
-        return await at_socket(f"{kind}://{rest}".partition("#")[0], headers)
     if mark and " " not in scheme:
-        from .node_links import look as at_link
+        known = kinds().get(scheme)
+        if known is not None and known.secret_path:
+            return [await _at_link(text, scheme)], []
+        address = f"{kind}://{rest}".partition("#")[0]
+        if kind in ("http", "https"):
+            from .at_address import look as at_address
 
-        return await at_link(text), []
+            return await at_address(address, headers)
+        if kind in ("ws", "wss"):
+            from .websockets import look as at_socket
+
+            return await at_socket(address, headers)
+        parse(text)  # says what is wrong with it
     from .over_pipes import look as at_command
 
     command = next((text.removeprefix(f"{kind}:") for kind in schemes("command") if text.startswith(f"{kind}:")), text)
@@ -66,6 +69,14 @@ async def _spoken(text: str, headers: dict[str, str] | None) -> tuple[list[Spoke
     except Unavailable as error:
         hint = f"; if it is an address, write it as one: http://{command}" if _NAME.fullmatch(command) else ""
         raise Unavailable(f"{error.message}{hint}", transient=False) from None
+
+
+async def _at_link(link: str, scheme: str) -> Spoken:
+    """Looks at a target whose path is a secret: the protocol of its scheme knows how."""
+    for protocol, own in probes():
+        if own.link is not None and any(kind.scheme == scheme for kind in protocol.targets):
+            return await own.link(link)
+    raise Unavailable(f"nobody here knows how to look at {scheme}:// links", transient=False)
 
 
 async def detected(url: str, headers: dict[str, str] | None = None) -> Spoken:
@@ -78,6 +89,6 @@ async def detected(url: str, headers: dict[str, str] | None = None) -> Spoken:
         for spoken in found:
             if spoken.protocol == protocol.name and spoken.target is not None:
                 return spoken
-    others = ", ".join(spoken.title for spoken in found)
+    others = ", ".join(with_title(spoken).title for spoken in found)
     instead = [f"it speaks {others}"] if others else odd
     raise Unavailable("; ".join([f"{url} speaks none of these protocols", *instead]), transient=False)

@@ -7,13 +7,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ..protocols.probing import MOST, Spoken
 from ..transports.raw_client import Broken, Endpoint, Gone, Pipes
-from .cards import add_agents, described_editor, described_mcp, described_peer
-from .findings import MOST, Listed, Spoken, object_of
+from .probes import probes
 
 Probe = Callable[[Pipes, str], Awaitable[Spoken | None]]
 
-_LATEST_MCP = "2025-11-25"
 _GRACE = 0.3
 _ODD = 3  # odd facts to report of a program that speaks no protocol
 
@@ -22,7 +21,7 @@ async def look(command: list[str], shown: str, patience: float = 10.0) -> tuple[
     """Finds every protocol that a program speaks, and reports odd facts. Raises Unavailable if it cannot be started."""
     subject = Endpoint(command=tuple(command), patience=patience, most=MOST)
     odd: list[str] = []
-    tries = [asyncio.ensure_future(_try(probe, subject, shown, odd)) for probe in (_editor, _mcp, _cap, _peer)]
+    tries = [asyncio.ensure_future(_try(probe, subject, shown, odd)) for _, own in probes() if (probe := own.pipes)]
     try:
         for one in asyncio.as_completed(tries):
             if await one is not None:
@@ -76,66 +75,3 @@ async def _try(probe: Probe, subject: Endpoint, shown: str, odd: list[str]) -> S
 
 def text_of_line(line: bytes) -> str:
     return line[:400].decode(errors="replace").strip()[:100]
-
-
-def _request(method: str, params: dict[str, Any], number: int = 0) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-
-
-async def _result(pipes: Pipes, number: int = 0) -> dict[str, Any] | None:
-    answer = await pipes.until(
-        lambda m: m.get("id") == number and ("result" in m or "error" in m), "an answer"
-    )  # fmt: skip
-    result = answer.get("result")
-    return result if isinstance(result, dict) else None
-
-
-async def _editor(pipes: Pipes, shown: str) -> Spoken | None:
-    pipes.send(_request("initialize", {"protocolVersion": 1, "clientCapabilities": {}}))
-    result = await _result(pipes)
-    if (
-        result is None
-        or "serverInfo" in result
-        or not ({"agentCapabilities", "agentInfo", "authMethods"} & set(result))
-    ):
-        return None
-    return described_editor(result, f"editor:{shown}")
-
-
-async def _mcp(pipes: Pipes, shown: str) -> Spoken | None:
-    params = {"protocolVersion": _LATEST_MCP, "capabilities": {}, "clientInfo": {"name": "interlingua", "version": "0"}}
-    pipes.send(_request("initialize", params))
-    result = await _result(pipes)
-    if result is None or "serverInfo" not in result:
-        return None
-    pipes.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
-    spoken = described_mcp(result, f"mcp:{shown}")
-    if spoken.protocol == "mcp":
-        pipes.send(_request("agents/list", {}, 1))
-        add_agents(spoken, await _result(pipes, 1))
-    return spoken
-
-
-async def _cap(pipes: Pipes, shown: str) -> Spoken | None:
-    """Sends a message to a recipient that does not exist: a program that speaks CAP answers it in CAP, if only with an
-    error."""
-    pipes.send({
-        "type": "message", "task_id": "T0", "sender_id": "user", "recipient_id": "nobody", "content": "who is there?",
-    })  # fmt: skip
-    kinds = ("message", "error_response", "delegation_notice", "oversight_inquiry")
-    answer = await pipes.until(lambda m: m.get("type") in kinds and "sender_id" in m, "a message of CAP")
-    who = str(answer["sender_id"])
-    agents = [Listed(who)] if who not in ("user", "orchestrator") else []
-    return Spoken(protocol="cap", target=f"cap:{shown}", agents=agents)
-
-
-async def _peer(pipes: Pipes, shown: str) -> Spoken | None:
-    """A node that is started by others begins with its card."""
-    card = {"name": "interlingua", "acp_version": "1.0", "capabilities": {"client_only": True}}
-    pipes.send({"type": "acp.agent_card", "message_id": "msg_inspect", "card": card})
-    frame = await pipes.until(lambda m: m.get("type") == "acp.agent_card", "a card")
-    told = object_of(frame.get("card")) or frame
-    spoken = described_peer(object_of(told.get("self")) or told, "")
-    spoken.target = None
-    spoken.notes.append("over pipes: a node is mounted by its link, not by its command")
-    return spoken

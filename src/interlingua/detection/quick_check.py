@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 from pkgutil import resolve_name
 
 from ..protocols.installed import entries
+from ..protocols.probing import LOCKED, MOST, Spoken
 from ..transports.process.child_process import words_of
 from ..transports.raw_client import Endpoint
-from .findings import LOCKED, MOST, OURS, Spoken
+from .probes import is_installed
 
 GROUP = "interlingua.quick_check"
 
@@ -23,7 +24,7 @@ Check = Callable[[str, Endpoint], Awaitable[tuple[list[str], str]]]
 async def look(found: list[Spoken], headers: dict[str, str] | None = None) -> None:
     """Adds the mistakes of each server that speaks a protocol of Interlingua and lets this program in."""
     checks: list[Check] = [resolve_name(target) for target in entries(GROUP).values()]
-    open_to_us = [spoken for spoken in found if spoken.protocol in OURS and LOCKED not in spoken.notes]
+    open_to_us = [spoken for spoken in found if is_installed(spoken) and LOCKED not in spoken.notes]
     await asyncio.gather(*(_look(check, spoken, headers) for check in checks for spoken in open_to_us))
 
 

@@ -1,9 +1,9 @@
-"""Looks for protocols that are none of the five, and are often taken for one of them."""
+"""Looks for protocols that are not spoken here, and are often taken for one that is."""
 
 from __future__ import annotations
 
+from ..protocols.probing import Listed, Spoken, first_line, flat, list_of, text_of
 from ..transports.raw_client import Http
-from .findings import Listed, Spoken, first_line, flat, list_of, text_of
 
 
 async def a2a(http: Http, address: str, path: str) -> Spoken | None:
@@ -12,13 +12,14 @@ async def a2a(http: Http, address: str, path: str) -> Spoken | None:
         if answer.status == 200 and isinstance(card := answer.json(), dict) and "skills" in card and "url" in card:
             skills = list_of(card["skills"])
             return Spoken(
-                protocol="a2a", target=None, name=text_of(card.get("name")), version=text_of(card.get("version")),
+                protocol="a2a", title="A2A", target=None, name=text_of(card.get("name")),
+                version=text_of(card.get("version")),
                 protocol_versions=[text_of(card.get("protocolVersion"))], capabilities=flat(card.get("capabilities")),
                 agents=[
                     Listed(text_of(one.get("id")), first_line(one.get("description")))
                     for one in skills if isinstance(one, dict)
                 ],
-                notes=["A2A is none of the protocols spoken here; its cards look like those of acp:// nodes"],
+                notes=["A2A is not spoken here; its cards look like those of the Agent Communication Protocol"],
             )  # fmt: skip
     return None
 
@@ -31,14 +32,7 @@ async def beeai(http: Http, address: str, path: str) -> Spoken | None:
     if not agents or any("system_prompt" in one for one in agents):
         return None
     return Spoken(
-        protocol="beeai-rest", target=None,
+        protocol="beeai-rest", title="BeeAI's later ACP (REST)", target=None,
         agents=[Listed(one["name"], first_line(one.get("description"))) for one in agents],
         notes=["BeeAI's ACP was agents over MCP first, which is spoken here, and this REST API later, which is not"],
     )  # fmt: skip
-
-
-async def relay(http: Http, address: str, path: str) -> Spoken | None:
-    answer = await http.ask("GET", "/acp/myip")
-    if answer.status != 200 or not isinstance(told := answer.json(), dict) or "ip" not in told:
-        return None
-    return Spoken(protocol="relay", target=None, notes=["give it to a node: interlingua peer --relay"])

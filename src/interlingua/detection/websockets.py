@@ -1,42 +1,43 @@
-"""Looks at the server behind a WebSocket: an agent for editors, or a node, which shows its card to every client that
-connects.
+"""Looks at the server behind a WebSocket: each protocol gets a connection of its own, at the address and below its
+usual prefix.
 
-If it is neither, the same address is looked at over HTTP: most servers have both there.
+If it speaks none of them, the same address is looked at over HTTP: most servers have both there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
+
+import msgspec
 
 from ..model.errors import InterlinguaError, Unavailable
+from ..protocols.probing import MOST, Spoken
 from ..transports.raw_client import Broken, Endpoint, Gone
 from ..transports.raw_client.websocket import Socket
-from .cards import described_editor, described_peer
-from .findings import MOST, Spoken, object_of
+from .probes import probes
 
-_INITIALIZE = {
-    "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1, "clientCapabilities": {}},
-}  # fmt: skip
+Probe = Callable[[Socket, str], Awaitable[Spoken | None]]
 
 
 async def look(
     url: str, headers: dict[str, str] | None = None, patience: float = 5.0
 ) -> tuple[list[Spoken], list[str]]:
-    """Finds every protocol that is spoken there, and describes what is there instead. Raises Unavailable if nothing
+    """Finds a protocol that is spoken there, or describes what is there instead. Raises Unavailable if nothing
     answers."""
     from .at_address import look as at_address
 
     base = url.rstrip("/")
-    for address in (base,) if base.endswith("/editor") else (base, f"{base}/editor"):
-        subject = Endpoint(address=address, headers=headers or {}, patience=patience, most=MOST)
-        try:
-            async with asyncio.timeout(2 * patience), Socket.open(subject) as link:
-                found = await _greeted(link, address)
-        except (Broken, Gone, InterlinguaError, TimeoutError):
-            continue
-        if found is not None:
-            return [found], []
+    server = Endpoint(address=base, headers=headers or {}, patience=patience, most=MOST)
+    speaking = [(own.socket, protocol.prefix) for protocol, own in probes() if own.socket is not None]
+    for tries in (
+        [(probe, server) for probe, _ in speaking],
+        [(probe, _below(server, prefix)) for probe, prefix in speaking if not base.endswith(prefix)],
+    ):
+        spoken = await _first([_try(probe, at) for probe, at in tries])
+        if spoken is not None:
+            return [spoken], []
     web = re.sub("^ws", "http", base)
     try:
         return await at_address(web, headers, patience)
@@ -44,12 +45,28 @@ async def look(
         raise Unavailable(error.message.replace(web, base), transient=False) from None
 
 
-async def _greeted(link: Socket, address: str) -> Spoken | None:
-    """Describes the server by its answer to a greeting, or by what it sends first."""
-    await link.put(_INITIALIZE)
-    said = await link.until(lambda m: m.get("id") == 0 or m.get("type") == "acp.agent_card", "an answer to initialize")
-    if said.get("type") == "acp.agent_card":
-        card = object_of(said.get("card")) or said
-        return described_peer(object_of(card.get("self")) or card, re.sub("^ws", "acp", address))
-    result = said.get("result")
-    return described_editor(result, f"editor+{address}") if isinstance(result, dict) else None
+def _below(server: Endpoint, prefix: str) -> Endpoint:
+    return msgspec.structs.replace(server, address=f"{server.address}{prefix}")
+
+
+async def _first(tries: list[Awaitable[Spoken | None]]) -> Spoken | None:
+    """Returns what the first successful try finds."""
+    tasks = [asyncio.ensure_future(attempt) for attempt in tries]
+    try:
+        for task in asyncio.as_completed(tasks):
+            if (spoken := await task) is not None:
+                return spoken
+    finally:
+        for running in tasks:
+            running.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return None
+
+
+async def _try(probe: Probe, server: Endpoint) -> Spoken | None:
+    assert server.address is not None
+    try:
+        async with asyncio.timeout(2 * server.patience), Socket.open(server) as socket:
+            return await probe(socket, server.address)
+    except (Broken, Gone, InterlinguaError, TimeoutError):
+        return None

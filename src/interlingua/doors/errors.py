@@ -66,8 +66,7 @@ class HttpErrors:
         return json_response(self._body(error, status, request), status, headers)
 
 
-def about(error: InterlinguaError, message: Any, *members: str) -> InterlinguaError:
+def about(error: InterlinguaError, message: Any, *members: str) -> None:
     """Attaches the message to an error that it led to, for protocols whose answers name it: these members alone."""
     if not error.refused_message and isinstance(message, dict):
         error.refused_message = msgspec.json.encode({name: message[name] for name in members if name in message})
-    return error

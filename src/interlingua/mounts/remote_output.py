@@ -57,9 +57,12 @@ class RemoteOutput:
             await self._mounted.show(body)
         return shown
 
-    def go_on_from(self, shown: Any) -> None:
-        """Goes on after a recorded stretch that ended with this output: remote deltas extend it."""
-        if shown is not None:
+    def step_recorded(self, shown: Any, *, from_log: bool) -> None:
+        """Ends a step that was recorded with this output, which remote deltas extend. `from_log`: it was recorded
+        before a crash, and has shown nothing now."""
+        self._place = None
+        self._shown, self._repeats = Counter(), Counter()
+        if from_log and shown is not None:
             self._remote = self._logged = Joiner(shown)
 
     def reconnected(self, *, repeats: bool) -> None:

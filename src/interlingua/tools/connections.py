@@ -91,7 +91,14 @@ class ProcessLink:
     """Starts a command in a process group of its own, and talks to it line by line."""
 
     def __init__(
-        self, command: list[str], cwd: str, env: dict[str, str], *, max_bytes: int, clean: Callable[[str], str]
+        self,
+        command: list[str],
+        cwd: str,
+        env: dict[str, str],
+        *,
+        max_bytes: int,
+        clean: Callable[[str], str],
+        patience: tuple[float, float] | None = None,
     ) -> None:
         self.where = ""
         self.lost = asyncio.Event()
@@ -99,6 +106,7 @@ class ProcessLink:
         # Little is inherited: a server has no business with the keys of others.
         self._env = {**get_default_environment(), **env}
         self._max_bytes = max_bytes
+        self._patience = patience
         self._child: Child | None = None
         self._stuck = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -114,7 +122,9 @@ class ProcessLink:
         return " | ".join(list(self._child.tail)[-5:]) if self._child is not None else ""
 
     async def __aenter__(self) -> TransportStreams:
-        child = self._child = await Child.start(self._command, self._cwd, self._env, clean=self._clean, log=_said)
+        child = self._child = await Child.start(
+            self._command, self._cwd, self._env, clean=self._clean, log=_said, patience=self._patience
+        )
         self._in, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         sent, self._out = anyio.create_memory_object_stream[SessionMessage](_WAITING)
         self._ends = (self._in, received, sent, self._out)

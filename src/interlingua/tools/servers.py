@@ -56,6 +56,8 @@ class ToolSettings(msgspec.Struct, kw_only=True, frozen=True):
     """Failures in a row after which calls fail at once until the pause is over."""
     max_result: int = 1_000_000
     """Bytes of a result."""
+    end_patience: tuple[float, float] = (3.0, 2.0)
+    """Seconds for a process to end after its stdin is closed, and after SIGTERM."""
 
 
 class McpServers:
@@ -267,7 +269,8 @@ class _Host:
         def process() -> Link:
             from .connections import ProcessLink
 
-            return ProcessLink(command, str(cwd.resolve()), env, max_bytes=max_bytes, clean=clean)
+            patience = self.settings.end_patience
+            return ProcessLink(command, str(cwd.resolve()), env, max_bytes=max_bytes, clean=clean, patience=patience)
 
         return process
 

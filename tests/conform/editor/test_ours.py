@@ -73,7 +73,7 @@ async def test_a_server_of_ours_passes(store: Path) -> None:
     async with serving(
         store, [agents.echo, agents.careful, agents.slow, agents.broken], ServeSettings(port=0)
     ) as server:  # fmt: skip
-        web = server.app.doors["editor"][1].close.__self__  # type: ignore[union-attr]
+        web = server.app.doors["editor"][1].close_streams.__self__  # type: ignore[union-attr]
         assert isinstance(web, WebDoor)
         web.settings = WebSettings(keep_alive=0.05)  # or the checks would have to wait for it
         subject = Subject(address=server.address + "/editor", roles=ROLES, patience=PATIENCE)

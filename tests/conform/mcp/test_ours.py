@@ -95,7 +95,7 @@ async def test_our_door_keeps_what_other_agents_show(tmp_path: Path) -> None:
     """With these and small pages, there is nothing of the document that our door does not show."""
     shown: set[str] = set()
     async with serve(tmp_path / "store.db", more.AGENTS) as server:
-        web = server.app.doors["mcp"][1].close.__self__  # type: ignore[union-attr]
+        web = server.app.doors["mcp"][1].close_streams.__self__  # type: ignore[union-attr]
         assert isinstance(web, WebDoor)
         web.mcp.settings = McpSettings(page=3)
         for agent in ("gpa", "story", "styled"):

@@ -13,9 +13,9 @@ import pytest
 from interlingua_conform.base import Finding, Roles, Subject
 from interlingua_conform.peer.feed import Feed
 from interlingua_conform.peer.tasks import Story
+from tests.kit.commands import process_env
+from tests.kit.servers import Process, node, started
 
-from ...cli.conftest import process_env
-from ...cli.nodes import Process, node, started
 from ..common import AGENTS, ROLES, failures, findings
 
 WAYS = ("everything", "control", "door", "link", "pipes")

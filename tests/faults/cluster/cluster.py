@@ -23,8 +23,7 @@ from interlingua.server.dev.local_nats import LocalNats
 from interlingua.server.dev.local_servers import LocalPostgres, free_port
 from interlingua.store.postgres.connection import PostgresConnection, connect, place
 from interlingua.store.rows import EventRow
-from tests.cli.conftest import clean_env
-from tests.cli.warm import COMMAND
+from tests.kit.commands import COMMAND, clean_env
 from tests.kit.postgres import open_folder
 
 from ..history import Fault, History, QuestionRow, Row, Sighting

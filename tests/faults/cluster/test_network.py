@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from tests.cli.warm import COMMAND
+from tests.kit.commands import COMMAND
 
 from ..test_peer_network import Lab, lab
 from .cluster import Cluster, Process

@@ -21,7 +21,6 @@ from interlingua.transports.process.pipes import PipeChannel
 from tests.kit import warm_python
 from tests.kit.engines import engine, parked
 
-from ...cli.conftest import env  # noqa: F401 - a fixture
 from .door_common import Json, message, notice, words
 
 AGENTS = """
@@ -115,7 +114,7 @@ class Other:
 
 
 @pytest.fixture
-def start(tmp_path: Path, env: dict[str, str]) -> Any:  # noqa: F811
+def start(tmp_path: Path, env: dict[str, str]) -> Any:
     (tmp_path / "agents.py").write_text(AGENTS)
 
     @contextmanager

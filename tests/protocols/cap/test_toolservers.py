@@ -212,9 +212,10 @@ async def test_a_call_that_takes_too_long_is_taken_back_and_the_connection_goes_
         assert (await server.call("about"))["pid"] == before["pid"]
 
 
+@quick
 async def test_the_timeout_of_a_server_is_never_exceeded(log: Path) -> None:
-    async with tools(rude("answers", log, timeout=4)) as server:
-        with pytest.raises(RunTimedOut, match="did not answer within 4 s"):
+    async with tools(rude("answers", log, timeout=2)) as server:
+        with pytest.raises(RunTimedOut, match="did not answer within 2 s"):
             await server.call("silent", timeout=600)
 
 
@@ -315,7 +316,7 @@ async def test_a_call_keeps_its_server_from_being_idle() -> None:
 
 
 async def test_close_ends_everything_that_was_started_and_fails_what_is_under_way() -> None:
-    servers = McpServers(HERE)
+    servers = McpServers(HERE, ToolSettings(end_patience=(0.2, 2.0)))
     server = polite()
     about = (await servers.call("Tools", server, "about", {})).result
     spawned = (await servers.call("Tools", server, "spawn", {})).result
@@ -371,7 +372,7 @@ async def test_a_flood_of_notifications_disturbs_nobody(log: Path) -> None:
     async with tools(rude("answers", log)) as server, tools(polite()) as other:
         assert await server.call("flood") == "done"
         await other.list()
-        flooded = asyncio.ensure_future(server.call("flood for ever", timeout=2))
+        flooded = asyncio.ensure_future(server.call("flood for ever", timeout=1))
         for number in range(20):
             assert await other.call("say", texts=[str(number)]) == str(number)
         with pytest.raises(RunTimedOut):
@@ -380,8 +381,8 @@ async def test_a_flood_of_notifications_disturbs_nobody(log: Path) -> None:
 
 async def test_a_line_without_an_end_is_not_kept(log: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    async with tools(rude("endless line", log, timeout=2)) as server:
-        with pytest.raises(RunTimedOut, match="did not start within 2 s"):
+    async with tools(rude("endless line", log, timeout=1)) as server:
+        with pytest.raises(RunTimedOut, match="did not start within 1 s"):
             await server.call("any")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # kB; it writes far more than that
 
@@ -394,8 +395,9 @@ async def test_a_server_that_never_answers_is_given_up(log: Path) -> None:
             await server.call("any", timeout=0.05)
 
 
+@quick
 async def test_a_server_is_started_again_only_when_the_one_before_has_ended(log: Path) -> None:
-    async with tools(rude("stays", log, timeout=2)) as server:
+    async with tools(rude("stays", log, timeout=1.5)) as server:
         for _ in range(2):
             with pytest.raises(RunTimedOut):
                 await server.call("any")

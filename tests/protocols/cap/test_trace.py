@@ -15,7 +15,6 @@ from interlingua.protocols.targets import load_all, parse
 from tests.kit.engines import engine, finish
 from tests.kit.traces import MALFORMED, TRACE, check_sent_on, requests
 
-from ...cli.conftest import env  # noqa: F401 - a fixture
 from ..connect.reference import Proxy
 from .door_common import Peer, door, notice, words
 from .test_stdio import start  # noqa: F401 - a fixture

@@ -14,7 +14,7 @@ from interlingua.model.team.tools import ToolOutcome, ToolSpec
 from interlingua.tools.servers import McpServers, ToolSettings
 
 HERE = Path(__file__).parent
-SETTINGS: dict[str, Any] = {"pause": 0.0}
+SETTINGS: dict[str, Any] = {"pause": 0.0, "end_patience": (0.2, 2.0)}
 
 
 class Tools:

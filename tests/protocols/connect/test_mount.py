@@ -14,7 +14,7 @@ from interlingua.engine.runs.run_handle import RunHandle
 from interlingua.model.errors import InvalidConfig, InvalidRequest, Unavailable
 from interlingua.model.events import OutputDelta, Recorded, RunRestarted, Thought, Warned
 from interlingua.model.run import RunRequest
-from interlingua.protocols.connect.mount import answers
+from interlingua.mounts import http
 from interlingua.protocols.connect.mount import server as client
 from interlingua.protocols.connect.mount.server import load
 from interlingua.protocols.targets import Target
@@ -461,7 +461,7 @@ async def test_an_address_that_is_none_is_refused(address: str) -> None:
 
 
 async def test_a_server_that_dies_fails_the_run_as_transient(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "PATIENCE", 0.05)
+    monkeypatch.setattr(http, "PATIENCE", 0.05)
     reference = Reference(gated=True)
     async with contextlib.AsyncExitStack() as stack:
         address = await stack.enter_async_context(listening(reference))

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 import interlingua as il
 from interlingua.model.errors import Denied, Unavailable
-from interlingua.protocols.connect.mount import server as client
+from interlingua.mounts import http
 from interlingua.protocols.connect.mount.server import load
 from interlingua.protocols.targets import Target
 from interlingua.security.keys import make_key
 from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
+from tests.kit.certificates import certificate
 from tests.kit.engines import engine, finish
 
 from .mount_common import door, local, mounted, remote_runs
@@ -72,44 +67,19 @@ async def test_a_key_that_is_revoked_fails_the_run_with_a_clear_error(
 
 
 @pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    """A certificate of our own making for 127.0.0.1, and its key, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a server")])
-    today = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(today - datetime.timedelta(days=1))
-        .not_valid_after(today + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path / "server.pem"
-    path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        + made.public_bytes(serialization.Encoding.PEM)
-    )
-    return path
-
-
-@pytest.fixture
 def fresh_certificates() -> Iterator[None]:
-    client._tls.cache_clear()
+    http._tls.cache_clear()
     yield
-    client._tls.cache_clear()
+    http._tls.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh_certificates")
 async def test_https_trusts_the_certificates_of_ssl_cert_file(
-    store: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    async with listening(Reference(), certificate) as address:
+    made = certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(made))
+    async with listening(Reference(), made) as address:
         assert address.startswith("https://")
         agents = await load(Target("connect+https", f"connect+{address}"))
         async with engine(store, *agents) as eng:
@@ -119,9 +89,9 @@ async def test_https_trusts_the_certificates_of_ssl_cert_file(
 
 @pytest.mark.usefixtures("fresh_certificates")
 async def test_https_refuses_a_certificate_that_nobody_vouches_for(
-    certificate: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    async with listening(Reference(), certificate) as address:
+    async with listening(Reference(), certificate(tmp_path)) as address:
         with pytest.raises(Unavailable, match="certificate verify failed"):
             await mounted(address)

@@ -12,9 +12,9 @@ import httpx2
 import pytest
 
 import interlingua as il
+from interlingua.mounts import http
 from interlingua.protocols.connect.door.http import ConnectSettings
-from interlingua.protocols.connect.mount import answers, remote_run
-from interlingua.protocols.connect.mount import server as client
+from interlingua.protocols.connect.mount import remote_run
 from interlingua.security.tokens import Issuer
 from tests.kit.engines import question as question_of
 from tests.kit.engines import settle, submit
@@ -469,19 +469,19 @@ class Failing(httpx2.AsyncHTTPTransport):
 
 
 def through(way: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
-    def open_(mount: client.Mount) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(base_url=mount.base, timeout=20, transport=way)
+    def open_(address: http.HttpAddress) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(base_url=address.base, timeout=20, transport=way)
 
-    monkeypatch.setattr(client.Mount, "open", open_)
+    monkeypatch.setattr(http.HttpAddress, "open", open_)
     # A run on a thread, or of a server that is not ours, is made first and looked at then.
-    monkeypatch.setattr(remote_run.Attachment, "_begins_with_its_stream", False)
+    monkeypatch.setattr(remote_run.ConnectRun, "begins_with_its_stream", False)
 
 
 @pytest.mark.parametrize("answer", [401, 403, 410, 500, 503, None])
 async def test_a_mounted_run_does_not_wait_for_ever_for_a_server_that_tells_nothing(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch, answer: int | None
 ) -> None:
-    monkeypatch.setattr(answers, "PATIENCE", 0.1)
+    monkeypatch.setattr(http, "PATIENCE", 0.1)
     way = Failing(answer)
     way.down.set()
     through(way, monkeypatch)

@@ -14,7 +14,7 @@ import pytest
 import interlingua as il
 from interlingua.model.run import OWNER
 from interlingua.protocols.connect import projection
-from interlingua.protocols.connect.door.operation import ConnectSettings
+from interlingua.protocols.connect.door.api import ConnectSettings
 from tests.kit.engines import engine
 
 PIECES = ["a", "b\ud83d", "\ude00c", "d", "e"]

@@ -12,8 +12,8 @@ import pytest
 from joserfc import jwk, jwt
 
 from interlingua.security.tokens import Issuer
+from tests.kit.http_servers import serve
 
-from ...security.servers import serve
 from .test_door import up
 
 KEY = jwk.ECKey.generate_key("P-256", {"kid": "ours"})

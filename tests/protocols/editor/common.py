@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from interlingua.engine.engine import Engine
+from interlingua.model.run import OWNER, Caller
 from interlingua.protocols.editor.door.connection import EditorConnection, EditorDoor, EditorSettings
 from interlingua.transports.jsonrpc.core import Limits
 from tests.kit import rpc_client
@@ -104,10 +105,12 @@ async def stdio(
 
 
 @contextlib.asynccontextmanager
-async def client_of(engine: Engine, limits: Limits | None = None) -> AsyncIterator[tuple[Client, EditorConnection]]:
+async def client_of(
+    engine: Engine, limits: Limits | None = None, caller: Caller = OWNER
+) -> AsyncIterator[tuple[Client, EditorConnection]]:
     """One client more of an engine that runs in this process. At the end it hangs up, and the door lets it go."""
     channel, reader, writer = await pipes()
-    connection = EditorDoor(engine, EditorSettings(limits=limits or Limits())).connect(channel)
+    connection = EditorDoor(engine, EditorSettings(limits=limits or Limits())).connect(channel, caller)
     serving = asyncio.create_task(connection.rpc.run())
     client = Client(reader, writer)
     try:

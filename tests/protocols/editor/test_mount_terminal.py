@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Result, Terminal, cli, env, terminal
+from tests.kit.commands import Result
+from tests.kit.terminal import Terminal
 
 from .mount_common import PERMISSION, act, alive, command, update
-
-__all__ = ["cli", "env", "terminal"]  # fixtures
 
 Cli = Callable[..., Result]
 At = Callable[..., Terminal]

@@ -18,6 +18,7 @@ import websockets.exceptions
 import interlingua as il
 from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
+from interlingua.protocols.editor.door.connection import EditorSettings
 from interlingua.protocols.editor.door.http import WebDoor
 from interlingua.protocols.editor.door.http_streams import StreamsChannel, WebSettings
 from interlingua.protocols.editor.mount.http_channel import HttpChannel, open_remote
@@ -25,7 +26,7 @@ from interlingua.security.keys import make_key
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
-from interlingua.transports.http.event_outbox import Held, Missed, Outbox
+from interlingua.transports.http.event_outbox import Backlog, Missed, Outbox
 from interlingua.transports.http.sse import Reader
 from interlingua.transports.jsonrpc.connection import Connection, ConnectionLost
 from interlingua.transports.jsonrpc.core import Call, Notice, RpcError
@@ -60,10 +61,13 @@ async def helper(text: str, ctx: il.Context[None, None]) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def up(store: Path, **settings: Any) -> AsyncIterator[tuple[Server, WebDoor]]:
-    async with asyncio.timeout(60), serving(store, [helper], ServeSettings(port=0, engine=QUICK)) as server:
-        web = server.app.doors["editor"][1].close.__self__  # type: ignore[union-attr]
+    options = {"editor": (WebSettings(**settings), EditorSettings())}
+    async with (
+        asyncio.timeout(60),
+        serving(store, [helper], ServeSettings(port=0, engine=QUICK, options=options)) as server,
+    ):
+        web = server.app.doors["editor"][1].close_streams.__self__  # type: ignore[union-attr]
         assert isinstance(web, WebDoor)
-        web.settings = WebSettings(**settings)
         yield server, web
 
 
@@ -400,8 +404,8 @@ async def test_a_session_that_nobody_reads_holds_up_no_other(store: Path) -> Non
         own = await client.listen(lively)
         _, before = await own.until(await client.prompt(lively, "you"))
         assert text(before) == "grüße you"
-        (connection,) = web.connections.values()
-        assert connection.channel._held.bytes < FLOOD * 100_000 / 2  # far from all of it
+        (connection,) = web.sessions
+        assert connection.channel.backlog.bytes < FLOOD * 100_000 / 2  # far from all of it
         late = await client.listen(silent)
         _, before = await late.until(id_)
         assert len(text(before)) == FLOOD * 100_006
@@ -458,7 +462,7 @@ async def test_delete_ends_the_streams_but_not_the_runs(store: Path) -> None:
         async with asyncio.timeout(WAIT):
             await whole.ended.wait()
             await own.ended.wait()
-        assert not web.connections
+        assert not web.sessions
         assert (await client.http.delete(client.url, headers=headers)).status_code == 404
         (run,) = await server.engine.runs.search(RunFilter(thread=session))
         assert run.status is Status.RUNNING
@@ -469,15 +473,15 @@ async def test_a_client_that_vanishes_is_forgotten_and_its_run_goes_on(store: Pa
         whole = await client.begin()
         session = await client.session(whole)
         await client.prompt(session, "ask")
-        (connection,) = web.connections.values()
+        (connection,) = web.sessions
         async with asyncio.timeout(WAIT):
             while not server.engine.workspaces:
                 await asyncio.sleep(0)
-            assert web.connections  # its stream is open
+            assert web.sessions  # its stream is open
             await whole.leave()
-            while not connection.editor.rpc.lost or server.engine.workspaces:
+            while not connection.rpc.lost or server.engine.workspaces:
                 await asyncio.sleep(0.01)
-        assert not web.connections
+        assert not web.sessions
         (run,) = await server.engine.runs.search(RunFilter(thread=session))
         assert not run.status.final
 
@@ -485,11 +489,10 @@ async def test_a_client_that_vanishes_is_forgotten_and_its_run_goes_on(store: Pa
 async def test_a_connection_with_too_much_unread_is_closed(store: Path) -> None:
     async with up(store, max_buffered_bytes=50_000) as (server, web), clients(server) as client:
         session = await client.session(await client.begin())
-        (connection,) = web.connections.values()
+        assert web.sessions
         await client.prompt(session, "flood")
         async with asyncio.timeout(WAIT):
-            await connection.channel.too_much.wait()
-            while web.connections:
+            while web.sessions:
                 await asyncio.sleep(0)
         assert (await client.raw({"jsonrpc": "2.0", "method": "_x"})).status_code == 404
 
@@ -527,7 +530,7 @@ async def test_who_asks_without_reading_answers_is_told_to_read(store: Path) -> 
     async with up(store, stall=0.05) as (server, web), clients(server) as client:
         session = await client.session(await client.begin())
         await client.prompt(session, "flood")
-        (connection,) = web.connections.values()
+        (connection,) = web.sessions
         async with asyncio.timeout(WAIT):
             while connection.channel.sessions[session].waiting <= 1024 * 1024:
                 await asyncio.sleep(0.01)
@@ -620,7 +623,7 @@ async def test_a_client_that_leaves_its_websocket_is_forgotten(store: Path) -> N
             await ws.recv()
             assert len(server.engine.workspaces) == 1
         async with asyncio.timeout(WAIT):
-            while server.engine.workspaces or web._sockets:
+            while server.engine.workspaces or web.sessions:
                 await asyncio.sleep(0)
 
 
@@ -697,7 +700,7 @@ async def test_our_client_prompts_answers_and_loads(store: Path, scheme: str) ->
                 assert ended["stopReason"] == "end_turn"
                 assert text(editor.messages) == heard
         async with asyncio.timeout(WAIT):
-            while web.connections or web._sockets:  # it said goodbye
+            while web.sessions:  # it said goodbye
                 await asyncio.sleep(0)
         async with connected(url) as (connection, editor):
             await connection.request("initialize", {"protocolVersion": 1}, timeout=WAIT)
@@ -712,7 +715,7 @@ async def test_our_client_takes_a_broken_stream_up_again(store: Path) -> None:
     async with up(store) as (server, web), connected(server.address + "/editor") as (connection, editor):
         session = await begun(connection)
         await connection.request("session/prompt", prompt(session, "you"), timeout=WAIT)
-        (kept,) = web.connections.values()
+        (kept,) = web.sessions
         for outbox in (kept.channel.sessions[session], kept.channel.whole):
             reader = outbox.reader
             assert reader is not None
@@ -770,7 +773,7 @@ async def test_our_client_tells_why_it_was_refused(store: Path) -> None:
 
 
 async def test_an_outbox_gives_back_what_a_reader_has_missed_and_no_more_than_it_keeps() -> None:
-    held = Held()
+    held = Backlog()
     outbox = Outbox(70, held)
     for number in range(1, 6):
         outbox.put(b'{"n":%d}' % number)

@@ -16,6 +16,7 @@ import interlingua as il
 from interlingua.model.delta import Joiner
 from interlingua.model.errors import ErrorInfo, InvalidRequest, Unavailable
 from interlingua.model.events import OutputDelta, Warned
+from interlingua.protocols.mcp.mount import questions
 from interlingua.protocols.mcp.mount.server import load
 from interlingua.protocols.targets import Target
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
@@ -484,7 +485,10 @@ async def test_a_question_of_the_revision_without_requests_is_answered_by_asking
     assert len([m for m in wire(log) if m.get("method") == "agents/run"]) == 2
 
 
-async def test_cancelling_a_run_that_asks_answers_the_server_that_nobody_will(tmp_path: Path, store: Path) -> None:
+async def test_cancelling_a_run_that_asks_answers_the_server_that_nobody_will(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "_THEIRS_TO_SAY", 0.05)  # this server withdraws nothing
     log = tmp_path / "wire"
     async with mounted(store, {"log": str(log)}) as (eng, _):
         run = await submit(eng, "script", script(act("elicit", ASKS)))

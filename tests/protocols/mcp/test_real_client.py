@@ -40,7 +40,7 @@ async def test_a_large_result_arrives_whole(store: Path, mode: Any) -> None:
 
     agents = [large, streams]
     async with asyncio.timeout(2 * WAIT), serving(store, agents, ServeSettings(port=0, engine=QUICK)) as server:
-        web = server.app.doors["mcp"][1].close.__self__  # type: ignore[union-attr]
+        web = server.app.doors["mcp"][1].close_streams.__self__  # type: ignore[union-attr]
         assert isinstance(web, WebDoor)
         web.settings = WebSettings(patience=0.0)  # every answer is an event stream
         async with Client(server.address + "/mcp", mode=mode, read_timeout_seconds=WAIT) as client:

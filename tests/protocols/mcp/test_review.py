@@ -181,7 +181,7 @@ def _http(headers: dict[str, str], message: Any) -> bytes:
 async def test_a_request_that_is_taken_back_in_the_moment_in_which_it_comes_is_answered(store: Path) -> None:
     async with up(store) as (server, web), clients(server) as client:
         await client.begin()
-        (session,) = web.sessions.values()
+        (session,) = web.sessions
         one, other = await _raw(server), await _raw(server)
         params = {"name": "helper", "input": {"text": "wait"}}
         request = _http(client.headers, {"jsonrpc": "2.0", "id": 7, "method": "agents/run", "params": params})
@@ -193,7 +193,7 @@ async def test_a_request_that_is_taken_back_in_the_moment_in_which_it_comes_is_a
             assert b" 200 " in head
             told = await one[0].readuntil(b"}}")
         assert b'"id":7' in told
-        assert session.mcp.rpc.rpc.open_calls == 0
+        assert session.rpc.rpc.open_calls == 0
         for _, writer in (one, other):
             writer.close()
 
@@ -213,7 +213,7 @@ async def test_an_elicitation_of_a_run_that_ends_is_taken_back_on_the_stream_on_
 async def test_changes_that_nobody_reads_do_not_pile_up(store: Path) -> None:
     async with up(store) as (server, web), clients(server) as client:
         await client.begin()
-        (session,) = web.sessions.values()
+        (session,) = web.sessions
         for _ in range(1000):
             for listener in server.engine.agents.listeners:
                 listener()
@@ -262,7 +262,7 @@ async def test_a_slow_reader_whose_connection_breaks_takes_the_stream_up_again(s
         await client.begin()
         stream = await client.run("flood")
         messages = [await stream.next()]
-        (session,) = web.sessions.values()
+        (session,) = web.sessions
         outbox, _ = session.channel.find(stream.last_id)
         async with asyncio.timeout(WAIT):
             while outbox.waiting < 1024 * 1024:  # the buffers of the connection are full

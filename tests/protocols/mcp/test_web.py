@@ -250,8 +250,8 @@ async def test_who_does_not_read_slows_only_its_own_run(store: Path) -> None:
         assert (await server.engine.runs.wait(run, timeout=WAIT)).status is Status.SUCCEEDED
         quick = await client.run("you")
         assert (await quick.rest())[-1]["result"]["output"] == {"text": "grüße you"}
-        (session,) = web.sessions.values()
-        assert session.channel._held.bytes < FLOOD * 100_000 / 2  # far from all of it
+        (session,) = web.sessions
+        assert session.channel.backlog.bytes < FLOOD * 100_000 / 2  # far from all of it
         *deltas, last = await slow.rest()
         assert joined(deltas) == last["result"]["output"]
         assert len(last["result"]["output"]["text"]) == FLOOD * 100_006
@@ -305,12 +305,12 @@ async def test_a_long_stream_that_has_ended_is_not_held_and_is_made_again(store:
         else:
             await answer.rest()
         await ended(server)
-        (session,) = web.sessions.values()
+        (session,) = web.sessions
         (exchange,) = session.channel._kept.values()
         async with asyncio.timeout(WAIT):
             while not exchange.emptied:
                 await asyncio.sleep(0.01)
-        assert (exchange.kept, session.channel._held.bytes) == (0, 0)
+        assert (exchange.kept, session.channel.backlog.bytes) == (0, 0)
         for _ in range(2):
             again = await client.listen(place)
             *deltas, last = await again.rest()
@@ -372,9 +372,9 @@ async def test_a_client_that_vanishes_is_forgotten_and_its_runs_go_on(store: Pat
         run = await only_run(server)
         assert (await server.engine.runs.get(run)).status is Status.RUNNING
         await answer.leave()
-        (session,) = web.sessions.values()
+        (session,) = web.sessions
         async with asyncio.timeout(WAIT):
-            while web.sessions or session.mcp.rpc.rpc.open_calls:
+            while web.sessions or session.rpc.rpc.open_calls:
                 await asyncio.sleep(0)
         assert (await client.ask("ping")).status == 404
         assert (await server.engine.runs.get(run)).status is Status.RUNNING
@@ -399,9 +399,9 @@ async def test_a_session_that_listens_is_not_forgotten(store: Path) -> None:
 async def test_a_client_for_which_too_much_waits_is_sent_away(store: Path) -> None:
     async with up(store, max_buffered_bytes=10_000) as (server, web), clients(server) as client:
         await client.begin()
-        (session,) = web.sessions.values()
+        (session,) = web.sessions
         for _ in range(100):
-            session.mcp.rpc.notify("notifications/message", {"level": "info", "data": "x" * 100})
+            session.rpc.notify("notifications/message", {"level": "info", "data": "x" * 100})
         async with asyncio.timeout(WAIT):
             while web.sessions:
                 await asyncio.sleep(0)

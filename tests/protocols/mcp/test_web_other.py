@@ -160,8 +160,8 @@ async def test_who_does_not_read_the_older_stream_gets_all_of_it_later(store: Pa
             message = {"jsonrpc": "2.0", "id": id_, "method": method, "params": told}
             assert (await client.send("POST", message, where, content_type="application/json")).status == 202
         assert await ended(server) is Status.SUCCEEDED
-        (session,) = web.sessions.values()
-        assert session.channel._held.bytes < FLOOD * 100_000 / 2
+        (session,) = web.sessions
+        assert session.channel.backlog.bytes < FLOOD * 100_000 / 2
         messages = [await stream.next()]
         while messages[-1].get("id") != 1:
             messages.append(await stream.next())

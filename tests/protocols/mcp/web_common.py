@@ -16,6 +16,7 @@ from interlingua.model.delta import Joiner
 from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
 from interlingua.protocols.mcp import wire
+from interlingua.protocols.mcp.door.connection import McpSettings
 from interlingua.protocols.mcp.door.http import WebDoor
 from interlingua.protocols.mcp.door.http_streams import WebSettings
 from interlingua.server.app import Server, ServeSettings, serving
@@ -58,10 +59,13 @@ async def helper(text: str, ctx: il.Context[None, None]) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def up(store: Path, **settings: Any) -> AsyncIterator[tuple[Server, WebDoor]]:
-    async with asyncio.timeout(60), serving(store, [helper], ServeSettings(port=0, engine=QUICK)) as server:
-        web = server.app.doors["mcp"][1].close.__self__  # type: ignore[union-attr]
+    options = {"mcp": (WebSettings(**settings), McpSettings())}
+    async with (
+        asyncio.timeout(60),
+        serving(store, [helper], ServeSettings(port=0, engine=QUICK, options=options)) as server,
+    ):
+        web = server.app.doors["mcp"][1].close_streams.__self__  # type: ignore[union-attr]
         assert isinstance(web, WebDoor)
-        web.settings = WebSettings(**settings)
         yield server, web
 
 

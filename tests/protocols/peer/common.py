@@ -24,11 +24,12 @@ from interlingua.protocols.peer.door.http import PeerDoor, routes
 from interlingua.protocols.peer.door.http_streams import StreamSettings
 from interlingua.protocols.peer.node.node import Node
 from interlingua.security.auth import Authenticator
-from interlingua.security.keys import KeyRecord, make_key
+from interlingua.security.keys import make_key
 from interlingua.transports.http.fixed_routes import IndexedRouter
 from interlingua.transports.http.sse import Reader as SseReader
 from interlingua.transports.http.sse import Received
 from tests.kit.engines import QUICK
+from tests.kit.keys import MemoryKeys
 
 WAIT = 60.0
 
@@ -159,30 +160,11 @@ async def running_node(
                 await node.stop()
 
 
-class Keys:
-    """API keys in memory."""
-
-    def __init__(self) -> None:
-        self._records: dict[str, KeyRecord] = {}
-
-    async def put(self, record: KeyRecord) -> None:
-        self._records[record.id] = record
-
-    async def all(self) -> list[KeyRecord]:
-        return list(self._records.values())
-
-    async def get(self, key_id: str) -> KeyRecord | None:
-        return self._records.get(key_id)
-
-    async def revoke(self, key_id: str, at: int) -> bool:
-        return self._records.pop(key_id, None) is not None
-
-    async def touch(self, key_id: str, at: int) -> None: ...
-
+class Keys(MemoryKeys):
     def add(self, name: str, *scopes: str) -> dict[str, str]:
         """The headers of a caller with a new key."""
         key, record = make_key(name, scopes or ("*",), 1)
-        self._records[record.id] = record
+        self.records[record.id] = record
         return {"x-api-key": key}
 
 

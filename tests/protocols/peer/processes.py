@@ -16,10 +16,9 @@ from typing import Any
 
 import httpx2
 
+from tests.kit.commands import start_command
 from tests.kit.ports import free_port
-
-from ...cli import warm
-from ...cli.nodes import Process
+from tests.kit.servers import Process
 
 WAIT = 90.0
 REPLY = 60  # seconds that an agent may take to answer
@@ -133,7 +132,7 @@ class Far:
 
     def _begin(self) -> Process:
         if self._command[0] == "interlingua":
-            return Process(warm.start(self._command[1:], self._env, self._cwd, stdout=None))
+            return Process(start_command(self._command[1:], self._env, self._cwd, stdout=None))
         return Process(
             subprocess.Popen(
                 [sys.executable, "-m", *self._command], env=self._env, cwd=self._cwd, stderr=subprocess.PIPE,

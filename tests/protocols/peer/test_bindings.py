@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ...cli.conftest import process_env
+from tests.kit.commands import process_env
+
 from .processes import BINDINGS, LIMIT, REPLY, Pair, pair
 
 NAMES = {"A": "p2p_direct", "B": "stdio", "C": "relay", "D": "http", "E": "tcp"}

@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
-import ipaddress
 import json
 import random
 import socket
-import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -18,10 +15,6 @@ from typing import Any
 
 import pytest
 import websockets.asyncio.server as stock
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
@@ -32,6 +25,7 @@ from interlingua.protocols.peer.bindings.dial import Backoff, dial, start_proces
 from interlingua.protocols.peer.bindings.listen import Incoming, listen_tcp, listen_ws
 from interlingua.protocols.peer.wire.links import Link, new_token, parse, same_token
 from interlingua.transports.channel import Channel, TooLong
+from tests.kit.certificates import certificate, client_tls, server_tls
 
 PATIENCE = 30.0
 LIMIT = 64 * 1024
@@ -243,39 +237,13 @@ async def test_relay_links_are_not_dialled_here() -> None:
 # -- TLS --------------------------------------------------------------------------------------------------------
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A key, and a certificate for 127.0.0.1 that nobody but itself vouches for."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    files = folder / "cert.pem", folder / "key.pem"
-    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    files[1].write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return files
-
-
 async def test_acps_links_are_dialled_with_tls_and_the_certificate_is_checked(tmp_path: Path) -> None:
-    cert, key = certificate(tmp_path)
-    ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    ours.load_cert_chain(cert, key)
+    made = certificate(tmp_path)
+    ours = server_tls(made)
     listener = await listen_ws("127.0.0.1", 0, echo, check_token=checks, max_bytes=LIMIT, tls=ours)
     link = link_to(listener.port, "acps")
 
-    trusting = ssl.create_default_context(cafile=str(cert))
+    trusting = client_tls(made)
     channel = await dial(link, max_bytes=LIMIT, tls=trusting)
     for n in range(100):
         channel.send(b"%d" % n)
@@ -293,9 +261,8 @@ async def test_acps_links_are_dialled_with_tls_and_the_certificate_is_checked(tm
 
 
 async def test_frames_that_come_together_over_tls_all_arrive(tmp_path: Path) -> None:
-    cert, key = certificate(tmp_path)
-    ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    ours.load_cert_chain(cert, key)
+    made = certificate(tmp_path)
+    ours = server_tls(made)
     sent = [b'{"n":%d,"x":"%s"}' % (number, b"x" * (number * 37 % 4000)) for number in range(400)]
 
     async def talk(channel: Channel, _: Incoming) -> None:
@@ -305,9 +272,7 @@ async def test_frames_that_come_together_over_tls_all_arrive(tmp_path: Path) -> 
         await channel.receive()
 
     listener = await listen_ws("127.0.0.1", 0, talk, check_token=checks, max_bytes=LIMIT, tls=ours)
-    channel = await dial(
-        link_to(listener.port, "acps"), max_bytes=LIMIT, tls=ssl.create_default_context(cafile=str(cert))
-    )
+    channel = await dial(link_to(listener.port, "acps"), max_bytes=LIMIT, tls=client_tls(made))
     found: list[bytes] = []
     async with asyncio.timeout(PATIENCE):
         while len(found) < len(sent):

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from ...cli.conftest import ZOO, env, fresh  # noqa: F401 - fixtures
-from ...cli.nodes import WAIT, Process, node
+from tests.kit.servers import WAIT, Process, node
+
+from ...cli.conftest import ZOO
 
 PRIOR = "--http2-prior-knowledge"
 
 
 @pytest.fixture
-def alice(env: dict[str, str], tmp_path: Path) -> Iterator[Process]:  # noqa: F811
+def alice(env: dict[str, str], tmp_path: Path) -> Iterator[Process]:
     with node(env, tmp_path, ZOO, "--name", "Alice", "--http2", "--default-agent", "shout") as process:
         yield process
 
@@ -65,7 +66,7 @@ def test_a_web_page_of_another_site_is_refused_by_http_2_as_well(alice: Process)
     assert status == "403"
 
 
-def test_events_stream_by_http_2_as_they_happen(alice: Process, env: dict[str, str], tmp_path: Path) -> None:  # noqa: F811
+def test_events_stream_by_http_2_as_they_happen(alice: Process, env: dict[str, str], tmp_path: Path) -> None:
     command = ["curl", "-sSN", "--max-time", str(WAIT), "-D", "/dev/stderr", PRIOR, f"{alice.control}/stream"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as streaming:
         assert streaming.stdout is not None
@@ -80,7 +81,7 @@ def test_events_stream_by_http_2_as_they_happen(alice: Process, env: dict[str, s
         assert streaming.wait(WAIT) == 0
 
 
-def test_without_hypercorn_it_says_what_to_install(fresh: Any, env: dict[str, str], tmp_path: Path) -> None:  # noqa: F811
+def test_without_hypercorn_it_says_what_to_install(fresh: Any, env: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "without" / "hypercorn").mkdir(parents=True)
     (tmp_path / "without" / "hypercorn" / "__init__.py").write_text("raise ImportError('not here')")
     path = f"{tmp_path / 'without'}:{env['PYTHONPATH']}"

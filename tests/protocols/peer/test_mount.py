@@ -25,11 +25,11 @@ from interlingua.model.events import (
 )
 from interlingua.protocols.targets import load_all, parse
 from interlingua.transports import wire_tap
+from tests.kit.certificates import certificate
 from tests.kit.engines import bodies, finish, question, submit
 
 from .common import running_node
 from .mount_common import BINDINGS, Gate, Wire, asked, mount, mounted, output, remote, runs_of, seen, shown
-from .test_dialing import certificate
 
 
 @pytest.fixture
@@ -72,24 +72,24 @@ async def test_a_target_of_any_binding_is_loaded(kind: str) -> None:
 
 
 async def test_a_node_behind_tls_is_mounted_where_its_certificate_is_trusted(store: Path, tmp_path: Path) -> None:
-    cert, key = certificate(tmp_path)
-    async with remote(tls_cert=cert, tls_key=key) as there:
+    made = certificate(tmp_path)
+    async with remote(tls_cert=made, tls_key=made) as there:
         assert there.link.startswith("acps://")
         with pytest.raises(Unavailable, match="certificate that is not trusted"):
             await mount(there.link).agents()
-        async with mounted(store, there.link, tls_ca=str(cert)) as (eng, _):
+        async with mounted(store, there.link, tls_ca=str(made)) as (eng, _):
             assert (await finish(eng, "words", {"text": "hi"})).output == {"text": "hi"}
 
 
 async def test_who_is_trusted_besides_takes_no_trust_from_the_authorities_of_the_system(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cert, key = certificate(tmp_path)
+    made = certificate(tmp_path)
     (tmp_path / "other").mkdir()
-    besides, _ = certificate(tmp_path / "other")
-    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    besides = certificate(tmp_path / "other")
+    monkeypatch.setenv("SSL_CERT_FILE", str(made))
     async with (
-        remote(tls_cert=cert, tls_key=key) as there,
+        remote(tls_cert=made, tls_key=made) as there,
         mounted(store, there.link, tls_ca=str(besides)) as (eng, _),
     ):
         assert (await finish(eng, "words", {"text": "hi"})).output == {"text": "hi"}

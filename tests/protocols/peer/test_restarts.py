@@ -19,7 +19,6 @@ from interlingua.protocols.peer.node.task_record import Task
 from interlingua.protocols.peer.wire import frames
 from tests.kit.ports import free_port
 
-from ...cli.conftest import env  # noqa: F401 - a fixture
 from .common import WAIT, client, events, running_node, text
 from .processes import Far
 from .reference import Reference
@@ -46,7 +45,7 @@ async def halting(text: str):
 class Host:
     """A node in a process, on ports that it has again after a restart."""
 
-    def __init__(self, env: dict[str, str], home: Path, *agents: str) -> None:  # noqa: F811
+    def __init__(self, env: dict[str, str], home: Path, *agents: str) -> None:
         http = free_port()
         ports = ["--port", str(free_port()), "--http-port", str(http)]
         command = ["interlingua", "peer", *agents, "--name", "Host", "--log", "off", "--store", "host.db", *ports]
@@ -101,7 +100,7 @@ class Host:
 
 
 async def test_what_was_received_and_not_read_is_there_and_the_stream_goes_on(
-    env: dict[str, str],  # noqa: F811
+    env: dict[str, str],
     tmp_path: Path,
 ) -> None:
     ref = Reference("Ref")
@@ -132,7 +131,7 @@ async def test_what_was_received_and_not_read_is_there_and_the_stream_goes_on(
 
 
 async def test_what_waits_for_a_peer_is_known_by_its_id_and_goes_out_by_priority(
-    env: dict[str, str],  # noqa: F811
+    env: dict[str, str],
     tmp_path: Path,
 ) -> None:
     async with Host(env, tmp_path) as host:
@@ -167,7 +166,7 @@ async def test_what_waits_for_a_peer_is_known_by_its_id_and_goes_out_by_priority
 
 
 async def test_what_is_anothers_is_given_to_nobody_else_however_soon_the_process_was_killed(
-    env: dict[str, str],  # noqa: F811
+    env: dict[str, str],
     tmp_path: Path,
 ) -> None:
     first, second = Reference("First"), Reference("Second")
@@ -203,7 +202,7 @@ async def test_the_number_of_a_peer_that_was_forgotten_is_not_given_again(tmp_pa
 
 
 async def test_a_task_that_was_under_way_is_finished_and_told_once(
-    env: dict[str, str],  # noqa: F811
+    env: dict[str, str],
     tmp_path: Path,
 ) -> None:
     (tmp_path / "agents.py").write_text(AGENTS)

@@ -15,8 +15,6 @@ import pytest
 
 from tests.kit import warm_python
 
-from ...cli.conftest import env  # noqa: F401 - a fixture
-
 AGENTS = """
 import interlingua as il
 from pathlib import Path
@@ -81,13 +79,13 @@ class Other:
 
 
 @pytest.fixture
-def home(env: dict[str, str], tmp_path: Path) -> Path:  # noqa: F811
+def home(env: dict[str, str], tmp_path: Path) -> Path:
     (tmp_path / "agents.py").write_text(AGENTS)
     return tmp_path
 
 
 @contextmanager
-def process(env: dict[str, str], home: Path, *options: str) -> Iterator[Other]:  # noqa: F811
+def process(env: dict[str, str], home: Path, *options: str) -> Iterator[Other]:
     command = [warm_python.interlingua(), "stdio", "--as", "peer", "agents.py:shout", *options]
     if options[:1] == ("all",):
         command[-2:] = ["agents.py"]
@@ -106,7 +104,7 @@ def runs(home: Path) -> list[str]:
     return (home / "runs.txt").read_text().split()
 
 
-def test_cards_go_both_ways_and_a_message_is_answered(env: dict[str, str], home: Path) -> None:  # noqa: F811
+def test_cards_go_both_ways_and_a_message_is_answered(env: dict[str, str], home: Path) -> None:
     with process(env, home) as other:
         card = other.introduce()
         assert "shout" in [skill["id"] for skill in card["skills"]]
@@ -116,7 +114,7 @@ def test_cards_go_both_ways_and_a_message_is_answered(env: dict[str, str], home:
         assert reply["parts"] == [{"type": "text", "content": "HELLO"}]
 
 
-def test_what_an_agent_prints_is_not_on_the_wire(env: dict[str, str], home: Path) -> None:  # noqa: F811
+def test_what_an_agent_prints_is_not_on_the_wire(env: dict[str, str], home: Path) -> None:
     with process(env, home) as other:
         other.introduce()
         other.ask("msg_1", "hello")
@@ -125,14 +123,14 @@ def test_what_an_agent_prints_is_not_on_the_wire(env: dict[str, str], home: Path
         assert b"noise of an agent" in stderr
 
 
-def test_answers_to_the_last_words_still_come(env: dict[str, str], home: Path) -> None:  # noqa: F811
+def test_answers_to_the_last_words_still_come(env: dict[str, str], home: Path) -> None:
     with process(env, home) as other:
         other.ask("msg_1", "hello")
         frames = other.end()
     assert [frame["parts"][0]["content"] for frame in frames if frame["type"] == "acp.reply"] == ["HELLO"]
 
 
-def test_a_task_asks_goes_on_with_the_answer_and_completes(env: dict[str, str], home: Path) -> None:  # noqa: F811
+def test_a_task_asks_goes_on_with_the_answer_and_completes(env: dict[str, str], home: Path) -> None:
     with process(env, home, "all") as other:
         other.introduce()
         payload = {"skill_id": "ask", "parts": [{"type": "text", "content": "go"}]}
@@ -146,7 +144,7 @@ def test_a_task_asks_goes_on_with_the_answer_and_completes(env: dict[str, str], 
 
 
 def test_a_frame_that_is_too_long_or_none_is_answered_and_ends_nothing(
-    env: dict[str, str],  # noqa: F811
+    env: dict[str, str],
     home: Path,
 ) -> None:
     with process(env, home) as other:
@@ -158,7 +156,7 @@ def test_a_frame_that_is_too_long_or_none_is_answered_and_ends_nothing(
 
 
 def test_a_message_that_is_sent_again_to_the_next_process_is_not_run_again(
-    env: dict[str, str],  # noqa: F811
+    env: dict[str, str],
     home: Path,
 ) -> None:
     with process(env, home) as other:
@@ -176,7 +174,7 @@ def test_a_message_that_is_sent_again_to_the_next_process_is_not_run_again(
     assert runs(home) == ["once", "twice"]
 
 
-def test_two_processes_on_one_store_do_not_hear_each_other(env: dict[str, str], home: Path) -> None:  # noqa: F811
+def test_two_processes_on_one_store_do_not_hear_each_other(env: dict[str, str], home: Path) -> None:
     with process(env, home) as one, process(env, home) as two:
         one.introduce()
         two.introduce()
@@ -187,7 +185,7 @@ def test_two_processes_on_one_store_do_not_hear_each_other(env: dict[str, str], 
         assert "acp.reply" not in [frame["type"] for frame in one.end()]
 
 
-def test_name_secret_and_identity_come_from_the_environment(env: dict[str, str], home: Path) -> None:  # noqa: F811
+def test_name_secret_and_identity_come_from_the_environment(env: dict[str, str], home: Path) -> None:
     told = {"NAME": "Child", "SECRET": "shared", "IDENTITY": str(home / "key.json")}
     with process({**env, **{f"INTERLINGUA_PEER_{name}": value for name, value in told.items()}}, home) as other:
         card = other.introduce()
@@ -199,7 +197,7 @@ def test_name_secret_and_identity_come_from_the_environment(env: dict[str, str],
         assert reply["identity"]["public_key"] == card["identity"]["public_key"]
 
 
-def test_the_wire_can_be_written_down(env: dict[str, str], home: Path) -> None:  # noqa: F811
+def test_the_wire_can_be_written_down(env: dict[str, str], home: Path) -> None:
     with process(env, home, "--trace", "wire.jsonl") as other:
         other.introduce()
         other.ask("msg_1", "hello")

@@ -22,9 +22,8 @@ import interlingua as il
 from interlingua.protocols.peer.discovery import beacons
 from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
 from tests.kit.ports import free_port
+from tests.kit.servers import node as node_process
 
-from ...cli.conftest import env  # noqa: F401 - a fixture
-from ...cli.nodes import node as node_process
 from .common import WAIT, Running, checked, echo, listening, running_door, running_node, shout, text
 from .reference import Reference
 
@@ -295,7 +294,7 @@ async def test_nodes_that_are_near_and_announce_themselves_find_each_other() -> 
 
 
 def test_a_node_starts_with_a_name_a_secret_an_identity_and_announcements_at_once(
-    env: dict[str, str],  # noqa: F811
+    env: dict[str, str],
     tmp_path: Path,
 ) -> None:
     home = {**env, "HOME": str(tmp_path)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -55,15 +55,15 @@ def inspect(
 
 
 async def _inspect(target: str, header: list[str], json: bool) -> int:
-    from ...detection.detect import OURS
     from ...detection.detect import inspect as look
+    from ...detection.detect import is_installed
 
     found, odd = await look(target, headers_of(header))
     if json:
         typer.echo(_as_json(found, odd))
     else:
         _show(target, found, odd)
-    ours = [spoken for spoken in found if spoken.protocol in OURS]
+    ours = [spoken for spoken in found if is_installed(spoken)]
     return 0 if ours and not any(spoken.wrong for spoken in ours) else 1
 
 
@@ -85,8 +85,7 @@ def _as_json(found: list[Spoken], odd: list[str]) -> str:
 
     from ...terminal.console import as_json
 
-    entries: list[Any] = [{**msgspec.to_builtins(spoken), "title": spoken.title} for spoken in found]
-    return as_json({"spoken": entries, "odd": odd})
+    return as_json({"spoken": msgspec.to_builtins(found), "odd": odd})
 
 
 def _folded(capabilities: list[str]) -> str:

@@ -282,7 +282,8 @@ class MountedRun:
     def too_late(self, key: str, *, step: str, answered: bool = True, **details: Any) -> Warned:
         """A warning, to be shown in a step, about an answer that was given here and is not the one that counts: the
         remote side had another before, or (not `answered`) no longer asked. The answer stays on record as it was
-        given."""
+        given, and there is no other warning about it."""
+        self.record(_passed_on(key), None)
         past = self._run.data.replay.questions[f"ask:{key}"]
         by = f" (by {past.answer.by})" if past.answer is not None and past.answer.by else ""
         why = f"the question had been answered {self._there} before"
@@ -297,7 +298,6 @@ class MountedRun:
         past, warnings = self._run.data.replay.questions, []
         for key in [place.removeprefix("ask:") for place, question in past.items() if question.answer is not None]:
             if not self.passed_on(key) and (but is None or not key.startswith(but)):
-                self.record(_passed_on(key), None)
                 warnings.append(self.too_late(key, step=step, answered=False))
         return warnings
 

@@ -14,6 +14,7 @@ protocol = Protocol(
     door="interlingua.protocols.cap.door.door:door",
     stdio="interlingua.protocols.cap.door.stdio:serve_pipes",
     mount="interlingua.protocols.cap.mount.server:load",
+    probes="interlingua.protocols.cap.probe:probes",
     parity="interlingua.protocols.cap.parity",
     demo="interlingua.protocols.cap.demo:demo",
 )

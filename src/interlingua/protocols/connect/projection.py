@@ -39,7 +39,7 @@ from ...transports.http.sse import encode
 from . import translate
 
 if TYPE_CHECKING:
-    from .door.operation import ConnectSettings
+    from .door.api import ConnectSettings
 
 
 _PAGE_BYTES = 256 * 1024  # of the log, read at once

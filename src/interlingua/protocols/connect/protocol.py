@@ -13,6 +13,7 @@ protocol = Protocol(
     targets=addresses("connect+http", "connect+https", example="HOST/connect"),
     door="interlingua.protocols.connect.door.door:door",
     mount="interlingua.protocols.connect.mount.server:load",
+    probes="interlingua.protocols.connect.probe:probes",
     parity="interlingua.protocols.connect.parity",
     demo="interlingua.protocols.connect.demo:demo",
     commands=(Command("manifest", "interlingua.protocols.connect.commands:add_manifest", TEAMS_AND_PROTOCOLS),),

@@ -17,6 +17,7 @@ protocol = Protocol(
     door="interlingua.protocols.editor.door.door:door",
     stdio="interlingua.protocols.editor.door.stdio:serve_pipes",
     mount="interlingua.protocols.editor.mount.server:load",
+    probes="interlingua.protocols.editor.probe:probes",
     parity="interlingua.protocols.editor.parity",
     demo="interlingua.protocols.editor.demo:demo",
 )

@@ -14,6 +14,7 @@ protocol = Protocol(
     door="interlingua.protocols.mcp.door.door:door",
     stdio="interlingua.protocols.mcp.door.stdio:serve_pipes",
     mount="interlingua.protocols.mcp.mount.server:load",
+    probes="interlingua.protocols.mcp.probe:probes",
     parity="interlingua.protocols.mcp.parity",
     demo="interlingua.protocols.mcp.demo:demo",
 )

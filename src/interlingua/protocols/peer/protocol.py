@@ -20,6 +20,7 @@ protocol = Protocol(
     door="interlingua.protocols.peer.door.door:door",
     stdio="interlingua.protocols.peer.bindings.stdio:serve_pipes",
     mount="interlingua.protocols.peer.mount.server:load",
+    probes="interlingua.protocols.peer.probe:probes",
     parity="interlingua.protocols.peer.parity",
     demo="interlingua.protocols.peer.demo:demo",
     commands=(

@@ -17,7 +17,7 @@ from ...model.errors import InterlinguaError, InvalidRequest
 from ...mounts.settings import Access
 from ...protocols.base import Use
 from ...protocols.cap.door.http import CapSettings
-from ...protocols.connect.door.operation import ConnectSettings
+from ...protocols.connect.door.api import ConnectSettings
 from ...protocols.editor.door.connection import EditorSettings
 from ...protocols.editor.door.http_streams import WebSettings as EditorWeb
 from ...protocols.mcp.door.connection import McpSettings

@@ -27,11 +27,20 @@ class Missed(Exception):
     """Messages after the given id are no longer there."""
 
 
-class Held:
+class Backlog:
     """Bytes that wait in all outboxes of one peer."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None, overflow: Callable[[], None] | None = None) -> None:
+        """`overflow` is called once, when more than `most` bytes wait."""
         self.bytes = 0
+        self._most = most
+        self._overflow = overflow
+
+    def add(self, size: int) -> None:
+        self.bytes += size
+        if self._overflow is not None and self._most is not None and self.bytes > self._most:
+            overflow, self._overflow = self._overflow, None
+            overflow()
 
 
 class Reader:
@@ -48,7 +57,9 @@ class Reader:
 
 
 class Outbox:
-    def __init__(self, keep: int, held: Held, *, ids: str | None = "", kind: str | None = None, after: int = 0) -> None:
+    def __init__(
+        self, keep: int, backlog: Backlog, *, ids: str | None = "", kind: str | None = None, after: int = 0
+    ) -> None:
         """`ids` stands before the number of each message, where one client has several streams; None: they have no
         ids. `kind` is the name of every event. `after`: how many messages of it others have sent.
 
@@ -65,7 +76,7 @@ class Outbox:
         self._taken_bytes = 0
         self._once: dict[bytes, int] = {}  # the newest number of messages that are put once
         self._keep = keep
-        self._held = held
+        self._backlog = backlog
         self._last = after  # the number of the newest
         self._finished = False
         self._room = asyncio.Event()
@@ -99,7 +110,7 @@ class Outbox:
 
     def _wait(self, size: int) -> None:
         self.waiting += size
-        self._held.bytes += size
+        self._backlog.add(size)
 
     async def drain(self) -> None:
         await self._room.wait()

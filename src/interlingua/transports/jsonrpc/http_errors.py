@@ -3,6 +3,8 @@ id."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from starlette.responses import Response
@@ -15,10 +17,35 @@ from .core import INVALID_REQUEST, Id, RpcError
 _UNAUTHENTICATED = -32000
 
 
-def refusal(status: int, error: RpcError, headers: dict[str, str] | None = None, *, id_: Any = None) -> Response:
-    """`id_`: that of the request, wherever it can be read. What is no id is left out."""
-    told = id_ if type(id_) in (int, str) else None
-    return json_response({"jsonrpc": "2.0", "id": told, "error": error.plain()}, status, headers)
+class Refused(Exception):
+    """An answer with an error status."""
+
+    def __init__(
+        self, status: int, message: str, code: int = INVALID_REQUEST, data: Any = None, id_: Any = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = RpcError(code, message, data)
+        self.id = id_
+
+
+def error_response(error: Refused | InterlinguaError) -> Response:
+    """Returns the answer to a request that raised this before a JSON-RPC connection took it."""
+    if isinstance(error, Refused):
+        return _response(error.status, error.error, id_=error.id)
+    id_ = id_of(error.refused_message)
+    challenge = getattr(error, "challenge", None)
+    if challenge:
+        unauthenticated = RpcError(_UNAUTHENTICATED, error.message)
+        return _response(401, unauthenticated, {"www-authenticate": challenge}, id_=id_)
+    status = 413 if isinstance(error, TooLarge) else {"slow_body": 408}.get(error.code, 400)
+    return _response(status, RpcError(INVALID_REQUEST, error.message), id_=id_)
+
+
+def _response(status: int, error: RpcError, headers: dict[str, str] | None = None, *, id_: Any = None) -> Response:
+    """`id_`: that of the request, wherever it can be read. A value that cannot be an id is left out."""
+    id_ = id_ if type(id_) in (int, str) else None
+    return json_response({"jsonrpc": "2.0", "id": id_, "error": error.plain()}, status, headers)
 
 
 def id_of(body: bytes) -> Id | None:
@@ -28,11 +55,14 @@ def id_of(body: bytes) -> Id | None:
     return None if seen.kind == "answer" else seen.id
 
 
-def refused(error: InterlinguaError) -> Response:
-    """An error that came before any message was read."""
-    id_ = id_of(error.refused_message)
-    challenge = getattr(error, "challenge", None)
-    if challenge:
-        return refusal(401, RpcError(_UNAUTHENTICATED, error.message), {"www-authenticate": challenge}, id_=id_)
-    status = 413 if isinstance(error, TooLarge) else {"slow_body": 408}.get(error.code, 400)
-    return refusal(status, RpcError(INVALID_REQUEST, error.message), id_=id_)
+@contextlib.contextmanager
+def about(body: bytes) -> Iterator[None]:
+    """Gives every refusal in this context the id of the request in the body."""
+    try:
+        yield
+    except Refused as error:
+        error.id = id_of(body) if error.id is None else error.id
+        raise
+    except InterlinguaError as error:
+        error.refused_message = error.refused_message or body
+        raise

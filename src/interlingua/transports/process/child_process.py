@@ -31,7 +31,7 @@ from .pipes import PipeChannel
 
 _TAIL = 20  # lines of stderr that are kept, to tell why it ended
 _LINE = 2000  # characters of a line of stderr that are kept
-_PATIENCE = (3.0, 2.0)  # seconds after closing its stdin, and after SIGTERM
+_PATIENCE = (3.0, 2.0)  # seconds for a child to end after its stdin is closed, and after SIGTERM
 _LOOK_EVERY = 0.02
 _READ = 64 * 1024
 _SOON = 1.0
@@ -148,6 +148,7 @@ class Child:
         self._guard = guard
         self._clean = clean
         self._log = log
+        self._patience = _PATIENCE
         self.pid = process.pid
         self.channel = QuietChannel(pipes, clean)
         self.tail: deque[str] = deque(maxlen=_TAIL)
@@ -157,9 +158,17 @@ class Child:
 
     @classmethod
     async def start(
-        cls, command: list[str], cwd: str, env: Mapping[str, str], *, clean: Clean, log: logging.Logger
+        cls,
+        command: list[str],
+        cwd: str,
+        env: Mapping[str, str],
+        *,
+        clean: Clean,
+        log: logging.Logger,
+        patience: tuple[float, float] | None = None,
     ) -> Child:
-        """Starts a command. Its stderr goes to the log."""
+        """Starts a command. Its stderr goes to the log. `patience`: seconds that the command has to end after its stdin
+        is closed, and after SIGTERM."""
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
         errors = Output()
@@ -183,6 +192,8 @@ class Child:
             os.close(theirs_in)
             os.close(theirs_out)
         made = cls(process, PipeChannel(ours_in, ours_out), errors, Guard(process.pid), clean, log)
+        if patience is not None:
+            made._patience = patience
         try:
             await errors.started()
         except BaseException:
@@ -245,8 +256,8 @@ class Child:
         try:
             if self._process.returncode is None:
                 await self.channel.close_writing()
-                await self._gone(_PATIENCE[0])
-            if self._signal(signal.SIGTERM) and not await self._gone(_PATIENCE[1]):
+                await self._gone(self._patience[0])
+            if self._signal(signal.SIGTERM) and not await self._gone(self._patience[1]):
                 self._log.warning("agent %d did not end when it was asked to; it is killed", self.pid)
                 self._signal(signal.SIGKILL)
                 await self._gone(1.0)

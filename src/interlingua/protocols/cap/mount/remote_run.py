@@ -171,8 +171,7 @@ class Attachment(Acting):
         stretch: Stretch = await self._ctx.step("follow", self._follow, key, key=key)
         self._way.cursor = stretch.cursor
         self._ours = stretch.ours
-        if not self._fresh:
-            self._output.go_on_from(stretch.shown)
+        self._output.step_recorded(stretch.shown, from_log=not self._fresh)
         return stretch
 
     async def _follow(self, step: str) -> Stretch:

@@ -19,8 +19,8 @@ from . import openapi
 from . import operations_agents as agents
 from . import operations_runs as runs
 from . import operations_threads as threads
+from .api import ConnectDoor, ConnectSettings
 from .errors import ERRORS
-from .operation import ConnectDoor, ConnectSettings
 
 log = logging.getLogger("interlingua.connect")
 

@@ -13,7 +13,7 @@ from ....security import scopes
 from ....transports.http.body import json_response
 from .. import translate, wire
 from . import input as reading
-from .operation import ConnectDoor
+from .api import ConnectDoor
 
 
 def known(door: ConnectDoor) -> dict[str, AgentCard]:

@@ -36,7 +36,7 @@ from ....transports.http.sse import KEEP_ALIVE
 from .. import translate, wire
 from ..projection import Place, follow
 from . import input as reading
-from .operation import ConnectDoor, run_body
+from .api import ConnectDoor, run_body
 from .operations_agents import find_card, known
 from .operations_threads import find_thread
 from .watchers import WatchedStream

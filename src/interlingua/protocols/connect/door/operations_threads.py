@@ -14,7 +14,7 @@ from ....security import scopes
 from ....transports.http.body import json_response
 from .. import translate, wire
 from . import input as reading
-from .operation import ConnectDoor
+from .api import ConnectDoor
 
 _PAGE = 100  # threads that are looked at together
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from ....engine.agents.agent import text_field
-from ....engine.handler.mounted_run import MOUNTED_FROM
 from ....model.card import AgentCard, QuestionType, Schema
-from .answers import object_or_empty, usable
+from ....mounts.agent_card import origin, plain_name, plain_version, usable
+from .answers import object_or_empty
 
 
 class Remote:
@@ -25,49 +24,50 @@ class Remote:
         self.mode: str | None = "custom" if self.ours else "values" if streaming.get("values") else None
         self.threads = bool(able.get("threads"))
         ref = object_or_empty(metadata.get("ref"))
-        input_, self.wraps_input = _object_schema(specs.get("input"), "input")
-        output, _ = _object_schema(specs.get("output"), "output")
-        config, _ = _object_schema(specs.get("config"), "config")
+        input_, self.wraps_input = _object_schema(specs.get("input"))
+        output, _ = _object_schema(specs.get("output"))
+        config, _ = _object_schema(specs.get("config"))
         self.card = AgentCard(
-            name=_plain(ref.get("name"), r"[^A-Za-z0-9._-]+") or identity,
-            version=_plain(ref.get("version"), r"[^0-9A-Za-z.+-]+") or "0.0.0",
+            name=plain_name(ref.get("name")) or identity,
+            version=plain_version(ref.get("version")),
             description=str(metadata.get("description") or ""),
             input=input_,
             output=output,
             config=config if config.get("properties") or config.get("additionalProperties") else None,
-            state=usable(specs["thread_state"], "thread_state") if specs.get("thread_state") else None,
+            state=usable(specs["thread_state"]) if specs.get("thread_state") else None,
             input_text=text_field(input_),
             output_text=text_field(output),
             streams=self.mode is not None,
             questions=[
                 QuestionType(
                     str(entry["interrupt_type"]),
-                    usable(entry.get("interrupt_payload"), "interrupt_payload"),
-                    usable(entry.get("resume_payload"), "resume_payload"),
+                    usable(entry.get("interrupt_payload")),
+                    usable(entry.get("resume_payload")),
                 )
                 for entry in specs.get("interrupts") or []
                 if isinstance(entry, dict) and entry.get("interrupt_type")
             ],
-            metadata={MOUNTED_FROM: base, "protocol": "connect", "agent_id": identity},
+            metadata=origin(base, "connect", agent_id=identity),
         )
         if isinstance(ref.get("url"), str):
             self.card.metadata["url"] = ref["url"]
 
 
-def names_of(entry: dict[str, Any]) -> set[str | None]:
+def names_of(entry: dict[str, Any]) -> set[str]:
     """Returns the names that a target can use for an agent of a search result."""
     ref = object_or_empty(object_or_empty(entry.get("metadata")).get("ref"))
-    name = _plain(ref.get("name"), r"[^A-Za-z0-9._-]+")
-    return {id_of(entry), ref.get("name"), name, f"{name}@{ref.get('version')}"}
+    name = plain_name(ref.get("name"))
+    found = (id_of(entry), ref.get("name"), name, f"{name}@{ref.get('version')}")
+    return {one for one in found if isinstance(one, str)}
 
 
 def id_of(entry: dict[str, Any]) -> str:
     return str(entry.get("agent_id") or entry.get("id") or "")
 
 
-def _object_schema(schema: Any, what: str) -> tuple[Schema, bool]:
+def _object_schema(schema: Any) -> tuple[Schema, bool]:
     """Returns a schema with an object at its root, and if the value had to be put under `value` for that."""
-    given = usable(schema, what)
+    given = usable(schema)
     type_ = given.get("type")
     if type_ is None or type_ == "object":
         return {"type": "object", **given}, False
@@ -75,7 +75,3 @@ def _object_schema(schema: Any, what: str) -> tuple[Schema, bool]:
     definitions = inner.pop("$defs", None)
     wrapped = {"type": "object", "properties": {"value": inner}, "required": ["value"]}
     return ({**wrapped, "$defs": definitions} if definitions else wrapped), True
-
-
-def _plain(name: Any, unwanted: str) -> str:
-    return re.sub(unwanted, "-", name).strip("-._+") if isinstance(name, str) else ""

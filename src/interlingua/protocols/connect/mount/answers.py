@@ -1,11 +1,10 @@
-"""Reads the answers and refusals of a Connect server, and limits how long to retry.
+"""Reads the answers and refusals of a Connect server.
 
 workflow-srv 0.3.0 is the published server; the facts about it here were read off its wire.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from typing import Any
@@ -14,84 +13,44 @@ import httpx2
 import msgspec
 
 from ....engine.ids import now
-from ....model.card import ANY_OBJECT, AgentCard, Schema
+from ....model.card import AgentCard
 from ....model.content import Message, TextPart
-from ....model.errors import DefinitionError, Denied, RunCancelled, RunError, RunTimedOut, Unavailable
+from ....model.errors import RunCancelled, RunError, RunTimedOut
 from ....model.question_forms import parse_time
 from ....model.run import Option
-from ....model.schemas import Validator, check_refs_local
+from ....mounts.agent_card import usable
 from ....mounts.errors import RemoteError, our_failure
-from ....transports import json_text
+from ....mounts.http import Refusal, read_json, words_of
+from ....mounts.remote_questions import Asked
+from ....mounts.remote_run import Disconnected
 from .. import translate, wire
 
 KEY_VARIABLE = "INTERLINGUA_CONNECT_KEY"
-PATIENCE = 60.0
-"""Seconds for which a server that cannot be reached, or tells nothing, is tried again before the run fails as
-transient."""
-TRANSIENT = frozenset({408, 425, 429, 502, 503, 504})
-
-
-class Refused(RemoteError):
-    """The server answered with an error status."""
-
-    def __init__(self, message: str, status: int, code: str | None, transient: bool) -> None:
-        super().__init__(message, code=code, transient=transient, details={"status": status})
-        self.status = status
 
 
 class Silent(Exception):
     """The server answered, and reported nothing of the run."""
 
 
-class Patience:
-    """The time limit for retries, and the pauses between them."""
-
-    def __init__(self, base: str) -> None:
-        self._base = base
-        self._since: float | None = None
-        self._tries = 0
-
-    def reset(self) -> None:
-        self._since, self._tries = None, 0
-
-    async def spend(self, error: Exception) -> None:
-        time = asyncio.get_running_loop().time()
-        self._since = time if self._since is None else self._since
-        if time - self._since > PATIENCE:
-            how = "tells nothing" if isinstance(error, Silent) else "cannot be reached"
-            raise Unavailable(f"{self._base} {how}: {words_of(error)}") from error
-        await self.pause()
-
-    async def pause(self) -> None:
-        self._tries += 1
-        await asyncio.sleep(min(0.02 * 2 ** min(self._tries, 8), 5.0))
+def disconnected(error: Exception) -> Disconnected:
+    how = "tells nothing" if isinstance(error, Silent) else "cannot be reached"
+    return Disconnected(f"{how}: {words_of(error)}")
 
 
 # -- answers --------------------------------------------------------------------------------------------------
 
 
 def json_of(response: httpx2.Response) -> Any:
-    """Returns the body, or raises its refusal: a bare string, FastAPI's {"detail": …}, or any text of a proxy."""
-    try:
-        body = json_text.decode(response.content)
-    except json_text.Unreadable as error:
-        body = None
-        if response.is_success and response.content:
-            raise RemoteError(f"the answer of {response.request.url} cannot be read: {error}") from None
-    if response.is_success:
-        return body
-    status = response.status_code
-    told = body.get("detail", body) if isinstance(body, dict) else body
-    text = told if isinstance(told, str) else json.dumps(told) if told else response.reason_phrase or "no reason given"
-    if status in (401, 403):
-        raise Denied(f"{response.request.url.host} refused: {text}; put the API key into {KEY_VARIABLE}")
+    """Returns the body, or raises the refusal in it."""
+    return read_json(response, _refusal, KEY_VARIABLE)
+
+
+def _refusal(body: Any, response: httpx2.Response) -> Refusal:
+    """Reads a refusal: a bare string, FastAPI's {"detail": …}, or any text of a proxy."""
+    detail = body.get("detail", body) if isinstance(body, dict) else body
+    text = detail if isinstance(detail, str) else json.dumps(detail) if detail else ""
     transient = response.headers.get("x-error-transient")
-    raise Refused(
-        f"{response.request.url.host} answered {status}: {text}",
-        status,
-        response.headers.get("x-error-code"),
-        status in TRANSIENT if transient is None else transient == "true",
-    )
+    return Refusal(text, response.headers.get("x-error-code"), None if transient is None else transient == "true")
 
 
 def error_of(told: dict[str, Any]) -> RunError:
@@ -111,36 +70,27 @@ def error_of(told: dict[str, Any]) -> RunError:
     return RemoteError(message, code=code, transient=bool(told.get("transient")), details=details)
 
 
-class Asked(msgspec.Struct):
-    """The question in an interrupt."""
-
-    type: str
-    payload: Any
-    answer_schema: Schema
-    prompt: str | None = None
-    options: list[Option] = []
-
-
-def interrupt_of(told: dict[str, Any], card: AgentCard) -> Asked:
+def question_of(interrupt: dict[str, Any], card: AgentCard, key: str) -> Asked:
     """Returns the question of an interrupt. By convention `interrupt` is {type: payload}, the type first; the earlier
     document has two members instead. The descriptor gives the schema of the answer, unless the interrupt itself does
     (ours does)."""
-    interrupt = told.get("interrupt")
-    type_, payload = "interrupt", interrupt
-    if isinstance(interrupt, dict) and interrupt:
-        type_ = next((key for key in interrupt if card.question(key) is not None), next(iter(interrupt)))
-        payload = interrupt[type_]
-    elif isinstance(told.get("interrupt_type"), str):
-        type_, payload = told["interrupt_type"], told.get("interrupt_payload")
-    known, schema = card.question(type_), told.get("answer_schema")
+    asked = interrupt.get("interrupt")
+    type_, payload = "interrupt", asked
+    if isinstance(asked, dict) and asked:
+        type_ = next((name for name in asked if card.question(name) is not None), next(iter(asked)))
+        payload = asked[type_]
+    elif isinstance(interrupt.get("interrupt_type"), str):
+        type_, payload = interrupt["interrupt_type"], interrupt.get("interrupt_payload")
+    known, schema = card.question(type_), interrupt.get("answer_schema")
     if not isinstance(schema, dict):  # an interrupt that the descriptor does not list can be asked too
         schema = known.answer if known is not None else {}
-    asked = Asked(type_, payload, usable(schema, "answer_schema"))
-    if isinstance(told.get("prompt"), str) and told["prompt"]:
-        asked.prompt = told["prompt"]
+    prompt, options = interrupt.get("prompt"), list[Option]()
     with contextlib.suppress(msgspec.ValidationError):
-        asked.options = msgspec.convert(told.get("options") or [], list[Option])
-    return asked
+        options = msgspec.convert(interrupt.get("options") or [], list[Option])
+    return Asked(
+        key=key, type=type_, payload=payload, answer=usable(schema), options=options,
+        prompt=prompt if isinstance(prompt, str) and prompt else None, until=parse_time(interrupt.get("deadline")),
+    )  # fmt: skip
 
 
 def messages_in(result: dict[str, Any]) -> list[Message]:
@@ -162,11 +112,10 @@ def same_interrupt(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return bool(one.get(name) == other.get(name))
 
 
-def seconds_left(told: dict[str, Any]) -> float | None:
-    """Returns the time until a question expires, where an Interlingua server tells it. The local question ends with the
-    remote one."""
-    until = parse_time(told.get("deadline"))
-    return None if until is None else max(0.0, (until - now()) / 1e6)
+def has_expired(interrupt: dict[str, Any]) -> bool:
+    """Tells that the time for an answer is over, where an Interlingua server tells it."""
+    until = parse_time(interrupt.get("deadline"))
+    return until is not None and until <= now()
 
 
 def whole_value(value: Any) -> dict[str, Any]:
@@ -176,19 +125,3 @@ def whole_value(value: Any) -> dict[str, Any]:
 
 def object_or_empty(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def words_of(error: Exception) -> str:
-    return str(error) or type(error).__name__
-
-
-def usable(schema: Any, what: str) -> Schema:
-    """Returns a schema that can be used. An unusable schema does not cost the agent: the server checks by itself."""
-    if not isinstance(schema, dict):
-        return {}
-    try:
-        check_refs_local(schema, what)
-        Validator(schema, what=what)
-    except DefinitionError:
-        return dict(ANY_OBJECT) if schema.get("type") == "object" else {}
-    return schema

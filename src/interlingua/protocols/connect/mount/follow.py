@@ -15,17 +15,18 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from ....engine.handler.mounted_run import MountedRun
 from ....model.delta import ABSENT
 from ....model.events import ArtifactAdded, MessageSent, Plan, Thought, ToolCall, Warned
 from ....mounts.errors import RemoteError
+from ....mounts.http import TRANSIENT
 from ....mounts.remote_output import RemoteOutput
+from ....mounts.remote_run import ASKED, ENDED, FAILED, Patience, Stretch
 from ....transports import json_text, wire_tap
 from ....transports.http import plain_client
 from ....transports.http.sse import Reader
 from ..projection import place_of
 from .agent_card import Remote
-from .answers import TRANSIENT, Patience, Silent, json_of, object_or_empty, same_interrupt, whole_value
+from .answers import Silent, disconnected, json_of, object_or_empty, same_interrupt, whole_value
 
 log = logging.getLogger("interlingua.connect")
 
@@ -33,15 +34,6 @@ _ACTIVITY = MessageSent | Thought | Plan | ToolCall | ArtifactAdded | Warned
 _PIECES = ("values", "custom")
 _FINAL = frozenset({401, 403, 404, 410})  # the run is gone, or is not for us any more: asking again does not help
 _LOOK_FIRST, _LOOK_LAST = 1.0, 30.0  # seconds between two looks whether a run still waits for an answer
-
-
-class Stretch(msgspec.Struct):
-    """The recorded end of a stretch of a run: a result, an error or a question."""
-
-    kind: Literal["result", "error", "interrupt"]
-    output: dict[str, Any]
-    cursor: str | None = None  # the last update that was taken in
-    shown: Any = None  # the output as it has been shown, where the run goes on from here
 
 
 class Beginning(Protocol):
@@ -61,48 +53,34 @@ class Follower:
     """Reads one remote run, stretch by stretch."""
 
     def __init__(
-        self, remote: Remote, http: httpx2.AsyncClient, path: str | Beginning, mounted: MountedRun, patience: Patience
+        self, remote: Remote, http: httpx2.AsyncClient, path: str | Beginning, output: RemoteOutput, patience: Patience
     ) -> None:
         self._remote = remote
         self._http = http
         self._begins = None if isinstance(path, str) else path
         self._path = path if isinstance(path, str) else ""  # not known before the run is there
         self._patience = patience
-        self._output = RemoteOutput(mounted)
+        self._output = output
         self._last: Any = ABSENT  # the newest whole output
         self._streams = remote.mode is not None
         self._waits = True  # whether the server has a `wait` that works
-        self._cursor: str | None = None
         self._answered: str | None = None  # id of the question that was answered last
-        self._fresh = False  # the last stretch was read here and now, not out of the log
+        self.cursor: str | None = None  # the last update that was taken in
 
-    async def follow(self, step: str) -> Stretch:
-        """Reads until the run ends or asks, over any number of connections, and shows its updates."""
-        self._patience.reset()
-        await self._output.begin(step)
+    async def follow(self) -> Stretch:
+        """Reads until the run ends or asks, and shows its updates."""
         while True:
             try:
-                ended = await self._read() if self._streams else None
+                stretch = await self._read() if self._streams else None
                 if not self._path:
                     raise Silent("it did not say which run it made")
-                ended = ended or await self.settled(blocking=not self._streams)
+                stretch = stretch or await self.settled(blocking=not self._streams)
             except (httpx2.TransportError, Silent) as error:
-                await self._patience.spend(error)
-                continue
-            if ended is not None:
-                self._fresh = True
-                ended.cursor = self._cursor
-                if ended.kind == "interrupt":
-                    ended.shown = self._output.shown
-                return ended
+                raise disconnected(error) from error
+            if stretch is not None:
+                stretch.cursor = self.cursor
+                return stretch
             await self._patience.pause()
-
-    def go_on_from(self, stretch: Stretch) -> None:
-        """Goes on after a stretch that ended at a question, in this process or before a crash."""
-        self._cursor = stretch.cursor
-        if not self._fresh:
-            self._output.go_on_from(stretch.shown)
-        self._fresh = False
 
     def answered(self, asked: dict[str, Any]) -> None:
         self._answered = asked.get("interrupt_id")
@@ -125,7 +103,7 @@ class Follower:
                 if told.get("status") != "interrupted":
                     return
                 now = await self.settled()
-                if now is None or now.kind != "interrupt" or not same_interrupt(now.output, asked):
+                if now is None or now.kind != ASKED or not same_interrupt(now.data, asked):
                     return
                 seen = stands
 
@@ -157,8 +135,8 @@ class Follower:
         if not self._path and self._begins is not None:
             return await self._begin(self._begins)
         headers = {"accept": "text/event-stream"}
-        if self._cursor is not None:
-            headers["last-event-id"] = self._cursor
+        if self.cursor is not None:
+            headers["last-event-id"] = self.cursor
         elif self._remote.ours:
             headers["last-event-id"] = "0"  # from the beginning; unknown to others, whose values are whole anyway
         async with self._http.stream("GET", f"{self._path}/stream", headers=headers) as response:
@@ -213,25 +191,25 @@ class Follower:
         if kind == "interrupt":
             if update.get("interrupt_id") is not None and update["interrupt_id"] == self._answered:
                 return None  # it has our answer, and has not come to it yet
-            self._cursor = id_ or self._cursor
-            return Stretch("interrupt", update)
-        if self._remote.ours and id_ and self._cursor and _seen(id_, self._cursor):
+            self.cursor = id_ or self.cursor
+            return Stretch(ASKED, update)
+        if self._remote.ours and id_ and self.cursor and _seen(id_, self.cursor):
             return None  # others number anew on every connection
         if kind == "values":
             self._last = whole_value(update.get("values", update.get("result")))
             await self._output.value(self._last)
         elif kind == "custom" and self._remote.ours:
             await self._custom(object_or_empty(update.get("update")))
-        self._cursor = id_ or self._cursor
+        self.cursor = id_ or self.cursor
         ends = _ends(update)
         if ends == "error":
-            return Stretch("error", update)
+            return Stretch(FAILED, update)
         if ends == "result":
             # Only ours is known to say so at the end alone.
             if not self._remote.ours:
                 return await self.settled()
             kept = {"thread_values": update["thread_values"]} if "thread_values" in update else {}
-            return Stretch("result", {"values": self._last, **kept})
+            return Stretch(ENDED, {"values": self._last, **kept})
         return None
 
     async def _custom(self, update: dict[str, Any]) -> None:
@@ -285,18 +263,18 @@ class Follower:
         kind = output.get("type")
         if kind == "interrupt":
             fresh = output.get("interrupt_id") is None or output["interrupt_id"] != self._answered
-            return Stretch("interrupt", output) if fresh else None
+            return Stretch(ASKED, output) if fresh else None
         if kind == "error" or status in ("error", "timeout"):
-            return Stretch("error", {"description": f"the run ended with status {status}", **output, "status": status})
+            return Stretch(FAILED, {"description": f"the run ended with status {status}", **output, "status": status})
         if kind == "result":
             messages = output.get("messages")
             told = {"messages": messages} if isinstance(messages, list) and messages else {}
-            return Stretch("result", {"values": whole_value(output.get("values", output.get("result"))), **told})
+            return Stretch(ENDED, {"values": whole_value(output.get("values", output.get("result"))), **told})
         if status == "success":
             if self._last is ABSENT:
                 json_of(response)
                 raise RemoteError(f"{self._remote.base} says that the run succeeded, but not with what")
-            return Stretch("result", {"values": self._last})
+            return Stretch(ENDED, {"values": self._last})
         if status == "pending":
             return None
         raise Silent(f"it answered {response.status_code}, and status {status!r}")

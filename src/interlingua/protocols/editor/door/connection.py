@@ -40,7 +40,8 @@ from .. import translate, wire
 from ..versions import Dialect, negotiate
 from .logins import Logins
 from .prompts import Prompts
-from .sessions import Place, Session, Turn
+from .sessions import Place, Session
+from .turns import Turn
 
 log = logging.getLogger("interlingua.editor")
 
@@ -287,7 +288,7 @@ class EditorConnection:
         if unfinished is not None:
             session.turns.append(unfinished)
             session.updates(self.dialect.state("running"))
-            session.ask_again(unfinished)
+            unfinished.questions.ask_left_open()
             self.prompts.spawn(session, unfinished)
 
     async def _list(self, params: Any) -> dict[str, Any]:

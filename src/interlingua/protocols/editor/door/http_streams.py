@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from ....doors.outbox_channel import OutboxChannel
 from ....transports.http.body import HttpLimits
-from ....transports.http.event_outbox import Held, Outbox
-from ....transports.jsonrpc.core import INVALID_REQUEST, Id, RpcError
+from ....transports.http.event_outbox import Outbox
+from ....transports.jsonrpc.core import Id
+from ....transports.jsonrpc.http_errors import Refused
 
 _OPENING = ("session/load", "session/resume")
 _ENDING = ("session/close", "session/delete")
@@ -34,16 +37,6 @@ class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
     """The limit for sent messages of one stream, kept for a reader that comes back with Last-Event-ID."""
 
 
-class Refused(Exception):
-    """An answer with an error status."""
-
-    def __init__(self, status: int, message: str, code: int = INVALID_REQUEST, id_: Any = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.error = RpcError(code, message)
-        self.id = id_
-
-
 class _Named(msgspec.Struct):
     session: Any = msgspec.field(name="sessionId", default=None)
     request: Any = msgspec.field(name="requestId", default=None)
@@ -63,16 +56,16 @@ sent = msgspec.json.Decoder(_Sent).decode
 _named = msgspec.json.Decoder(_Named).decode
 
 
-class StreamsChannel:
-    """A channel that writes into outboxes. Answers go to the stream of the session in the request."""
+class StreamsChannel(OutboxChannel):
+    """Answers go to the stream of the session in the request."""
 
-    def __init__(self, settings: WebSettings, times: int = 0) -> None:
+    def __init__(self, settings: WebSettings, times: int = 0, overflow: Callable[[], None] | None = None) -> None:
         """`times` counts the processes that had the connection before this one. It is part of message ids, so that a
-        process knows its own."""
-        self.settings = settings
-        self._held = Held()
+        process knows its own. `overflow` is called when the client reads too slowly."""
+        super().__init__(settings.max_buffered_bytes, settings.keep_bytes, overflow)
+        self._max_streams = settings.max_streams
         self._before = f"{times}~" if times else ""
-        self.whole = self._outbox()  # the connection's own
+        self.whole = self.new_outbox(self._before)  # the connection's own
         self.sessions: dict[str, Outbox] = {}
         # Sessions that were opened by a client that has no stream for them, and does not know yet that it should: they
         # use the connection's, until a new request shows that the client has read all of it and has opened their own.
@@ -82,16 +75,9 @@ class StreamsChannel:
         self._ours: dict[Id, str | None] = {}  # our own requests: session
         self._first: asyncio.Future[bytes] | None = None  # the answer to initialize goes into the answer to its POST
         self._first_id: Id | None = None
-        self.too_much = asyncio.Event()
         self._marks: dict[str, str] = {}  # by session: the run and the event of its last message
 
-    def _outbox(self) -> Outbox:
-        return Outbox(self.settings.keep_bytes, self._held, ids=self._before)
-
     # -- the channel --------------------------------------------------------------------------------------
-
-    async def receive(self) -> list[bytes]:
-        return []  # POSTs go to the connection one by one
 
     def send(self, frame: bytes) -> None:
         told = sent(frame)
@@ -104,7 +90,7 @@ class StreamsChannel:
             self._ours[told.id] = session
         elif named.request is not None:  # a request is taken back where it was made, or it could come later than this
             session = self._ours.get(named.request)
-        self._put(self.of(session), frame, self._marks.get(session, "") if session is not None else "")
+        self.of(session).put(frame, mark=self._marks.get(session, "") if session is not None else "")
 
     def mark(self, session: str, run: str, seq: int) -> None:
         """Marks all later messages of a session as belonging to this event of a run, or to later ones."""
@@ -119,29 +105,24 @@ class StreamsChannel:
         if method == "session/new" and not failed:
             with contextlib.suppress(Refused):  # beyond the limit, a session uses the connection's stream
                 self.add(_named(told.result).session)
-            self._put(self.whole, frame)
+            self.whole.put(frame)
         elif method == "session/load":
             # The rules put this answer on the connection's stream, and its place is after the replay. Two streams have
             # no order: in the TypeScript SDK 2.4.0 the answer overtook the replay. So it follows the replay where the
             # client already reads that stream, and goes to the connection's stream for clients that open the session's
             # later.
             own = self.of(session)
-            self._put(own if own.reader is not None else self.whole, frame)
+            (own if own.reader is not None else self.whole).put(frame)
         else:
             mark = self._marks.get(session, "") if session is not None else ""
             if mark and method == "session/prompt":
                 assert session is not None
                 mark = self._marks[session] = f"{mark.removesuffix('.end')}.end"
-            self._put(self.of(session), frame, mark)
+            self.of(session).put(frame, mark=mark)
             if method in _ENDING and session in self.sessions and not failed:
                 self._over.add(session)
         if failed and method in _OPENING and session is not None:
             self._stray.discard(session)
-
-    def _put(self, outbox: Outbox, frame: bytes, mark: str = "") -> None:
-        outbox.put(frame, mark=mark)
-        if self._held.bytes > self.settings.max_buffered_bytes:
-            self.too_much.set()
 
     async def drain(self) -> None:
         await self.whole.drain()
@@ -166,9 +147,9 @@ class StreamsChannel:
     def add(self, session: str) -> Outbox:
         found = self.sessions.get(session)
         if found is None:
-            if len(self.sessions) >= self.settings.max_streams:
-                raise Refused(429, f"a connection has streams for at most {self.settings.max_streams} sessions")
-            found = self.sessions[session] = self._outbox()
+            if len(self.sessions) >= self._max_streams:
+                raise Refused(429, f"a connection has streams for at most {self._max_streams} sessions")
+            found = self.sessions[session] = self.new_outbox(self._before)
         return found
 
     def place(self, event: str | None) -> tuple[str | None, str]:

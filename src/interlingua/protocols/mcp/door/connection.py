@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from ....engine.engine import Engine
 from ....model.card import AgentCard
 from ....model.errors import InterlinguaError, InvalidAnswer, InvalidInput
 from ....model.run import OWNER, Caller, Instance
+from ....runtime.job_group import JobGroup
 from ....security import scopes
 from ....transports.channel import Channel
 from ....transports.jsonrpc import params as params_
@@ -34,8 +35,9 @@ from ....transports.jsonrpc.core import (
     RpcError,
 )
 from .. import translate, wire
+from .client_questions import InputWanted
 from .request_state import RequestStates
-from .run_request import InputWanted, Running, failed
+from .run_request import Running, failed
 from .subscriptions import Listening
 from .unasked_runs import Unasked
 
@@ -63,7 +65,7 @@ class McpDoor:
         self.unasked = Unasked(engine)
         self.connections: set[McpConnection] = set()
         self.stopping = False  # open streams end, but no run
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.jobs = JobGroup("mcp")  # work that outlives its request
         engine.agents.listeners.append(self._changed)
 
     def connect(
@@ -73,12 +75,6 @@ class McpDoor:
         request has a stream of its own that ends with the answer, there must be one: a client that misses it (mcp
         2.3.0) opens the stream again for ever."""
         return McpConnection(self, channel, caller, trace, silent_cancel=silent_cancel)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Starts a job that outlives its request."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _changed(self) -> None:
         for connection in list(self.connections):
@@ -387,7 +383,7 @@ class McpConnection:
         if told is None:
             return await self._input_required(call, InputWanted(question, run))
         try:
-            given = await running.give(question, params_.read(told, wire.ElicitResult))
+            given = await running.questions.answer(question, params_.read(told, wire.ElicitResult))
         except InvalidAnswer as error:
             return await self._input_required(call, InputWanted(question, run), error.message)
         if not given:

@@ -18,4 +18,4 @@ def door(engine: Engine, auth: Authenticator, settings: tuple[WebSettings, McpSe
         name = f"#{agent.name}" if len(list(engine.agents)) > 1 else ""
         return f"interlingua run 'mcp+{base_url}{name}' hello"
 
-    return Door(routes=web.routes(), hint=hint, close_streams=web.close, affinity=web)
+    return Door(routes=web.routes(), hint=hint, close_streams=web.close, affinity=web.sessions)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-from ....model.errors import InterlinguaError
 from ....transports import json_text
 from ....transports.jsonrpc.core import INVALID_PARAMS, PARSE_ERROR, Id, problem
-from ....transports.jsonrpc.http_errors import id_of
+from ....transports.jsonrpc.http_errors import Refused
 from .. import wire
-from .http_streams import Refused
 
 SESSION, VERSION, METHOD, NAME = "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name"
 _TELLING = frozenset(name.encode() for name in (VERSION, METHOD, NAME))
@@ -41,19 +38,6 @@ def by_name(raw: list[tuple[bytes, bytes]]) -> dict[str, str]:
     access. The first of several counts, as there. Blanks around a value are no part of it, and not every server removes
     them."""
     return {name.decode("latin-1"): value.decode("latin-1").strip(" \t") for name, value in reversed(raw)}
-
-
-@contextlib.contextmanager
-def about(body: bytes) -> Iterator[None]:
-    """Gives every refusal in this context the id of the request in the body."""
-    try:
-        yield
-    except Refused as error:
-        error.id = id_of(body) if error.id is None else error.id
-        raise
-    except InterlinguaError as error:
-        error.refused_message = error.refused_message or body
-        raise
 
 
 def read(body: bytes, max_batch: int) -> Asked:

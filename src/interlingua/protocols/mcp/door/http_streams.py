@@ -13,9 +13,11 @@ from typing import Any
 
 import msgspec
 
+from ....doors.outbox_channel import OutboxChannel
 from ....transports.http.body import HttpLimits
-from ....transports.http.event_outbox import Held, Outbox
-from ....transports.jsonrpc.core import INVALID_REQUEST, Id, RpcError
+from ....transports.http.event_outbox import Outbox
+from ....transports.jsonrpc.core import Id
+from ....transports.jsonrpc.http_errors import Refused
 
 
 class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -40,18 +42,6 @@ class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
     the ones that the reader has missed."""
     keep_streams: int = 8
     """The limit for a session's ended streams: the newest of them can be read again."""
-
-
-class Refused(Exception):
-    """An answer with an error status."""
-
-    def __init__(
-        self, status: int, message: str, code: int = INVALID_REQUEST, data: Any = None, id_: Any = None
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.error = RpcError(code, message, data)
-        self.id = id_
 
 
 class _Named(msgspec.Struct):
@@ -172,17 +162,23 @@ class Exchange:
             self._outbox.discard()
 
 
-class PostsChannel:
+class PostsChannel(OutboxChannel):
     """The channel of a client that sends POSTs."""
 
-    def __init__(self, settings: WebSettings, *, resumable: bool = True, times: int = 0) -> None:
+    def __init__(
+        self,
+        settings: WebSettings,
+        *,
+        resumable: bool = True,
+        times: int = 0,
+        overflow: Callable[[], None] | None = None,
+    ) -> None:
         """`times` counts the processes that had the session before this one. It is part of stream names, so that a
-        process knows its own."""
-        self.settings = settings
+        process knows its own. `overflow` is called when the client reads too slowly."""
+        super().__init__(settings.max_buffered_bytes, settings.keep_bytes, overflow)
+        self._settings = settings
         self.let_go: Callable[[Exchange], None] = lambda exchange: None  # called for an exchange that is no longer kept
-        self.too_much = asyncio.Event()
         self.closed = False
-        self._held = Held()
         self._resumable = resumable
         self._asked: dict[Id, Exchange] = {}  # by the requests that have no answer
         self._kept: dict[str, Exchange] = {}  # streams that can be taken up again, oldest first
@@ -200,13 +196,9 @@ class PostsChannel:
         return self._whole
 
     def _outbox(self, name: str, after: int = 0) -> Outbox:
-        ids = f"{name}-" if self._resumable else None
-        return Outbox(self.settings.keep_bytes, self._held, ids=ids, after=after)
+        return self.new_outbox(f"{name}-" if self._resumable else None, after=after)
 
     # -- the channel --------------------------------------------------------------------------------------
-
-    async def receive(self) -> list[bytes]:
-        return []  # POSTs go to the connection one by one
 
     def send(self, frame: bytes) -> None:
         told = _sent(frame)
@@ -243,8 +235,6 @@ class PostsChannel:
             self.whole.put(frame, once=frame in _CHANGED)
         else:
             exchange.put(frame)
-        if self._held.bytes > self.settings.max_buffered_bytes:
-            self.too_much.set()
 
     def _answer(self, exchange: Exchange | None, frame: bytes) -> None:
         if exchange is None:
@@ -262,12 +252,12 @@ class PostsChannel:
 
     def _let_go(self) -> None:
         self.let_go_of_long()
-        if len(self._kept) <= self.settings.keep_streams:
+        if len(self._kept) <= self._settings.keep_streams:
             return
         ended = [exchange for exchange in self._kept.values() if exchange.over and not exchange.is_read]
         size = sum([exchange.kept for exchange in ended])
         for place, exchange in enumerate(ended):
-            if len(ended) - place <= self.settings.keep_streams and size <= self.settings.keep_bytes:
+            if len(ended) - place <= self._settings.keep_streams and size <= self._settings.keep_bytes:
                 break
             size -= exchange.kept
             del self._kept[exchange.name]
@@ -347,22 +337,15 @@ class PostsChannel:
             self.whole.put(frame, once=True)
 
 
-class OneStream:
+class OneStream(OutboxChannel):
     """The channel of a client that reads everything from one stream."""
 
-    def __init__(self, settings: WebSettings) -> None:
-        self._max = settings.max_buffered_bytes
-        self._held = Held()
-        self.too_much = asyncio.Event()
-        self.outbox = Outbox(0, self._held, ids=None, kind="message")
-
-    async def receive(self) -> list[bytes]:
-        return []
+    def __init__(self, settings: WebSettings, overflow: Callable[[], None]) -> None:
+        super().__init__(settings.max_buffered_bytes, 0, overflow)
+        self.outbox = self.new_outbox(None, kind="message")
 
     def send(self, frame: bytes) -> None:
         self.outbox.put(frame, once=frame in _CHANGED)
-        if self._held.bytes > self._max:
-            self.too_much.set()
 
     async def drain(self) -> None:
         await self.outbox.drain()

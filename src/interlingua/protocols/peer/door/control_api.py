@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
@@ -21,9 +21,10 @@ from ....security.headers import one
 from ....security.origins import HostPolicy
 from ....transports.http.fixed_routes import IndexedRouter
 from ..node.tasks import Surface
-from .http import dressed, routes
+from .api import Api
+from .errors import ERRORS
+from .http import routes
 from .http_streams import StreamSettings
-from .operation import Api, refusal
 
 if TYPE_CHECKING:
     from ..node.node import Node
@@ -74,11 +75,11 @@ class ControlApp:
         try:
             self._check(scope)
         except InterlinguaError as error:
-            answer = refusal(error)
+            answer = ERRORS.response(error, HTTPConnection(scope))
             if scope["type"] == "websocket":
                 await WebSocket(scope, receive, send).send_denial_response(answer)
             else:
-                await dressed(scope, answer)(scope, receive, send)
+                await answer(scope, receive, send)
             return
         found = self._fixed.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
         if found is None:

@@ -7,64 +7,36 @@ same paths reach this node's agents, and the owner's operations are absent.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route, WebSocketRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from ....doors import endpoint
 from ....model.errors import InterlinguaError, NotFound
-from ....model.run import Caller
 from ....security import scopes
 from ....security.auth import ANONYMOUS, Authenticator
-from ....security.errors import Unauthenticated
 from ..node.tasks import Surface
 from ..translate.errors import INVALID, Refusal
 from . import operations_card as cards
 from . import operations_messages as messages
 from . import operations_peers as peers
 from . import operations_tasks as tasks
+from . import well_known
+from .api import Api, PeerOperation
+from .errors import ERRORS
 from .http_streams import SocketStream, StreamSettings, place
-from .operation import Api, Handler, Operation, refusal
 
 if TYPE_CHECKING:
     from ..node.node import Node
 
 log = logging.getLogger("interlingua.peer")
 
-Endpoint = Callable[[Request], Awaitable[ASGIApp]]
-
-# RFC 8615 wants such documents to be fetched afresh, under their own media type.
-WELL_KNOWN = [
-    (b"cache-control", b"no-cache, no-store"),
-    (b"vary", b"Accept"),
-    (b"x-content-type-options", b"nosniff"),
-]
-_NOBODY = Surface(Caller("nobody", scopes=("do:nothing",)), True, "caller:nobody")
-_ONCE = (
-    "/message:recv",
-    "/recv",
-    "/stream",
-    "/wait/",
-    ":subscribe",
-    "/subscribe",
-    ":wait",
-    "/wait",
-)  # a HEAD would use them up
-
-
-_ON_TASKS: tuple[tuple[str, str, Handler, scopes.Action], ...] = (
-    ("POST", "update", tasks.update_task, "run"),
-    ("POST", "cancel", tasks.cancel_task, "cancel"),
-    ("POST", "continue", tasks.continue_task, "answer"),
-    ("GET", "wait", tasks.wait_task, "read"),
-    ("GET", "subscribe", tasks.subscribe, "read"),
-)
-_OWNERS: tuple[tuple[str, str, Handler], ...] = (
+_OWNERS = (
     ("POST", "/send", messages.send_legacy),
     ("POST", "/reply", messages.reply),
     ("POST", "/message:typing", messages.typing),
@@ -98,85 +70,51 @@ _OWNERS: tuple[tuple[str, str, Handler], ...] = (
 _TASK = "/tasks/{id:path}"
 
 OPERATIONS = [
-    Operation("POST", "/message:send", messages.send_message, "run"),
-    Operation("GET", "/message:recv", messages.receive),
-    Operation("GET", "/recv", messages.receive),
-    Operation("GET", "/messages", messages.messages),
-    Operation("GET", "/context/{context:path}/messages", messages.context_messages),
-    Operation("GET", "/history", messages.history),
-    Operation("GET", "/wait/{id:path}", messages.wait_reply),
-    Operation("GET", "/stream", tasks.stream),
-    Operation("GET", "/tasks", tasks.list_tasks),
-    Operation("POST", "/tasks", tasks.create_task, "run"),
-    Operation("POST", "/tasks/create", tasks.create_task, "run"),
+    PeerOperation("POST", "/message:send", messages.send_message, "run"),
+    PeerOperation("GET", "/message:recv", messages.receive, "read", head=False),
+    PeerOperation("GET", "/recv", messages.receive, "read", head=False),
+    PeerOperation("GET", "/messages", messages.messages, "read"),
+    PeerOperation("GET", "/context/{context:path}/messages", messages.context_messages, "read"),
+    PeerOperation("GET", "/history", messages.history, "read"),
+    PeerOperation("GET", "/wait/{id:path}", messages.wait_reply, "read", head=False),
+    PeerOperation("GET", "/stream", tasks.stream, "read", head=False),
+    PeerOperation("GET", "/tasks", tasks.list_tasks, "read"),
+    PeerOperation("POST", "/tasks", tasks.create_task, "run"),
+    PeerOperation("POST", "/tasks/create", tasks.create_task, "run"),
     *(
-        Operation(method, f"{_TASK}{mark}{name}", handler, action)
-        for mark in (":", "/")
-        for method, name, handler, action in _ON_TASKS
+        operation
+        for base in (f"{_TASK}:", f"{_TASK}/")
+        for operation in (
+            PeerOperation("POST", f"{base}update", tasks.update_task, "run"),
+            PeerOperation("POST", f"{base}cancel", tasks.cancel_task, "cancel"),
+            PeerOperation("POST", f"{base}continue", tasks.continue_task, "answer"),
+            PeerOperation("GET", f"{base}wait", tasks.wait_task, "read", head=False),
+            PeerOperation("GET", f"{base}subscribe", tasks.subscribe, "read", head=False),
+        )
     ),
-    Operation("GET", _TASK, tasks.get_task),
-    Operation("PUT", _TASK, tasks.update_task, "run"),
-    Operation("DELETE", _TASK, tasks.delete_task, "delete"),
-    Operation("GET", "/status", peers.status),
-    Operation("GET", "/skills", cards.list_skills),
-    Operation("POST", "/skills/query", cards.query_skills),
-    Operation("GET", "/extensions", cards.list_extensions),
-    Operation("GET", "/availability", cards.availability),
-    Operation("GET", "/verify/card", cards.verify_own_card),
-    Operation("POST", "/verify/card", cards.verify_card),
-    Operation("GET", "/card", cards.card, None, public=True),
-    Operation("GET", "/.well-known/acp.json", cards.card, None, public=True),
-    Operation("GET", "/.well-known/jwks.json", cards.jwks, None, public=True),
-    Operation("GET", "/.well-known/did.json", cards.did, None, public=True),
-    Operation("GET", "/files/{id}", cards.file, None, public=True),
-    *(Operation(method, path, handler, None, owner=True) for method, path, handler in _OWNERS),
+    PeerOperation("GET", _TASK, tasks.get_task, "read"),
+    PeerOperation("PUT", _TASK, tasks.update_task, "run"),
+    PeerOperation("DELETE", _TASK, tasks.delete_task, "delete"),
+    PeerOperation("GET", "/status", peers.status, "read"),
+    PeerOperation("GET", "/skills", cards.list_skills, "read"),
+    PeerOperation("POST", "/skills/query", cards.query_skills, "read"),
+    PeerOperation("GET", "/extensions", cards.list_extensions, "read"),
+    PeerOperation("GET", "/availability", cards.availability, "read"),
+    PeerOperation("GET", "/verify/card", cards.verify_own_card, "read"),
+    PeerOperation("POST", "/verify/card", cards.verify_card, "read"),
+    PeerOperation("GET", "/card", cards.card, public=True),
+    PeerOperation("GET", "/.well-known/acp.json", cards.card, public=True),
+    PeerOperation("GET", "/.well-known/jwks.json", cards.jwks, public=True),
+    PeerOperation("GET", "/.well-known/did.json", cards.did, public=True),
+    PeerOperation("GET", "/files/{id}", cards.file, public=True),
+    *(PeerOperation(method, path, handler, owner=True) for method, path, handler in _OWNERS),
 ]
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    found: list[BaseRoute] = []
-    for row in OPERATIONS:
-        route = Route(row.path, _endpoint(api, row), methods=[row.method])
-        if row.path.startswith(_ONCE) or row.path.endswith(_ONCE):
-            route.methods = {row.method}
-        found.append(route)
-    elsewhere = _Elsewhere([route for route in found if isinstance(route, Route)])
+    found = endpoint.routes(api, OPERATIONS, api.admit, ERRORS, log)
     socket = WebSocketRoute("/ws/stream", partial(_socket_stream, api))
-    return [*found, socket, Route("/{path:path}", elsewhere)]
-
-
-def _endpoint(api: Api, operation: Operation) -> Endpoint:
-    handler = operation.handler
-
-    async def endpoint(request: Request) -> ASGIApp:
-        try:
-            surface = await _admitted(api, request, operation)
-            answer = await handler(api, request, surface)
-        except InterlinguaError as error:
-            answer = refusal(error)
-        except Exception:
-            log.exception("%s %s failed", request.method, request.url.path)
-            answer = refusal(InterlinguaError("something went wrong here; the log of the node says what"))
-        return dressed(request.scope, answer)
-
-    return endpoint
-
-
-async def _admitted(api: Api, request: Request, operation: Operation) -> Surface:
-    try:
-        surface = await api.surface(request)
-    except Unauthenticated:
-        if not operation.public:
-            raise
-        surface = _NOBODY
-    if surface.door:
-        if operation.owner:
-            raise NotFound(
-                f"{request.method} {operation.path} is the owner's: it is on the control API of the node, and not here"
-            )
-        if operation.action is not None:
-            scopes.require(surface.caller, operation.action)
-    return surface
+    return [*found, socket, Route("/{path:path}", _Elsewhere(found))]
 
 
 async def _socket_stream(api: Api, socket: WebSocket) -> None:
@@ -187,7 +125,7 @@ async def _socket_stream(api: Api, socket: WebSocket) -> None:
             scopes.require(surface.caller, "read")
         stream = await api.streams.listener(SocketStream, surface, place(socket))
     except InterlinguaError as error:
-        await socket.send_denial_response(refusal(error))
+        await socket.send_denial_response(ERRORS.response(error, socket))
         return
     await stream.serve(socket)
 
@@ -215,37 +153,24 @@ class _Elsewhere:
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await dressed(scope, self._answer(scope))(scope, receive, send)
+        await self._answer(HTTPConnection(scope))(scope, receive, send)
 
-    def _answer(self, scope: Scope) -> Response:
+    def _answer(self, request: HTTPConnection) -> Response:
         allowed: set[str] = set()
         for route in self._routes:
-            if route.matches(scope)[0] is not Match.NONE:
+            if route.matches(request.scope)[0] is not Match.NONE:
                 allowed |= route.methods or set()
-        method, path = scope["method"], _below(scope)
+        method, path = request.scope["method"], well_known.path_below(request.scope)
         if method == "OPTIONS":
             listed = ", ".join(sorted(allowed | {"OPTIONS"})) if allowed else "DELETE, GET, OPTIONS, PATCH, POST, PUT"
-            return Response(status_code=204, headers={"allow": listed})
+            return Response(status_code=204, headers={"allow": listed, **well_known.headers(request)})
         if not allowed:
-            return refusal(NotFound(f"there is nothing at {path[:200]}"))
+            return ERRORS.response(NotFound(f"there is nothing at {path[:200]}"), request)
         known = ", ".join(sorted(allowed | {"OPTIONS"}))
-        answer = refusal(Refusal(INVALID, 405, f"{method} cannot be done with {path[:200]}; there are: {known}"))
+        refusal = Refusal(INVALID, 405, f"{method} cannot be done with {path[:200]}; there are: {known}")
+        answer = ERRORS.response(refusal, request)
         answer.headers["allow"] = known
         return answer
-
-
-def _below(scope: Scope) -> str:
-    """Returns the path below the mount point of the door."""
-    path, root = scope["path"], scope.get("root_path", "")
-    return str(path[len(root) :] if root and path.startswith(root) else path)
-
-
-def dressed(scope: Scope, answer: ASGIApp) -> ASGIApp:
-    """Wraps an answer with the headers that belong to its path."""
-    if isinstance(answer, Response) and _below(scope).startswith("/.well-known/"):
-        names = {name for name, _ in WELL_KNOWN}
-        answer.raw_headers = [header for header in answer.raw_headers if header[0] not in names] + WELL_KNOWN
-    return answer
 
 
 __all__ = ["PeerDoor", "routes"]

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from ....doors import query
 from ....model.errors import InvalidRequest, NotFound
 from ....model.pointers import pointer
 from ....security import scopes
@@ -21,7 +22,8 @@ from ..node.tasks import Surface
 from ..translate import skills
 from ..wire import card as cards
 from ..wire import extensions, frames
-from .operation import Api, listing, number
+from . import well_known
+from .api import Api, filled, listing
 
 _CHANGEABLE = ("availability", "limitations", "limitations_merge")
 _SEARCHED = 10
@@ -51,7 +53,8 @@ async def card(api: Api, request: Request, surface: Surface) -> ASGIApp:
     if wanted is not None:
         told = cards.filtered(told, wanted)
     here = [] if surface.door else api.node.peers.connected
-    return json_response(cards.served(told, here[0].known.card if here else None))
+    shown = cards.served(told, here[0].known.card if here else None)
+    return json_response(shown, headers=well_known.headers(request))
 
 
 async def patch_card(api: Api, request: Request, surface: Surface) -> ASGIApp:
@@ -70,7 +73,7 @@ async def patch_card(api: Api, request: Request, surface: Surface) -> ASGIApp:
         old = api.node.own_card.limitations() if _merges(body, "limitations_merge") else []
         patches.limitations = told["limitations"] = cards.merge_limitations(old, given)
     await api.node.patch(patches)
-    return json_response(told)
+    return json_response(told, headers=well_known.headers(request))
 
 
 async def verify_own_card(api: Api, request: Request, surface: Surface) -> ASGIApp:
@@ -89,27 +92,28 @@ async def verify_card(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 
 async def jwks(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    return json_response(api.node.trust.jwks(api.node.name))
+    return json_response(api.node.trust.jwks(api.node.name), headers=well_known.headers(request))
 
 
 async def did(api: Api, request: Request, surface: Surface) -> ASGIApp:
     found = api.node.trust.did_document()  # without the link: its token is a secret
     if found is None:
         raise NotFound("this node has no identity; --identity gives it one")
-    return json_response(found)
+    return json_response(found, headers=well_known.headers(request))
 
 
 # -- skills -------------------------------------------------------------------------------------------
 
 
 async def list_skills(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    limit, offset = number(request, ("limit",), 50, 1, 500), number(request, ("offset",), 0)
+    params = filled(request)
+    limit, offset = query.number(params, "limit", 50, 1, 500, lowers=True), query.number(params, "offset", 0)
     found = _skills_for(api, surface)
     if tag := request.query_params.get("tag"):
         found = [skill for skill in found if tag.casefold() in (one.casefold() for one in skill.tags)]
     views = [skill.view() for skill in found]
-    if query := request.query_params.get("q"):
-        views = skills.search(found, query, len(found))
+    if words := request.query_params.get("q"):
+        views = skills.search(found, words, len(found))
     page = views[offset : offset + limit]
     more = offset + len(page) < len(views)
     return listing(
@@ -125,12 +129,12 @@ async def query_skills(api: Api, request: Request, surface: Surface) -> ASGIApp:
     known = _skills_for(api, surface)
     if body.get("peer_id") is not None and not surface.door:
         known = skills.read((api.node.peers.get(str(body["peer_id"])).known.card or {}).get("skills"))
-    query, wanted = body.get("query"), body.get("skill_id")
-    if query is not None:
-        if not isinstance(query, str):
-            raise InvalidRequest(f"/query is a text, got {query!r:.80}", path="/query")
-        found = skills.search(known, query, _limit(body))
-        return json_response({"ok": True, "query": query, "skills": found, "total": len(found)})
+    words, wanted = body.get("query"), body.get("skill_id")
+    if words is not None:
+        if not isinstance(words, str):
+            raise InvalidRequest(f"/query is a text, got {words!r:.80}", path="/query")
+        found = skills.search(known, words, _limit(body))
+        return json_response({"ok": True, "query": words, "skills": found, "total": len(found)})
     if wanted is not None:
         constraints = body.get("constraints")
         if not isinstance(wanted, str) or not isinstance(constraints, dict | None):

@@ -13,15 +13,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ....doors import query
+from ....doors.errors import about
 from ....model.documents import Letter
 from ....model.errors import InterlinguaError, InvalidRequest
 from ....security.errors import OriginRefused
 from ....transports.http.body import header, json_response, trace
-from ..node.outbound import entry, seconds
+from ..node.outbound import LONGEST_WAIT, entry
 from ..node.tasks import Surface
 from ..translate import parts
 from ..wire import frames
-from .operation import Api, listing, moment, newest_first, number, refusal
+from .api import Api, filled, listing, moment, newest_first
 
 _LONGEST_POLL = 60.0
 _SCAN, _SCAN_PAGE = 10_000, 100  # letters of a box that a reader of old messages can see, and those held at once
@@ -101,7 +103,8 @@ async def _send(api: Api, request: Request, surface: Surface, peer: str | None) 
             return json_response(await api.door_sending.send(body, surface, trace(request)))
         return json_response(await api.node.sending.send(body, peer_id=peer))
     except InterlinguaError as error:
-        return refusal(error, body.get("message_id") if isinstance(body, dict) else None)
+        about(error, body, "message_id")
+        raise
 
 
 async def send_legacy(api: Api, request: Request, surface: Surface) -> ASGIApp:
@@ -152,9 +155,10 @@ async def receive(api: Api, request: Request, surface: Surface) -> ASGIApp:
     # the answer, but the messages would be gone.
     if header(request, b"origin") is None and header(request, b"sec-fetch-site") in ("cross-site", "same-site"):
         raise OriginRefused("Web pages of other sites may not take messages")
-    limit = number(request, ("limit",), 50, 1, 500)
-    wait = min(seconds(request.query_params.get("wait"), "wait", 0.0), _LONGEST_POLL)
-    ack = number(request, ("ack",), 0) if "ack" in request.query_params else None
+    params = filled(request)
+    limit = query.number(params, "limit", 50, 1, 500, lowers=True)
+    wait = min(query.seconds(params, "wait", 0.0, LONGEST_WAIT), _LONGEST_POLL)
+    ack = query.number(params, "ack", 0) if "ack" in request.query_params else None
     journal = api.node.journal
     box, owner = (journal.box_door, surface.scope) if surface.door else (journal.box_in, None)
     found, left, settle = await api.node.sending.receive(box, owner, limit, wait=wait, ack=ack)
@@ -170,7 +174,7 @@ async def receive(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 
 def _timeout(request: Request) -> float:
-    return seconds(request.query_params.get("timeout"), "timeout", 30.0)
+    return query.seconds(filled(request), "timeout", 30.0, LONGEST_WAIT)
 
 
 # -- earlier messages ---------------------------------------------------------------------------------
@@ -188,7 +192,7 @@ async def messages(api: Api, request: Request, surface: Surface) -> ASGIApp:
 async def peer_messages(api: Api, request: Request, surface: Surface) -> ASGIApp:
     peer = api.node.peers.get(request.path_params["id"])
     wanted = _wanted(request)
-    wanted.since = number(request, ("since_seq",), 0)
+    wanted.since = query.number(filled(request), "since_seq", 0)
     found, total = await _page(api, surface, wanted, peer=peer.id)
     return _listed(request, found, total, wanted, ok=True, peer_id=peer.id)
 
@@ -196,28 +200,25 @@ async def peer_messages(api: Api, request: Request, surface: Surface) -> ASGIApp
 async def context_messages(api: Api, request: Request, surface: Surface) -> ASGIApp:
     context = request.path_params["context"]
     wanted = _wanted(request)
-    wanted.newest = newest_first(request, False)
-    wanted.since = number(request, ("since_seq",), 0)
+    wanted.newest = newest_first(request.query_params, False)
+    wanted.since = query.number(filled(request), "since_seq", 0)
     found, total = await _page(api, surface, wanted, context=context)
     return _listed(request, found, total, wanted, context_id=context)
 
 
 async def history(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    wanted = _Wanted(number(request, ("limit",), 100, 1, 1000), 0, True)
+    wanted = _Wanted(query.number(filled(request), "limit", 100, 1, 1000, lowers=True), 0, True)
     found, total = await _page(api, surface, wanted)
     return listing(request, "history", found[::-1], total=total, count=len(found))
 
 
 def _wanted(request: Request) -> _Wanted:
-    query = request.query_params
-    role = query.get("role")
-    direction = query.get("direction")
-    if direction not in (None, "all", "inbound", "outbound"):
-        raise InvalidRequest(f"/direction is inbound or outbound, got {direction[:80]!r}", path="/direction")
+    params, role = filled(request), request.query_params.get("role")
+    direction = query.choice(request.query_params, "direction", ("all", "inbound", "outbound"), "all")
     return _Wanted(
-        number(request, ("limit",), 50, 1, 500), number(request, ("offset",), 0), newest_first(request, True),
-        None if role is None else frames.check_role(role), moment(request, "received_after"), 0,
-        None if direction == "all" else direction,
+        query.number(params, "limit", 50, 1, 500, lowers=True), query.number(params, "offset", 0),
+        newest_first(params, True), None if role is None else frames.check_role(role),
+        moment(params, "received_after"), 0, None if direction == "all" else direction,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
+from ....doors import query
 from ....model.errors import InvalidRequest, NotFound
 from ....transports.http.body import json_response
 from ..node.outbound import seconds
@@ -16,7 +17,7 @@ from ..node.tasks import Surface
 from ..translate.errors import NOT_CONNECTED, PING_TIMEOUT, Refusal
 from ..wire import frames
 from ..wire.card import ACP_VERSION
-from .operation import Api, listing, number
+from .api import Api, filled, listing
 
 _SHOWN = 100  # of the messages that wait for a peer
 
@@ -32,7 +33,8 @@ async def list_peers(api: Api, request: Request, surface: Surface) -> ASGIApp:
     wanted = request.query_params.get("filter", "all")
     if wanted not in ("all", "connected", "disconnected"):
         raise Refusal("ERR_INVALID_FILTER", 400, f"/filter is all, connected or disconnected, got {wanted[:80]!r}")
-    limit, offset = number(request, ("limit",), 100, 1, 1000), number(request, ("offset",), 0)
+    params = filled(request)
+    limit, offset = query.number(params, "limit", 100, 1, 1000, lowers=True), query.number(params, "offset", 0)
     every = list(api.node.peers)
     chosen = [peer for peer in every if wanted == "all" or peer.connected == (wanted == "connected")]
     page = chosen[offset : offset + limit]

@@ -11,14 +11,15 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
+from ....doors import query
 from ....model.errors import InvalidRequest
 from ....transports.http.body import header, json_response, trace
-from ..node.outbound import seconds
+from ..node.outbound import LONGEST_WAIT
 from ..node.task_record import Task
 from ..node.tasks import Surface, TaskFilter
 from ..translate import task_states
+from .api import Api, filled, listing, moment, newest_first
 from .http_streams import FeedStream, WholeStream, place
-from .operation import Api, listing, moment, newest_first, number
 
 _PAGE, _PAGE_MAX = 20, 200
 _SOON = 2.0  # seconds in which a change that was taken is also seen
@@ -37,17 +38,19 @@ async def create_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 
 async def list_tasks(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    query = request.query_params
-    named = query.get("status") or query.get("state")
+    params = filled(request)
+    named = params.get("status") or params.get("state")
     wanted = (
         None if not named else [task_states.check_state(state.strip()) for state in named.split(",") if state.strip()]
     )
     where = TaskFilter(
-        states=list(wanted) if wanted is not None else None, context_id=query.get("context_id") or None,
-        peer_id=query.get("peer_id") or None, created_after=moment(request, "created_after"),
-        updated_after=moment(request, "updated_after"), newest=newest_first(request, False),
-        after=query.get("after") or query.get("cursor") or None, offset=number(request, ("offset",), 0),
-        limit=number(request, ("page_size", "limit"), _PAGE, 1, _PAGE_MAX),
+        states=list(wanted) if wanted is not None else None, context_id=params.get("context_id"),
+        peer_id=params.get("peer_id"), created_after=moment(params, "created_after"),
+        updated_after=moment(params, "updated_after"), newest=newest_first(params, False),
+        after=params.get("after") or params.get("cursor"), offset=query.number(params, "offset", 0),
+        limit=query.number(
+            params, "page_size" if "page_size" in params else "limit", _PAGE, 1, _PAGE_MAX, lowers=True
+        ),
     )  # fmt: skip
     if where.after is not None and where.offset:
         raise InvalidRequest("/offset: give a cursor or an offset, and not both", path="/offset")
@@ -120,7 +123,7 @@ async def delete_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 
 async def wait_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    timeout = seconds(request.query_params.get("timeout"), "timeout", 30.0)
+    timeout = query.seconds(filled(request), "timeout", 30.0, LONGEST_WAIT)
     began = time.monotonic()
     task, ended = await api.node.tasking.wait(await _task(api, request, surface), timeout)
     told = {"ok": True, "task": task.view(), "waited": round(time.monotonic() - began, 3), "timeout": not ended}

@@ -24,7 +24,7 @@ from .node_store import Said
 from .peers import DELIVERED, QUEUED, RANKS, Peer
 from .task_record import Task
 
-_LONGEST = 600.0  # seconds that a request may wait
+LONGEST_WAIT = 600.0  # seconds that a request may wait
 _PAGE = 100  # letters that are held at once
 _OPTIONAL = ("skill_id", "metadata")
 _PLAIN = frozenset({"role", "text", "content", "parts", "peer_id", "message_id"})  # of a message that has no wishes
@@ -125,9 +125,9 @@ def seconds(value: Any, name: str, default: float) -> float:
         number = float(value)
     except (TypeError, ValueError):
         number = -1.0
-    if isinstance(value, bool) or not 0 <= number <= _LONGEST:
+    if isinstance(value, bool) or not 0 <= number <= LONGEST_WAIT:
         raise InvalidRequest(
-            f"/{name} is a number of seconds from 0 to {_LONGEST:g}, got {value!r:.80}", path=f"/{name}"
+            f"/{name} is a number of seconds from 0 to {LONGEST_WAIT:g}, got {value!r:.80}", path=f"/{name}"
         )
     return number
 

@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....model.errors import InterlinguaError
+from ....model.errors import (
+    Conflict,
+    DefinitionError,
+    Denied,
+    ErrorTable,
+    InterlinguaError,
+    Invalid,
+    InvalidOutput,
+    NotFound,
+    OverBudget,
+    Overloaded,
+    RunError,
+    StoreError,
+    TooLarge,
+    Unavailable,
+)
+from ....security.errors import Unauthenticated
+from ....transports import json_text
 
 NOT_CONNECTED = "ERR_NOT_CONNECTED"
 TOO_LARGE = "ERR_MSG_TOO_LARGE"
@@ -19,20 +36,15 @@ BUSY = "ERR_RATE_LIMIT"
 FORBIDDEN = "ERR_FORBIDDEN"
 UNAUTHORIZED = "ERR_UNAUTHORIZED"
 
-# By the code of the error tree; codes that are not here are internal.
-TABLE: dict[str, tuple[str, int]] = {
-    "invalid": (INVALID, 400), "invalid_input": (INVALID, 400), "invalid_config": (INVALID, 400),
-    "invalid_answer": (INVALID, 400), "invalid_request": (INVALID, 400), "invalid_state": (INVALID, 400),
-    "invalid_question": (INVALID, 400), "wrong_content_type": (INVALID, 400), "slow_body": (INVALID, 400),
-    "too_large": (TOO_LARGE, 413),
-    "not_found": (NOT_FOUND, 404), "agent_not_found": (NOT_FOUND, 404), "run_not_found": (NOT_FOUND, 404),
-    "thread_not_found": (NOT_FOUND, 404), "question_not_found": (NOT_FOUND, 404),
-    "conflict": (INVALID, 400), "thread_busy": (INVALID, 400), "already_finished": (INVALID, 400),
-    "already_answered": (INVALID, 400), "key_reused": (INVALID, 400),
-    "denied": (FORBIDDEN, 403), "unauthenticated": (UNAUTHORIZED, 401), "host_refused": (FORBIDDEN, 403),
-    "origin_refused": (FORBIDDEN, 403),
-    "overloaded": (BUSY, 429), "unavailable": (NOT_CONNECTED, 503), "store_error": (INTERNAL, 500),
+ROWS: dict[type[InterlinguaError], tuple[str, int]] = {
+    InterlinguaError: (INTERNAL, 500), Invalid: (INVALID, 400), InvalidOutput: (INTERNAL, 500),
+    TooLarge: (TOO_LARGE, 413), NotFound: (NOT_FOUND, 404), Conflict: (INVALID, 400), Denied: (FORBIDDEN, 403),
+    Unauthenticated: (UNAUTHORIZED, 401), OverBudget: (INTERNAL, 500), Overloaded: (BUSY, 429),
+    Unavailable: (NOT_CONNECTED, 503), RunError: (INTERNAL, 500), StoreError: (INTERNAL, 500),
+    DefinitionError: (INTERNAL, 500),
 }  # fmt: skip
+"""The code and the status of each error of the tree."""
+_TABLE = ErrorTable(ROWS)
 
 
 class Refusal(InterlinguaError):
@@ -47,16 +59,18 @@ class Refusal(InterlinguaError):
         self.extra = extra
 
 
-def envelope(error: InterlinguaError, *, message_id: str | None = None) -> tuple[int, dict[str, Any]]:
-    """Returns the status and the body of an error. `message_id` is the client's own, so that it knows which message to
-    repeat."""
+def envelope(error: InterlinguaError) -> dict[str, Any]:
+    """Returns the body of an error. It holds the client's own id of a refused message, so that the client knows which
+    message to repeat."""
     if isinstance(error, Refusal):
-        code, status, extra = error.error_code, error.status, error.extra
+        code, extra = error.error_code, error.extra
     else:
-        code, status = TABLE.get(error.code, (INTERNAL, 500))
+        code = _TABLE.of(type(error))[0]
         # Its own code beside the few of the protocol: our mount acts by it.
         extra = {"code": error.code, **({"details": error.details} if error.details is not None else {})}
     told: dict[str, Any] = {"ok": False, "error_code": code, "error": error.message, "message": error.message}
-    if message_id is not None and code in (TIMEOUT, TOO_LARGE):
-        told["failed_message_id"] = message_id
-    return status, {**told, **extra}
+    if code in (TIMEOUT, TOO_LARGE):
+        message_id = json_text.members(error.refused_message, "message_id").get("message_id")
+        if isinstance(message_id, str):
+            told["failed_message_id"] = message_id
+    return {**told, **extra}

@@ -6,21 +6,20 @@ An operation is a function of the API, a request and a surface. The table in `ht
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
-from ....model.errors import InterlinguaError, Invalid, InvalidRequest
+from ....doors import query
+from ....doors.endpoint import Operation
+from ....model.errors import InvalidRequest, NotFound
+from ....model.run import Caller
 from ....security import scopes
-from ....transports import json_text
+from ....security.errors import Unauthenticated
 from ....transports.http.body import HttpLimits, WrongContentType, decode_json, header, json_response, read_body
 from ..node.tasks import Surface
-from ..translate.errors import envelope
 from ..wire import frames
 from .http_streams import Streams, StreamSettings
 from .send import DoorSending
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 # Content types that a web page of another site can send without a preflight request. A missing one counts, too.
 _SIMPLE = frozenset({"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
-_BIGGEST = 10**15
+_NOBODY = Surface(Caller("nobody", scopes=("do:nothing",)), True, "caller:nobody")
 
 
 class Api(ABC):
@@ -46,6 +45,24 @@ class Api(ABC):
         self.limits = HttpLimits(max_body_bytes=2 * node.settings.max_msg_bytes + 65_536)
         self.streams = Streams(node, self._settings)
         self.door_sending = DoorSending(node)
+
+    async def admit(self, request: Request, operation: PeerOperation) -> Surface:
+        """Returns the surface for the caller of an operation, if it may call it."""
+        try:
+            surface = await self.surface(request)
+        except Unauthenticated:
+            if not operation.public:
+                raise
+            surface = _NOBODY
+        if surface.door:
+            if operation.owner:
+                raise NotFound(
+                    f"{request.method} {operation.path} is the owner's: it is on the control API of the node, and not "
+                    "here"
+                )
+            if operation.action is not None:
+                scopes.require(surface.caller, operation.action)
+        return surface
 
     @abstractmethod
     async def surface(self, request: Request | WebSocket) -> Surface:
@@ -78,47 +95,20 @@ class Api(ABC):
         return body
 
 
-Handler = Callable[[Api, Request, Surface], Awaitable[ASGIApp]]
-
-
-class Operation(msgspec.Struct, frozen=True):
-    """A row of the table of the API: a way, and the function that answers there."""
-
-    method: str
-    path: str
-    handler: Handler
-    action: scopes.Action | None = "read"  # the permission that a caller of the door needs; None: none
-    public: bool = False  # also for callers without credentials
+class PeerOperation(Operation[Api, Surface], frozen=True):
     owner: bool = False  # of the control API alone
-
-
-def refusal(error: InterlinguaError, message_id: Any = None) -> Response:
-    """Returns an error in its envelope."""
-    if message_id is None and isinstance(error, Invalid) and error.refused_message:
-        message_id = json_text.members(error.refused_message, "message_id").get("message_id")
-    status, body = envelope(error, message_id=message_id if isinstance(message_id, str) else None)
-    challenge = getattr(error, "challenge", None)
-    return json_response(body, status, {"www-authenticate": challenge} if challenge else None)
 
 
 # -- queries --------------------------------------------------------------------------------------------------
 
 
-def number(request: Request, names: tuple[str, ...], default: int, low: int = 0, high: int = _BIGGEST) -> int:
-    """Returns a whole number of the query, by the first of its names that is there. A number that is too high is
-    lowered to the limit."""
-    for name in names:
-        given = request.query_params.get(name)
-        if given is None or given == "":
-            continue
-        if not (given.isascii() and given.isdecimal()) or len(given) > 15 or int(given) < low:
-            raise InvalidRequest(f"/{name} is a whole number from {low} on, got {given[:80]!r}", path=f"/{name}")
-        return min(int(given), high)
-    return default
+def filled(request: Request) -> query.Params:
+    """Returns the query without empty parameters, which count as left out."""
+    return {name: value for name, value in request.query_params.items() if value}
 
 
-def newest_first(request: Request, default: bool) -> bool:
-    given = request.query_params.get("sort", "").lower().removeprefix("created_at").lstrip(":_- ")
+def newest_first(params: query.Params, default: bool) -> bool:
+    given = params.get("sort", "").lower().removeprefix("created_at").lstrip(":_- ")
     if not given:
         return default
     if given not in ("asc", "desc", "oldest", "newest"):
@@ -126,23 +116,13 @@ def newest_first(request: Request, default: bool) -> bool:
     return given in ("desc", "newest")
 
 
-def moment(request: Request, name: str) -> str | None:
+def moment(params: query.Params, name: str) -> str | None:
     """Returns a time of the query, in the format of our times."""
-    given = request.query_params.get(name)
-    if not given:
-        return None
-    try:
-        seconds = frames.seconds_of(float(given) * 1000)
-    except ValueError:
-        seconds = frames.seconds_of(given)
-    if seconds is None:
-        raise InvalidRequest(f"/{name} is a time of ISO 8601, got {given[:80]!r}", path=f"/{name}")
-    return frames.stamp(int(seconds * 1_000_000))
+    time = query.time(params, name)
+    return None if time is None else frames.stamp(time)
 
 
 def listing(request: Request, name: str, items: list[Any], **beside: Any) -> Response:
     """Returns a list as an object; bare where `format=array` asks for that."""
-    wanted = request.query_params.get("format", "object")
-    if wanted not in ("object", "array"):
-        raise InvalidRequest(f"/format is object or array, got {wanted[:80]!r}", path="/format")
-    return json_response(items if wanted == "array" else {name: items, **beside})
+    bare = query.choice(request.query_params, "format", ("object", "array"), "object") == "array"
+    return json_response(items if bare else {name: items, **beside})

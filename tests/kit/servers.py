@@ -1,4 +1,4 @@
-"""Nodes and relays as a user starts them: real processes, and what they printed."""
+"""Servers, workers, nodes and relays as people start them: real processes, and their output."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from typing import Any
 
 import httpx2
 
-from . import warm
+from .commands import start_command
 
 WAIT = 60.0
 
 
 class Process:
-    """One that is up. `said` is what it printed until then.
+    """A command that stays up. `said` is its output on stderr, as far as a test has read it.
 
-    What it prints is read all the time: one whose pipe is full waits, and answers nobody.
+    The output is read all the time: a process whose pipe is full stands still.
     """
 
     def __init__(self, popen: subprocess.Popen[str]) -> None:
         self.popen = popen
         self.said = ""
-        self.rest = ""  # what it printed after that; known when it has ended
+        self.was_killed = False
+        self.rest = ""  # the output after that; known when it has ended
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()  # an empty one is the end
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
@@ -42,6 +43,7 @@ class Process:
         self._lines.put("")
 
     def read_until(self, last: str) -> None:
+        """Reads on until a line has this text in it."""
         with contextlib.suppress(queue.Empty):
             while line := self._lines.get(timeout=WAIT):
                 self.said += line
@@ -49,10 +51,29 @@ class Process:
                     return
         raise AssertionError(f"it did not say {last!r}:\n{self.said}")
 
+    def hear(self, pattern: str) -> re.Match[str]:
+        """Reads on until its output has a match for the pattern, if it has none yet."""
+        while (match := re.search(pattern, self.said)) is None:
+            try:
+                line = self._lines.get(timeout=WAIT)
+            except queue.Empty:
+                line = ""
+            assert line, f"it never said {pattern!r}, but:\n{self.said}"
+            self.said += line
+        return match
+
     def find(self, pattern: str) -> str:
         found = re.search(pattern, self.said)
         assert found is not None, self.said
         return found[1]
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    @property
+    def address(self) -> str:
+        return self.find(r"Serving on (http://\S+)")
 
     @property
     def link(self) -> str:
@@ -92,7 +113,8 @@ class Process:
         return self.popen.returncode
 
     def kill(self) -> None:
-        """End it without a word."""
+        """Ends it without a word."""
+        self.was_killed = True
         self.end(signal.SIGKILL)
 
 
@@ -100,14 +122,14 @@ class Process:
 def started(
     arguments: Sequence[str], env: dict[str, str], cwd: Path, last: str = "Ctrl-C stops.", command: Sequence[str] = ()
 ) -> Iterator[Process]:
-    """A command that stays up, until the context ends; it must then end well."""
+    """A command that stays up, until the context ends; it must then end well, unless the test has killed it."""
     popen: subprocess.Popen[str]
     if command:
         popen = subprocess.Popen(
             [*command, *arguments], env=env, cwd=cwd, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
         )
     else:
-        popen = warm.start(arguments, env, cwd, stdout=None)
+        popen = start_command(arguments, env, cwd, stdout=None)
     process = Process(popen)
     try:
         process.read_until(last)
@@ -115,7 +137,7 @@ def started(
     finally:
         if popen.stderr is not None and not popen.stderr.closed:
             process.end()
-    assert popen.returncode == 0, process.said + process.rest
+    assert process.was_killed or popen.returncode == 0, process.said + process.rest
 
 
 @contextmanager

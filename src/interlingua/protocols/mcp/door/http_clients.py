@@ -4,28 +4,29 @@ and single requests of the revision that has no sessions."""
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from ....doors.replica_notes import Note
+from ....doors.sessions import ClientSession, ResumableSession, wait_for_room
 from ....model.run import Caller
 from ....transports.http.body import json_response
 from ....transports.http.event_outbox import Missed, Outbox, OutboxStream, Reader
 from ....transports.http.sse import KEEP_ALIVE
+from ....transports.jsonrpc.connection import Connection
 from ....transports.jsonrpc.core import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
+from ....transports.jsonrpc.http_errors import Refused
 from .. import wire
 from .http_messages import SESSION, Asked
-from .http_streams import Exchange, OneStream, PostsChannel, Refused
-from .replica_notes import Notes
+from .http_streams import Exchange, OneStream, PostsChannel
+from .replica_notes import StreamNotes
 
 if TYPE_CHECKING:
     from .http import WebDoor
-
-log = logging.getLogger("interlingua.mcp")
 
 # The revision without sessions also reports the error by the status, because proxies do not read bodies.
 _STATUS = {
@@ -54,100 +55,69 @@ def _json(answer: bytes, status: int = 200, headers: dict[str, str] | None = Non
     return json_response(msgspec.Raw(answer), status, headers)
 
 
-class Session:
+class Session(ResumableSession):
     """One client of a revision with a handshake."""
 
     def __init__(self, door: WebDoor, caller: Caller, id_: str | None = None, times: int = 0) -> None:
-        """`id_` is the id of a session that another process had; `times` counts the processes that had it before."""
-        self.id = id_ or door.placed.id(secrets.token_urlsafe(24))
-        self.caller = caller
+        super().__init__(door.sessions, caller, id_, times)
         self.settings = door.settings
-        self.channel = PostsChannel(door.settings, times=times)
-        self.mcp = door.mcp.connect(self.channel, caller, silent_cancel=False)
-        self.notes = Notes(self, door.placed, times)
-        self.idle_since: float | None = None
+        self.channel = PostsChannel(door.settings, times=times, overflow=self.overflow)
+        self.connection = door.mcp.connect(self.channel, caller, silent_cancel=False)
+        self.streams = StreamNotes(self, door.sessions.affinity.key(self.id))
+        self.connection.changed = self.note
         self._door = door
-        self._busy = 0  # requests and streams that are open
-        self._idle: asyncio.TimerHandle | None = None
-        self._ended = False
-        self._watching = asyncio.get_running_loop().create_task(self._watch())
-
-    # -- its life -----------------------------------------------------------------------------------------
-
-    def enter(self) -> None:
-        self._busy += 1
-        self.idle_since = None
-
-    def leave(self) -> None:
-        self._busy -= 1
-        if not self._busy and not self._ended:
-            loop = asyncio.get_running_loop()
-            self.idle_since = loop.time()
-            if self._idle is None:
-                self._idle = loop.call_later(self.settings.idle, self._rings)
-
-    def _rings(self) -> None:
-        """Forgets a session that was silent for too long. One timer serves many silences: it is set again only when it
-        rings too early."""
-        self._idle = None
-        if self.idle_since is None:
-            return  # the next client that leaves sets it again
-        loop = asyncio.get_running_loop()
-        left = self.idle_since + self.settings.idle - loop.time()
-        if left > 0:
-            self._idle = loop.call_later(left, self._rings)
-        else:
-            # A silent client has not cancelled: its runs may wait for an answer from anywhere, for a month.
-            self._door.forget(self, runs_go_on=True)
 
     @property
-    def free(self) -> bool:
-        """Tells if no request or stream of the session is open."""
-        return self.idle_since is not None and not self.mcp.rpc.rpc.open_calls
+    def rpc(self) -> Connection:
+        return self.connection.rpc
 
-    async def _watch(self) -> None:
-        await self.channel.too_much.wait()
-        log.warning("session of %s: too many messages wait for it, it is closed", self.caller.id)
-        self._door.forget(self, runs_go_on=True)
+    @property
+    def is_silent(self) -> bool:
+        return super().is_silent and not self.rpc.rpc.open_calls
 
-    async def end(self, *, runs_go_on: bool) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        self.mcp.runs_go_on = runs_go_on
-        if self._idle is not None:
-            self._idle.cancel()
-        self._watching.cancel()
-        self.mcp.gone()
-        await self.mcp.rpc.close()
-        if not runs_go_on and not self._door.mcp.stopping:
-            await self.notes.stop_all()
+    def note_extra(self) -> Any:
+        return self.connection.level
+
+    async def restore(self, note: Note) -> None:
+        self.connection.met(note.params)
+        self.connection.level = note.extra
+        # The client missed changes between the two processes, and it may come back without an event's id.
+        self.channel.catch_up()
+        await self.streams.restore()
+
+    async def end(self, *, deleted: bool) -> None:
+        # A client that vanished has not cancelled: its runs may wait for an answer from anywhere, for a month.
+        self.connection.runs_go_on = not deleted
+        self.connection.gone()
+        await self.rpc.close()
+        if deleted:
+            await self.streams.cancel_all()
 
     # -- POST ---------------------------------------------------------------------------------------------
 
     async def initialize(self, asked: Asked, body: bytes) -> Response:
         exchange = self.channel.begin(asked.ids)
-        await self.mcp.rpc.take(body)
+        await self.rpc.take(body)
         answer = await exchange.alone(None)
         if answer is None:
             raise Refused(503, "the server stops")
         if _failed(answer).error is not None:
             return _json(answer, 400)
-        await self.notes.begin(asked.messages[0].get("params"))
+        await self.opened(asked.messages[0].get("params"))
         return _json(answer, 200, {SESSION: self.id})
 
     async def post(self, asked: Asked, body: bytes) -> ASGIApp:
-        if asked.batch and self.mcp.version != "2025-03-26":
-            raise Refused(400, f"{self.mcp.version} has no batches; send one message at a time")
+        if asked.batch and self.connection.version != "2025-03-26":
+            raise Refused(400, f"{self.connection.version} has no batches; send one message at a time")
         ids = asked.ids
         if not ids:
             for message in asked.messages:
                 if message.get("method") == "notifications/cancelled" and isinstance(message.get("params"), dict):
-                    await self.notes.cancelled(message["params"].get("requestId"))
-            await self.mcp.rpc.take(body)
+                    await self.streams.cancelled(message["params"].get("requestId"))
+            await self.rpc.take(body)
             return Response(status_code=202)
         exchange = self.channel.begin(ids)
-        await self.mcp.rpc.take(body)
+        await self.rpc.take(body)
         answer = await exchange.alone(self.settings.patience)
         if answer is not None:
             return _json(answer)
@@ -156,7 +126,7 @@ class Session:
         reader = exchange.outbox.open()
         self.channel.keep(exchange)
         exchange.asked = asked.messages
-        noted = self.notes.stream(exchange)
+        noted = self.streams.note(exchange)
         if noted is not None:
             await asyncio.wait({noted})  # an id that the client has seen can be taken up anywhere
         return self._stream(exchange.outbox, reader)
@@ -166,8 +136,8 @@ class Session:
     def listen(self, after: str | None) -> ASGIApp:
         """Returns the stream for messages that belong to no request; or any stream, after an event of it."""
         if after is not None:
-            self.notes.take_up(after)
-            after = None if self.notes.whole(after) else after
+            self.streams.resume(after)
+            after = None if self.streams.whole(after) else after
         outbox, number = (self.channel.whole, None) if after is None else self.channel.find(after)
         try:
             reader = outbox.open(number)
@@ -193,39 +163,21 @@ class Session:
 
     @property
     def _names_first(self) -> bool:
-        return self.mcp.version >= "2025-11-25"
+        return self.connection.version >= "2025-11-25"
 
 
-class OldSession:
+class OldSession(ClientSession):
     """One client of HTTP+SSE: it reads one stream, and its session lasts as long as it reads."""
 
     def __init__(self, door: WebDoor, caller: Caller) -> None:
-        self.id = door.placed.id(secrets.token_hex(16))
-        self.caller = caller
+        super().__init__(door.sessions, caller, door.sessions.new_id(secrets.token_hex(16)))
         self.settings = door.settings
-        self.channel = OneStream(door.settings)
-        self.mcp = door.mcp.connect(self.channel, caller)
-        self._door = door
-        self._ended = False
-        self._watching = asyncio.get_running_loop().create_task(self._watch())
+        self.channel = OneStream(door.settings, self.overflow)
+        self.connection = door.mcp.connect(self.channel, caller)
 
-    @property
-    def free(self) -> bool:
-        return False
-
-    async def _watch(self) -> None:
-        await self.channel.too_much.wait()
-        log.warning("session of %s: too many messages wait for it, it is closed", self.caller.id)
-        self._door.forget(self, runs_go_on=True)
-
-    async def end(self, *, runs_go_on: bool) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        self.mcp.runs_go_on = runs_go_on
-        self._watching.cancel()
-        self.mcp.gone()
-        await self.mcp.rpc.close()
+    async def end(self, *, deleted: bool) -> None:
+        self.connection.gone()
+        await self.connection.rpc.close()
 
     def listen(self, posts: str) -> ASGIApp:
         """Returns the stream. `posts` is the address for the client's messages: a path, because clients insist on the
@@ -238,21 +190,13 @@ class OldSession:
         )  # fmt: skip
 
     def _left(self) -> None:
-        self._door.forget(self, runs_go_on=True)
+        self._sessions.forget(self)
 
     async def post(self, asked: Asked, body: bytes) -> Response:
         if asked.ids:
-            await self._room()
-        await self.mcp.rpc.take(body)
+            await wait_for_room(self.channel.drain(), self.settings.stall)
+        await self.connection.rpc.take(body)
         return Response(status_code=202)
-
-    async def _room(self) -> None:
-        """Waits while a client sends requests faster than it reads the answers."""
-        try:
-            async with asyncio.timeout(self.settings.stall):
-                await self.channel.drain()
-        except TimeoutError:
-            raise Refused(429, "too many answers wait to be read; read the event stream") from None
 
 
 class Single:
@@ -261,7 +205,7 @@ class Single:
     def __init__(self, door: WebDoor, caller: Caller) -> None:
         self.settings = door.settings
         self.channel = PostsChannel(door.settings, resumable=False)
-        self.mcp = door.mcp.connect(self.channel, caller)
+        self.connection = door.mcp.connect(self.channel, caller)
         self._door = door
         self._exchange: Exchange | None = None
 
@@ -269,7 +213,7 @@ class Single:
         exchange = self._exchange = self.channel.begin(asked.ids)
         streams = False
         try:
-            await self.mcp.rpc.take(body)
+            await self.connection.rpc.take(body)
             answer = await exchange.alone(self.settings.patience)
             if answer is not None:
                 error = _failed(answer).error
@@ -286,14 +230,14 @@ class Single:
         )  # fmt: skip
 
     def _left(self) -> None:
-        self.mcp.gone()
+        self.connection.gone()
         if self._exchange is not None and self._exchange.over:
             self._door.singles.discard(self)
-            self.mcp.rpc.let_go()
+            self.connection.rpc.let_go()
         else:
-            self._door.forget(self)
+            self._door.end_single(self)
 
-    async def end(self, *, runs_go_on: bool) -> None:
-        self.mcp.runs_go_on = runs_go_on
-        self.mcp.gone()
-        await self.mcp.rpc.close()
+    async def end(self) -> None:
+        self.connection.runs_go_on = False  # to leave is how this client cancels
+        self.connection.gone()
+        await self.connection.rpc.close()

@@ -1,19 +1,11 @@
-"""A real HTTP server on loopback that keeps what it was sent, with or without TLS."""
+"""HTTP servers on loopback that have one answer, and keep the requests; with or without TLS."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
-import ipaddress
 import ssl
 from collections.abc import AsyncIterator
-from pathlib import Path
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 
 class Server:
@@ -48,6 +40,9 @@ async def serve(
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
+                _, told, length = head.lower().partition(b"\r\ncontent-length:")
+                if told:
+                    await reader.readexactly(int(length.partition(b"\r\n")[0]))
                 server.requests.append(head)
                 writer.write(server.answer)
                 await writer.drain()
@@ -69,34 +64,9 @@ async def serve(
         await listening.wait_closed()
 
 
-def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """TLS for a server of that name, and for a client that trusts only it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    try:
-        alternative: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        alternative = x509.DNSName(name)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / f"{name}.pem"
-    public = made.public_bytes(serialization.Encoding.PEM)
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.write_bytes(private + public)
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(path)
-    client = ssl.create_default_context(cadata=public.decode())
-    return server, client
+@contextlib.asynccontextmanager
+async def answering(status: int, body: bytes = b"", kind: str = "application/json") -> AsyncIterator[str]:
+    """The address of a server that has one answer for everything, also for requests with a body."""
+    head = f"HTTP/1.1 {status} So\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    async with serve(head + body) as server:
+        yield f"http://127.0.0.1:{server.port}"

@@ -1,29 +1,36 @@
-"""Processes that carry out a command and need not start from nothing: they are split off from a warm one.
+"""Commands as people start them: real processes, and fixtures that run them.
 
-Most of the time of a command is its start, and the suite has hundreds of them. So that what a command imports is tested
-too, the first of each kind starts from nothing. Tests of how a command starts are not for this.
+Most of the time of a command is its start, and the suite has hundreds of them. So they are split off from a warm
+process; only the first of each kind starts from nothing, so that its imports are tested too. Tests of how a command
+starts use the fixture `fresh`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import interlingua
 from tests.kit import warm_python
+from tests.kit.postgres import store_in
 
 COMMAND = [sys.executable, "-m", "interlingua"]
+PATIENCE = 60.0  # for what processes do: they can take their time to start
 
 
-def start(
+def start_command(
     args: Sequence[str],
     env: Mapping[str, str],
     cwd: Path,
@@ -157,3 +164,96 @@ class WarmAtTerminal(Warm):
         self.stdin = self.stdout = self.stderr = None
         self._ends = [end, os.dup(end), os.dup(end)]
         self._order(env, cwd, terminal=True)
+
+
+# -- running them ----------------------------------------------------------------------------------------------
+
+
+class Result:
+    def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return process_env(tmp_path)
+
+
+@pytest.fixture
+def in_a_file(env: dict[str, str], tmp_path: Path) -> None:
+    """For what is so with files only: the store is one, whatever these tests run on."""
+    env["INTERLINGUA_STORE"] = str(tmp_path / "store.db")
+
+
+def store_of(env: dict[str, str]) -> Path | str:
+    where = env["INTERLINGUA_STORE"]
+    return where if "://" in where else Path(where)
+
+
+def process_env(tmp_path: Path) -> dict[str, str]:
+    """What a process sees that is started here: nothing of the user's, and a store below a folder."""
+    return {**clean_env(), "INTERLINGUA_STORE": str(store_in(tmp_path))}
+
+
+def clean_env() -> dict[str, str]:
+    keep = {name: value for name, value in os.environ.items() if not name.startswith(("INTERLINGUA", "COV_"))}
+    # The interlingua that these tests import is the one that they run, wherever they run it.
+    keep["PYTHONPATH"] = str(Path(interlingua.__file__).resolve().parents[1])
+    # A store may be anywhere: the project has a name.
+    return {**keep, "INTERLINGUA_PROJECT": "tests", "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
+
+
+@pytest.fixture
+def cli(env: dict[str, str], tmp_path: Path) -> Callable[..., Result]:
+    """Run a command to its end, without a terminal, in a process of its own."""
+
+    def run(*args: str, stdin: str | None = None, **extra: str) -> Result:
+        source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
+        process = start_command(args, {**env, **extra}, tmp_path, stdin=source)
+        try:
+            out, err = process.communicate(stdin, timeout=PATIENCE)
+        finally:
+            process.kill()
+        return Result(subprocess.CompletedProcess(args, process.wait(), out, err))
+
+    return run
+
+
+@pytest.fixture
+def fresh(env: dict[str, str], tmp_path: Path) -> Callable[..., Result]:
+    """As `cli`, in a process that starts from nothing: for what depends on how it starts."""
+
+    def run(*args: str, stdin: str | None = None, **extra: str) -> Result:
+        source: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+        return Result(
+            subprocess.run(
+                [*COMMAND, *args], env={**env, **extra}, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE,
+                check=False, **source,
+            )
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture
+def start(env: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a command without a terminal, and leave it running."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*args: str) -> subprocess.Popen[str]:
+        process = start_command(args, env, tmp_path)
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
