@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
 from ..engine.engine import Engine
 from ..model.card import AgentCard
 from ..model.run import Run
 from ..security.auth import Authenticator
-from ..transports.http.body import HttpLimits
+from ..transports.http.body import HttpLimits, json_response
 from ..transports.http.event_stream import PiecesStream
 from . import wire
 from .views import run_view
@@ -74,6 +78,10 @@ class ControlApi:
 
         return [*routes(self, self.operations, self._limits)]
 
+    def asgi(self) -> ASGIApp:
+        """Returns the operations as an app, which answers unknown paths as it answers all errors."""
+        return Starlette(routes=self.routes(), exception_handlers={HTTPException: _no_route})
+
     def card_of(self, name: str, version: str | None) -> AgentCard | None:
         """Returns the card of an agent that is known here."""
         agent = self.engine.agents.find(name, version) or self.engine.agents.find(name)
@@ -82,7 +90,7 @@ class ControlApi:
     def show(self, run: Run) -> wire.Run:
         return run_view(run, self.card_of(run.agent, run.version))
 
-    def stream(self, pieces: AsyncIterator[bytes]) -> Any:
+    def stream(self, pieces: AsyncIterator[bytes]) -> Response:
         """Answers with an event stream, which ends with its reader."""
         return PiecesStream(pieces)
 
@@ -91,3 +99,11 @@ class ControlApi:
             pieces, media_type="application/jsonl",
             headers={"content-disposition": f'attachment; filename="{name}"'},
         )  # fmt: skip
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = "method_not_allowed" if error.status_code == 405 else "not_found"
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    failure = wire.Failure(error=wire.Problem(code=code, message=message))
+    return json_response(failure, error.status_code, dict(error.headers or {}))

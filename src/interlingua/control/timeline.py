@@ -64,8 +64,8 @@ async def steps(log: AsyncIterator[Event]) -> list[wire.Step]:
                 step.arguments = args
                 begin(step, run)
             case ChildEnded(run=run, error=error):
-                if (step := end(run, event)) is not None:
-                    step.error = error
+                if (ended := end(run, event)) is not None:
+                    ended.error = error
             case MessageReceived(message=message):
                 shown.append(
                     wire.Step(kind="message", name=message.sender or message.role, key="", seq=event.seq, ended_at=time)

@@ -22,6 +22,7 @@ PREFIX = "/api/v1"
 
 Limit = Annotated[int, Meta(ge=1, le=1000, description="Items of the page.")]
 Cursor = Annotated[str | None, Meta(description="The cursor of the page before; none for the first page.")]
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Time = datetime.datetime
 
 
@@ -130,9 +131,8 @@ class RunSearch(_Query):
         Meta(description="Members that the metadata must have. In a query: metadata.NAME=VALUE."),
     ] = {}
     text: Annotated[
-        str | None,
+        Annotated[str, Meta(max_length=200)] | None,
         Meta(
-            max_length=200,
             description="Words in the agent's name, the error or the beginning of the input. The newest runs are "
             "searched, up to a limit; the answer says where the search stopped.",
         ),
@@ -167,12 +167,14 @@ class NewRun(_Query):
     create_thread: Annotated[bool, Meta(description="Makes the thread where there is none.")] = False
     when_busy: WhenBusy = "reject"
     delay: Annotated[float, Meta(ge=0, le=1e9, description="Seconds before the run may start.")] = 0.0
-    timeout: Annotated[float | None, Meta(gt=0, le=1e9, description="Seconds of execution.")] = None
+    timeout: Annotated[Seconds | None, Meta(description="Seconds of execution.")] = None
     idempotency_key: Annotated[str | None, Meta(description="The same key is the same run.")] = None
 
 
 class Wait(_Query):
-    timeout: Annotated[float | None, Meta(ge=0, le=600, description="Seconds to wait; none for 30.")] = None
+    timeout: Annotated[Annotated[float, Meta(ge=0, le=600)] | None, Meta(description="Seconds to wait; none: 30.")] = (
+        None
+    )
     settled: Annotated[bool, Meta(description="Also return when the run waits for an answer.")] = True
 
 
@@ -314,7 +316,7 @@ class Threads(_Wire):
 
 
 class NewThread(_Query):
-    id: Annotated[str | None, Meta(min_length=1)] = None
+    id: Annotated[str, Meta(min_length=1)] | None = None
     metadata: dict[str, Any] = {}
 
 

@@ -28,6 +28,7 @@ from .http_app import HttpApp, NotingAuthenticator, Webhooks, access, fetch
 from .http_server import CannotListen, HttpServer, OwnPorts, listen
 from .mounts.entry import MountEntry, Mounting, views
 from .mounts.supervisor import Mounts
+from .paths import audit_key
 from .stores import shown
 from .wire_trace import TracedApp, WireTrace
 from .worker_process import Workplace
@@ -127,7 +128,7 @@ async def serving(
     engine.callbacks.keep_trying = settings.callback_retry
     engine.reminders.serves = True
     hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
-    app = HttpApp(engine, auth, hosts, settings.options, settings.without)
+    app = HttpApp(engine, auth, hosts, settings.options, settings.without, audit_key(store))
     listening = listen(settings.host, settings.port)
     wire = WireTrace(settings.trace, "http") if settings.trace is not None else None
     server = HttpServer(

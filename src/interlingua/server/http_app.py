@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -21,7 +23,10 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from ..control.api import ControlApi
+from ..control.wire import PREFIX as CONTROL_PREFIX
 from ..engine.engine import Engine
+from ..engine.ids import now
 from ..engine.ports import NotTaken
 from ..model.errors import DefinitionError, InterlinguaError, Unavailable
 from ..model.run import Caller
@@ -32,9 +37,10 @@ from ..security import webhook_signatures
 from ..security.auth import Authenticator
 from ..security.egress import EgressGuard
 from ..security.origins import HostPolicy
+from ..security.signing_key import SigningKey
 from ..transports.http.body import json_response
 from ..transports.http.fixed_routes import IndexedRouter
-from . import cors
+from . import audit, cors
 from .health import Probes
 from .logs import FOR_MACHINES, asker
 from .replicas.forward import Passing
@@ -53,12 +59,15 @@ class HttpApp:
 
     def __init__(
         self, engine: Engine, auth: Authenticator, hosts: HostPolicy, options: Mapping[str, Any] | None = None,
-        without: Collection[str] = (),
+        without: Collection[str] = (), audit_key: Path | None = None,
     ) -> None:  # fmt: skip
-        """`options`: the owner's settings of doors, by protocol. `without`: the doors to leave out."""
+        """`options`: the owner's settings of doors, by protocol. `without`: the doors to leave out. `audit_key`: the
+        file of the key that signs audit exports, made when it is first needed."""
         self.engine = engine
         self.probes = Probes(engine)
         self._auth = auth
+        control = ControlApi(engine, auth, mounts=lambda: self.probes.mounts(), export=self._export)
+        self._audit_key = audit_key
         self.doors: dict[str, tuple[Protocol, Door]] = {}
         self._working = contextlib.AsyncExitStack()
         routes: list[BaseRoute] = [
@@ -66,6 +75,7 @@ class HttpApp:
             Route("/readyz", self._readyz),
             Route("/metrics", self._metrics),
             Route("/mounts", self._mounts),
+            Mount(CONTROL_PREFIX, app=control.asgi()),
         ]
         routers: dict[str, IndexedRouter] = {}
         for protocol in protocols():
@@ -91,6 +101,14 @@ class HttpApp:
         affinities = {p.prefix: d.affinity for p, d in self.doors.values() if d.affinity is not None}
         self._passing = [Passing(_Fixed(app, fixed), engine.cluster.membership, auth, affinities)]
         self.asgi: ASGIApp = _Checked(self._passing[0], hosts, roots)
+
+    async def _export(self, run: str) -> AsyncIterator[bytes]:
+        """Yields the signed audit trail of a task."""
+        if self._audit_key is None:
+            raise Unavailable("this server has no key that signs exports")
+        key = await asyncio.to_thread(SigningKey.load_or_create, self._audit_key)
+        async for line in audit.export(self.engine, run, key, now=now()):
+            yield line
 
     def alone(self, name: str, hosts: HostPolicy) -> ASGIApp:
         """Returns the app of a single door, with its paths at the root."""
