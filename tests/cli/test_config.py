@@ -15,7 +15,7 @@ import pytest
 
 from interlingua.server.config import toml_lines
 from interlingua.server.config.load import read
-from interlingua.server.config.settings import SETTINGS
+from interlingua.server.config.settings import all_settings
 from interlingua.server.config.toml_lines import lines_of
 from tests.kit.commands import Result
 from tests.kit.servers import Process, started
@@ -195,7 +195,7 @@ def test_a_variable_or_flag_that_is_wrong_is_told_by_its_name(
     done = here("serve", "agents.py", "--shutdown-grace", "-1")
     assert done.code == 2
     assert 'INTERLINGUA_LIMITS_MAX_RUNNING: limits.max_running: is a whole number, at least 0, not "many"' in done.err
-    assert "INTERLINGUA_MOUNTS: mounts: begins with [ and is no JSON" in done.err
+    assert "INTERLINGUA_MOUNTS: mounts: begins with [ and is not valid JSON" in done.err
     assert "--shutdown-grace: server.shutdown_grace: is a whole number, at least 0, not -1" in done.err
 
 
@@ -273,15 +273,15 @@ def test_init_writes_a_file_that_serves_the_agents_beside_it(here: Cli, home: Pa
 def test_all_that_init_comments_out_is_the_default(here: Cli, home: Path) -> None:
     assert here("config", "init", "all.toml", "--all").code == 0
     text = (home / "all.toml").read_text()
-    for one in SETTINGS:
+    for one in all_settings():
         assert re.search(rf"^# {one.name} = ", text, re.MULTILINE), one.path
     text = re.sub(r"^# \[\[.*(\n# \w+ = .*)*", "", text, flags=re.MULTILINE)  # examples
     begin = text.index("[server]")
     body = re.sub(r"^# ((?!\[)\w+ = (?!…).*)$", r"\1", text[begin:], flags=re.MULTILINE)
     config = read(write(home, text[:begin] + body, "said.toml"), environ={})
     config.check()
-    said = [one for one in SETTINGS if config.given(one.path)]
-    assert {one.path for one in SETTINGS if one.default is not None} == {one.path for one in said}
+    said = [one for one in all_settings() if config.given(one.path)]
+    assert {one.path for one in all_settings() if one.default is not None} == {one.path for one in said}
     assert all(config[one.path] == one.default for one in said)
 
 

@@ -82,7 +82,7 @@ AGENTS = [echo, failing, asker, waiter, login, worker, counter, forever]
 
 @contextlib.asynccontextmanager
 async def serve(store: Path, agents: Sequence[Any] = AGENTS, **settings: Any) -> AsyncIterator[Server]:
-    settings = {"port": 0, "engine": QUICK, "without": ["peer"], **settings}
+    settings = {"port": 0, "engine": QUICK, **settings}
     async with serving(store, agents, ServeSettings(**settings)) as server:
         yield server
 

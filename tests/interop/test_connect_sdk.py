@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from interlingua.protocols.connect import projection
-from interlingua.protocols.connect.door.http import ConnectSettings
+from interlingua.protocols.connect.config import DoorSettings
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.transports.http.sse import KEEP_ALIVE
 from tests.kit.engines import QUICK
@@ -388,7 +388,7 @@ async def test_keep_alives_and_line_breaks_in_text_do_not_break_the_sdk(
     teller = Teller(*nasty)
     async with served(store, acp_sdk, kind, teller.agent) as sdk:
         door: Any = sdk.server.engine.callbacks.formats["connect"].__self__  # type: ignore[attr-defined]
-        door.settings = ConnectSettings(keep_alive=0.005, values_per_second=1e6)
+        door.settings = DoorSettings(keep_alive=0.005, values_per_second=1e6)
         body = {"agent_id": await sdk.agent_id("teller"), "stream_mode": "values"}
         streaming = asyncio.create_task(sdk.create_and_stream_stateless_run_output(run_create_stateless=body))
         for _ in range(len(nasty) + 1):

@@ -11,8 +11,8 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from ..server.config.setting import Entries, Setting
-from ..server.config.settings import ENTRIES, SETTINGS
+from ..server.config.fields import Entries, Setting
+from ..server.config.settings import ENTRIES, all_settings
 
 _GIVEN = "interlingua.settings"
 _TYPES: dict[str, Any] = {
@@ -73,7 +73,7 @@ def _flags(has: Callable[[str], bool]) -> list[Any]:
         """Stands for the function that these are parameters of."""
 
     entries = (_entries(one) for one in ENTRIES if one.flag.startswith("-") and has(one.path))
-    parameters = [*entries, *(_setting(one) for one in SETTINGS if has(one.path))]
+    parameters = [*entries, *(_setting(one) for one in all_settings() if has(one.path))]
     nothing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     nothing.__annotations__ = {one.name: one.annotation for one in parameters}
     app = typer.Typer(add_completion=False)

@@ -49,6 +49,7 @@ class Stretch(msgspec.Struct):
     data: Any = None
     cursor: str | None = None  # the last update that was taken in
     shown: Any = None  # the output as it has been shown, where the run goes on from here
+    more: Any = None  # what else the protocol has to know to go on
 
 
 class Disconnected(Exception):
@@ -142,6 +143,9 @@ class RemoteRun:
         """Returns the reason why this run could not be resumed; None where it could."""
         return None
 
+    async def begin(self) -> None:
+        """Begins the remote run, or finds it again, where that is not a part of following it."""
+
     async def follow(self) -> Stretch:
         """Begins the remote run, or finds it again, and shows its updates until it ends or wants something. Raises
         Disconnected where the connection was lost."""
@@ -202,6 +206,7 @@ class RemoteRun:
 async def run(remote: RemoteRun, schema: Validator | None = None) -> dict[str, Any]:
     """Carries out a run, and returns its output. Where it does not fit the schema, there is a warning."""
     async with remote.resources:
+        await remote.enter()
         try:
             output = await _run_to_end(remote)
         except StepFailed as failure:
@@ -240,7 +245,6 @@ async def _run_to_end(remote: RemoteRun) -> dict[str, Any]:
 
 
 async def _run(remote: RemoteRun) -> dict[str, Any]:
-    await remote.enter()
     stretches = _Stretches(remote)
     await stretches.begin()
     number = 0
@@ -273,6 +277,8 @@ class _Stretches:
         remote.opened(handle, shown)
         if remote.resumed and (why := remote.lost()) is not None:
             raise RunLost(why)
+        await self._mounted.committed()
+        await remote.begin()
 
     async def next(self, number: int) -> Stretch:
         remote = self._remote

@@ -8,7 +8,7 @@ import inspect
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from starlette.websockets import WebSocket
 
 from ..control.api import ControlApi
 from ..control.wire import PREFIX as CONTROL_PREFIX
+from ..doors.settings import DoorSettings
 from ..engine.engine import Engine
 from ..engine.ids import now
 from ..engine.ports import NotTaken
@@ -58,11 +59,11 @@ class HttpApp:
     """Puts doors, checks and the engine together. Its maker starts and stops the engine."""
 
     def __init__(
-        self, engine: Engine, auth: Authenticator, hosts: HostPolicy, options: Mapping[str, Any] | None = None,
-        without: Collection[str] = (), audit_key: Path | None = None,
+        self, engine: Engine, auth: Authenticator, hosts: HostPolicy,
+        settings: Mapping[str, DoorSettings] | None = None, audit_key: Path | None = None,
     ) -> None:  # fmt: skip
-        """`options`: the owner's settings of doors, by protocol. `without`: the doors to leave out. `audit_key`: the
-        file of the key that signs audit exports, made when it is first needed."""
+        """`settings`: those of doors, by protocol; other doors have their defaults. `audit_key`: the file of the key
+        that signs audit exports, made when it is first needed."""
         self.engine = engine
         self.probes = Probes(engine)
         self._auth = auth
@@ -79,8 +80,9 @@ class HttpApp:
         ]
         routers: dict[str, IndexedRouter] = {}
         for protocol in protocols():
-            if protocol.door and protocol.name not in without:
-                door: Door = protocol.load("door")(engine, auth, (options or {}).get(protocol.name))
+            own = (settings or {}).get(protocol.name)
+            if protocol.door and (own is None or own.enabled):
+                door: Door = protocol.load("door")(engine, auth, own)
                 self.doors[protocol.name] = (protocol, door)
                 routers[protocol.prefix] = IndexedRouter(door.routes)
                 routes += door.root_routes

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import interlingua as il
-from interlingua.protocols.connect.door.http import ConnectSettings
+from interlingua.protocols.connect.config import DoorSettings
 from interlingua.security.keys import make_key
 from interlingua.server.app import ServeSettings, serving
 from interlingua.server.auth.stored_keys import StoredKeys
@@ -72,7 +72,7 @@ async def with_everything(store: Path) -> AsyncIterator[tuple[str, str]]:
     served = [agent for agent in vars(agents).values() if isinstance(agent, il.Agent)]
     async with serving(store, served, ServeSettings(port=0, engine=PATIENT)) as server:
         door: Any = server.engine.callbacks.formats["connect"].__self__  # type: ignore[attr-defined]
-        door.settings = ConnectSettings(disconnect_grace=0.05, keep_alive=0.02)
+        door.settings = DoorSettings(disconnect_grace=0.05, keep_alive=0.02)
         yield server.address + "/connect", secret
 
 

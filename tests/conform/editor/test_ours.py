@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from interlingua.protocols.editor.config import DoorSettings
 from interlingua.protocols.editor.door.http import WebDoor
-from interlingua.protocols.editor.door.http_streams import WebSettings
 from interlingua.security.keys import make_key
 from interlingua.server.app import ServeSettings, serving
 from interlingua.server.auth.stored_keys import StoredKeys
@@ -75,7 +75,7 @@ async def test_a_server_of_ours_passes(store: Path) -> None:
     ) as server:  # fmt: skip
         web = server.app.doors["editor"][1].close_streams.__self__  # type: ignore[union-attr]
         assert isinstance(web, WebDoor)
-        web.settings = WebSettings(keep_alive=0.05)  # or the checks would have to wait for it
+        web.settings = DoorSettings(keep_alive=0.05)  # or the checks would have to wait for it
         subject = Subject(address=server.address + "/editor", roles=ROLES, patience=PATIENCE)
         found = await findings("editor", subject)
     assert failures(found) == {}

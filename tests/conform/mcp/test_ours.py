@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from interlingua.protocols.mcp.door.connection import McpSettings
+from interlingua.protocols.mcp.config import DoorSettings
 from interlingua.protocols.mcp.door.http import WebDoor
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua_conform import suite
@@ -97,7 +97,7 @@ async def test_our_door_keeps_what_other_agents_show(tmp_path: Path) -> None:
     async with serve(tmp_path / "store.db", more.AGENTS) as server:
         web = server.app.doors["mcp"][1].close_streams.__self__  # type: ignore[union-attr]
         assert isinstance(web, WebDoor)
-        web.mcp.settings = McpSettings(page=3)
+        web.mcp.settings = DoorSettings(page=3)
         for agent in ("gpa", "story", "styled"):
             roles = Roles(agent=agent, asking="careful", slow="slow", failing="broken")
             found = await findings("mcp", Subject(address=server.address + "/mcp", roles=roles))

@@ -14,7 +14,7 @@ import pytest
 import interlingua as il
 from interlingua.model.run import OWNER
 from interlingua.protocols.connect import projection
-from interlingua.protocols.connect.door.api import ConnectSettings
+from interlingua.protocols.connect.config import DoorSettings
 from tests.kit.engines import engine
 
 PIECES = ["a", "b\ud83d", "\ude00c", "d", "e"]
@@ -51,7 +51,7 @@ async def test_a_slow_reader_is_told_the_same(store: Path, modes: list[str], mon
         run = await eng.runs.submit(il.RunRequest("slow", None, {"text": "x"}))
 
         def updates(after: projection.Place) -> AsyncIterator[bytes]:
-            settings = ConnectSettings(values_per_second=1000.0)
+            settings = DoorSettings(values_per_second=1000.0)
             return projection.follow(eng, run.id, after, modes, settings, b": alive\n", OWNER.id)
 
         told = await read(updates((0, 1)))

@@ -17,8 +17,9 @@ from starlette.routing import Mount as Routes
 import interlingua as il
 from interlingua.model.events import OutputDelta
 from interlingua.model.filters import RunFilter
+from interlingua.protocols.peer.config import MountSettings
 from interlingua.protocols.peer.door.http import PeerDoor, routes
-from interlingua.protocols.peer.mount.server import Mount, MountSettings
+from interlingua.protocols.peer.mount.server import Mount
 from interlingua.protocols.peer.node.node import Node
 from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
 from interlingua.protocols.peer.wire import links

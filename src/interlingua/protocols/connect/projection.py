@@ -39,7 +39,7 @@ from ...transports.http.sse import encode
 from . import translate
 
 if TYPE_CHECKING:
-    from .door.api import ConnectSettings
+    from .config import DoorSettings
 
 
 _PAGE_BYTES = 256 * 1024  # of the log, read at once
@@ -167,7 +167,7 @@ class Projection:
 
 
 async def follow(
-    engine: Engine, run: str, after: Place | None, modes: list[str], settings: ConnectSettings, keep_alive: bytes,
+    engine: Engine, run: str, after: Place | None, modes: list[str], settings: DoorSettings, keep_alive: bytes,
     caller: str,
 ) -> AsyncIterator[bytes]:  # fmt: skip
     """Yields the stream of a run, for a caller. `after` is the last update that the reader has; None means from now on.
@@ -226,7 +226,7 @@ async def follow(
 class _Pace:
     """The clock of a stream: it says when the next whole value is due."""
 
-    def __init__(self, settings: ConnectSettings) -> None:
+    def __init__(self, settings: DoorSettings) -> None:
         self._interval = 1.0 / settings.values_per_second
         self._keep_alive = settings.keep_alive
         self._clock = asyncio.get_running_loop().time

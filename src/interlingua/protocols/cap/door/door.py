@@ -8,10 +8,11 @@ from ....engine.engine import Engine
 from ....model.card import AgentCard
 from ....security.auth import Authenticator
 from ...base import Door
-from .http import CapDoor, CapSettings
+from ..config import DoorSettings
+from .http import CapDoor
 
 
-def door(engine: Engine, auth: Authenticator, settings: CapSettings | None) -> Door:
+def door(engine: Engine, auth: Authenticator, settings: DoorSettings | None) -> Door:
     cap = CapDoor(engine, auth, settings)
 
     def hint(base_url: str, agent: AgentCard) -> str:

@@ -28,12 +28,13 @@ from ....security import scopes
 from ....security.auth import Authenticator
 from ....security.caller_share import has_share
 from ....transports import json_text
-from ....transports.http.body import HttpLimits, header, json_response, read_json, trace
+from ....transports.http.body import header, json_response, read_json, trace
 from ....transports.http.event_stream import PiecesStream, in_pieces
 from ....transports.http.sse import KEEP_ALIVE, encode
 from ....transports.jsonrpc import params
 from ....transports.jsonrpc.core import RpcError
 from .. import agent_manifest, translate, wire
+from ..config import DoorSettings
 from ..projection import START, Place, Update, View, place_of
 from .follow import follow, snapshot
 from .inbound_messages import Desk
@@ -45,21 +46,11 @@ UNKNOWN = "unknown"  # the task of an error that came before one could be read
 _STATUS = {"slow_body": 408, "wrong_content_type": 415}
 
 
-class CapSettings(msgspec.Struct, kw_only=True, frozen=True):
-    limits: HttpLimits = HttpLimits()
-    keep_alive: float = 15.0
-    """Seconds after which a silent stream gets a comment."""
-    max_streams: int = 1000
-    """Streams that may be open at the same time; one caller leaves a tenth of them to others."""
-    page: int = 100
-    """The most tasks that one page holds."""
-
-
 class CapDoor:
-    def __init__(self, engine: Engine, auth: Authenticator, settings: CapSettings | None = None) -> None:
+    def __init__(self, engine: Engine, auth: Authenticator, settings: DoorSettings | None = None) -> None:
         self.engine = engine
         self.auth = auth
-        self.settings = settings or CapSettings()
+        self.settings = settings or DoorSettings()
         self.desk = Desk(engine)
         self.book = self.desk.book
         self._streams: Counter[str] = Counter()  # by caller
@@ -96,7 +87,7 @@ class CapDoor:
     # -- messages -----------------------------------------------------------------------------------------
 
     async def post(self, request: Request, caller: Caller) -> Response:
-        value: Any = await read_json(request, object, self.settings.limits)
+        value: Any = await read_json(request, object, self.settings)
         try:
             taken = await self.desk.take(wire.read(value), caller, trace(request))
         except InterlinguaError as error:
@@ -291,4 +282,4 @@ def refusal(error: InterlinguaError, task: str, recipient: str = USER) -> Respon
     return json_response(wire.write(told), told.error_code, headers)
 
 
-__all__ = ["CapDoor", "CapSettings"]
+__all__ = ["CapDoor"]

@@ -59,7 +59,7 @@ class Prompts:
                 *session.prompted[-3:],
                 (turn.run, id_ if self._connection.dialect.number == 1 else None),
             ]
-            await self._connection.tell_changed()
+            await self._connection.sessions_changed()
         accepted = self._connection.dialect.accepted(message)
         if accepted is None:
             if taken != "asked again":

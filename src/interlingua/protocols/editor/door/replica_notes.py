@@ -16,10 +16,9 @@ from ....doors.replica_notes import Note
 from ....model.errors import InterlinguaError
 from ....model.events import QuestionAnswered, QuestionAsked, QuestionWithdrawn, RunFinished
 from ....model.run import Question
-from ....transports.jsonrpc import params as params_
 from ....transports.jsonrpc.core import Id
-from .. import wire
 from ..projection import fed
+from . import operations_sessions as operations
 from .sessions import Session
 from .turns import ResumedPrompt, Turn
 
@@ -69,10 +68,10 @@ class PromptNotes:
         """Takes over a connection of another process. Its sessions are open; their turns are shown again when the
         client reads the streams and names its position."""
         connection = self._client.connection
-        connection.met(params_.read(note.params, wire.InitializeRequest))
+        operations.begin(connection, note.params)
         for id_, prompts in msgspec.convert(note.extra, dict[str, list[Prompted]]).items():
             with contextlib.suppress(InterlinguaError):  # a session that was deleted meanwhile
-                session = await connection.reopen(id_)
+                session = await operations.reopen(connection, id_)
                 self._client.channel.add(id_)
                 self._lost[id_] = prompts
                 runs = [prompt.run for prompt in prompts]

@@ -53,7 +53,7 @@ class Session:
         title: str | None,
     ) -> None:  # fmt: skip
         self.connection = connection
-        self.engine = connection.door.engine
+        self.engine = connection.engine
         self.id = thread
         self.place = place
         self.card = card

@@ -17,12 +17,13 @@ from ....engine.handler.mounted_run import LeftRun, attached
 from ....model.card import ANY_OBJECT
 from ....model.errors import Unavailable
 from ....model.schemas import Validator
-from ....mounts.settings import Access
+from ....mounts.settings import Access, read_settings
+from ..config import MountSettings
 from ..wire import links
 from ..wire.links import HTTP, Link
 from .agent_card import Described, agents_of
 from .connection import Remote
-from .credentials import MountSettings, look
+from .credentials import look
 from .identity import Place
 from .remote_run import Attachment, Existing, cancel_left
 
@@ -42,7 +43,7 @@ class Target(Protocol):
 
 async def load(target: Target) -> list[Agent[..., Any]]:
     """Returns the agents of acp://HOST:PORT/TOKEN[#AGENT] and the like: all of them, or those that AGENT can mean."""
-    settings = MountSettings.from_environment(target.access)
+    settings = read_settings(MountSettings, "peer", target.access)
     return await Mount(links.parse(target.rest), settings).agents(target.agent)
 
 
