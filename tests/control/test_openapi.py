@@ -20,19 +20,13 @@ from schemathesis.checks import (
     status_code_conformance,
 )
 
-from interlingua.control import operations_questions, operations_runs, operations_server, operations_threads
+from interlingua.control import app
 from interlingua.control.openapi import document
 from tests.kit.examples import share
 
 from .agents import serve
 
-DOCUMENT = document(
-    [
-        *operations_server.OPERATIONS, *operations_runs.OPERATIONS, *operations_questions.OPERATIONS,
-        *operations_threads.OPERATIONS,
-    ],
-    "/api/v1",
-)  # fmt: skip
+DOCUMENT = document(app.OPERATIONS, "/api/v1")
 OPERATIONS = {
     operation["operationId"]: (method, path)
     for path, methods in DOCUMENT["paths"].items()

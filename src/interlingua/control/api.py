@@ -1,22 +1,16 @@
-"""The control API of a server: what its operations work with, and its routes."""
+"""The control API of a server: what its operations work with."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import BaseRoute
-from starlette.types import ASGIApp
 
 from ..engine.engine import Engine
 from ..model.card import AgentCard
 from ..model.run import Run
 from ..security.auth import Authenticator
-from ..transports.http.body import HttpLimits, json_response
 from ..transports.http.event_stream import PiecesStream
 from . import wire
 from .views import run_view
@@ -59,28 +53,11 @@ class ControlApi:
         *,
         mounts: Callable[[], Sequence[MountState]],
         export: Callable[[str], AsyncIterator[bytes]],
-        limits: HttpLimits | None = None,
     ) -> None:
-        from . import operations_questions, operations_runs, operations_server, operations_threads
-
         self.engine = engine
         self.auth = auth
         self.mounts = mounts
         self.export = export
-        self.operations = [
-            *operations_server.OPERATIONS, *operations_runs.OPERATIONS, *operations_questions.OPERATIONS,
-            *operations_threads.OPERATIONS,
-        ]  # fmt: skip
-        self._limits = limits or HttpLimits()
-
-    def routes(self) -> list[BaseRoute]:
-        from .operation import routes
-
-        return [*routes(self, self.operations, self._limits)]
-
-    def asgi(self) -> ASGIApp:
-        """Returns the operations as an app, which answers unknown paths as it answers all errors."""
-        return Starlette(routes=self.routes(), exception_handlers={HTTPException: _no_route})
 
     def card_of(self, name: str, version: str | None) -> AgentCard | None:
         """Returns the card of an agent that is known here."""
@@ -99,11 +76,3 @@ class ControlApi:
             pieces, media_type="application/jsonl",
             headers={"content-disposition": f'attachment; filename="{name}"'},
         )  # fmt: skip
-
-
-async def _no_route(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    code = "method_not_allowed" if error.status_code == 405 else "not_found"
-    message = f"{request.method} {request.url.path}: {error.detail}"
-    failure = wire.Failure(error=wire.Problem(code=code, message=message))
-    return json_response(failure, error.status_code, dict(error.headers or {}))

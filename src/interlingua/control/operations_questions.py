@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from ..model.filters import QuestionFilter
-from . import access, follow, wire
+from . import access, event_streams, wire
 from .api import ControlApi
 from .operation import Call, Operation
 from .views import question_view
@@ -24,9 +24,9 @@ async def find(api: ControlApi, call: Call) -> wire.Questions | Response:
         where.caller = None
     if query.run is not None:
         await access.find_run(api.engine, query.run, call.caller)
-    if follow.wants_stream(call.request):
-        where.after = follow.cursor(call.request, query.cursor)
-        return api.stream(follow.questions(api.engine, where, call.caller))
+    if event_streams.wants_stream(call.request):
+        where.after = event_streams.cursor(call.request, query.cursor)
+        return api.stream(event_streams.questions(api.engine, where, call.caller))
     records = await api.engine.questions.search(where)
     cursor = records[-1].change if records else query.cursor
     shown = await access.visible(api.engine, records, call.caller)

@@ -11,7 +11,7 @@ from ..model.errors import AlreadyFinished, InterlinguaError, InvalidRequest, Ru
 from ..model.run import Caller, Run, RunRequest
 from ..security import scopes
 from ..transports.http.body import trace
-from . import access, follow, search, timeline, wire
+from . import access, event_streams, search, timeline, wire
 from .api import ControlApi
 from .operation import Call, Operation, problem_of
 from .views import event_view
@@ -99,10 +99,10 @@ async def wait(api: ControlApi, call: Call) -> wire.Run:
 async def events(api: ControlApi, call: Call) -> wire.Events | Response:
     run = await access.find_run(api.engine, call.path("run"), call.caller)
     sealed = access.is_owner(call.caller)
-    if follow.wants_stream(call.request):
-        after = follow.cursor(call.request, call.query.after)
+    if event_streams.wants_stream(call.request):
+        after = event_streams.cursor(call.request, call.query.after)
         _check_cursor(run, after)
-        return api.stream(follow.events(api.engine, run.id, after, api.card_of, sealed=sealed))
+        return api.stream(event_streams.events(api.engine, run.id, after, api.card_of, sealed=sealed))
     _check_cursor(run, call.query.after)
     reader = api.engine.runs.reader(run.id, call.query.after, sealed=sealed)
     try:

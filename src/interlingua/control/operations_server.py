@@ -11,8 +11,7 @@ from ..model.run_identity import split_queue
 from ..model.team.manifest import Team, entry_of
 from ..security import scopes
 from ..teams.graph import edges_of, nodes_of
-from ..transports.http.body import json_response
-from . import access, openapi, operations_questions, wire
+from . import access, operations_questions, wire
 from .api import ControlApi
 from .operation import Call, Operation
 from .views import moment
@@ -103,10 +102,6 @@ async def me(api: ControlApi, call: Call) -> wire.Caller:
     return wire.Caller(id=call.caller.id, name=call.caller.name, scopes=list(call.caller.scopes))
 
 
-async def document(api: ControlApi, call: Call) -> Response:
-    return json_response(openapi.document(api.operations, call.request.scope.get("root_path", "")))
-
-
 OPERATIONS = [
     Operation(method="GET", path="/agents", handler=agents, answer=wire.Agents, summary="List agents", action="read"),
     Operation(method="GET", path="/agents/{agent}", handler=agent, answer=wire.Agent, action="read",
@@ -123,5 +118,4 @@ OPERATIONS = [
     Operation(method="GET", path="/health", handler=health, answer=wire.Health, action="admin",
               summary="Get the state of the server"),
     Operation(method="GET", path="/me", handler=me, answer=wire.Caller, summary="Get the caller and its scopes"),
-    Operation(method="GET", path="/openapi.json", handler=document, summary="Get this document"),
 ]  # fmt: skip

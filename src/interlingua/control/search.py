@@ -14,11 +14,12 @@ import msgspec
 
 from ..engine.engine import Engine
 from ..engine.ports import RunRow
-from ..model import json_values, secrets
+from ..model import json_values
 from ..model.errors import InvalidRequest
 from ..model.events import RunCreated, RunFinished
 from ..model.filters import RunFilter
 from ..model.run import Caller
+from ..security import secret_inputs as secrets
 from . import access, wire
 from .views import CardOf, microseconds
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from ..model import events, run, secrets
+from ..model import events, run
 from ..model.card import AgentCard
 from ..model.events import ChildCalled, RunCreated
+from ..security import secret_inputs as secrets
 from . import wire
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from ..control.api import ControlApi
+from ..control.app import control_app
 from ..control.wire import PREFIX as CONTROL_PREFIX
 from ..doors.settings import DoorSettings
 from ..engine.engine import Engine
@@ -76,7 +77,7 @@ class HttpApp:
             Route("/readyz", self._readyz),
             Route("/metrics", self._metrics),
             Route("/mounts", self._mounts),
-            Mount(CONTROL_PREFIX, app=control.asgi()),
+            Mount(CONTROL_PREFIX, app=control_app(control)),
         ]
         routers: dict[str, IndexedRouter] = {}
         for protocol in protocols():

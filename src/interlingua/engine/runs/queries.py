@@ -101,9 +101,6 @@ class RunQueries:
         log = self.worker.log_of(run)
         return log is not None and log.finished is not None
 
-    async def exists(self, run: str) -> bool:
-        return self.worker.log_of(run) is not None or await self.store.runs.get(run) is not None
-
     async def check_open(self, run: str) -> None:
         """Raises RunNotFound for a run that is sealed: only the owner may read it."""
         await self.worker.sources.check_open(run)

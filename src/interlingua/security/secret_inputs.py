@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .card import Schema
+from ..model.card import Schema
 
 MASK = "***"
 
