@@ -511,7 +511,7 @@ async def test_a_silent_stream_is_kept_alive_and_ends_when_the_server_stops(stor
                 seen += chunk
                 if b": keep-alive" in seen:
                     break
-        closing = server.app.doors["cap"][1].close
+        closing = server.app.doors["cap"][1].close_streams
         assert closing is not None
         seen_kinds: list[str | None] = []
         async for one in peer.events("T1"):

@@ -9,7 +9,7 @@ from ....model.card import AgentCard
 from ....security.auth import Authenticator
 from ...base import Door
 from ..config import DoorSettings
-from .http import CapDoor
+from .http import CapDoor, routes
 
 
 def door(engine: Engine, auth: Authenticator, settings: DoorSettings | None) -> Door:
@@ -22,4 +22,4 @@ def door(engine: Engine, auth: Authenticator, settings: DoorSettings | None) -> 
         }  # fmt: skip
         return f"curl -s {base_url}/messages -H 'content-type: application/json' -d '{json.dumps(notice)}'"
 
-    return Door(routes=cap.routes(), hint=hint, close_streams=cap.close)
+    return Door(routes=routes(cap), hint=hint, close_streams=cap.close)
