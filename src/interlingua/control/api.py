@@ -7,11 +7,11 @@ from typing import Protocol
 
 from starlette.responses import Response, StreamingResponse
 
+from ..doors.streams import PiecesStream
 from ..engine.engine import Engine
 from ..model.card import AgentCard
 from ..model.run import Run
 from ..security.auth import Authenticator
-from ..transports.http.event_stream import PiecesStream
 from . import wire
 from .views import run_view
 

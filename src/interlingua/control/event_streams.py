@@ -14,8 +14,6 @@ from ..transports.http import sse
 from .access import visible
 from .views import CardOf, event_view, question_view
 
-KEEP_ALIVE = 15.0  # seconds without an event after which a comment is sent
-
 
 def wants_stream(request: Request) -> bool:
     return "text/event-stream" in request.headers.get("accept", "")
@@ -36,10 +34,7 @@ async def events(engine: Engine, run: str, after: int, cards: CardOf, *, sealed:
     reader = engine.runs.reader(run, after, sealed=sealed)
     try:
         while not reader.over:
-            batch = await reader.read(KEEP_ALIVE)
-            if not batch and not reader.over:
-                yield sse.KEEP_ALIVE
-            for event in batch:
+            for event in await reader.read():
                 yield sse.encode(event_view(event, cards), id=str(event.seq), event=event.kind)
         yield sse.encode({"run": run}, event="end")
     except RunNotFound:  # it was deleted
@@ -61,4 +56,3 @@ async def questions(engine: Engine, where: QuestionFilter, caller: Caller) -> As
             await changed
         finally:
             changed.cancel()
-        yield sse.KEEP_ALIVE

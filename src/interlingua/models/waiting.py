@@ -228,7 +228,7 @@ class Waiting:
         await asyncio.sleep(0)  # the events of a proposal come before all that follow
         for _ in range(_LOOKS):
             known = [one for place, one in run.data.replay.children.items() if f"{place}:".startswith(f"call:{of}:")]
-            if known and known[-1][1] is None and await run.engine.runs.find_row(known[-1][0].run) is not None:
+            if known and known[-1][1] is None and await run.engine.runs.exists(known[-1][0].run):
                 return
             if work.has_news:
                 return

@@ -101,6 +101,9 @@ class RunQueries:
         log = self.worker.log_of(run)
         return log is not None and log.finished is not None
 
+    async def exists(self, run: str) -> bool:
+        return self.worker.log_of(run) is not None or await self.store.runs.get(run) is not None
+
     async def check_open(self, run: str) -> None:
         """Raises RunNotFound for a run that is sealed: only the owner may read it."""
         await self.worker.sources.check_open(run)
@@ -148,16 +151,6 @@ class RunQueries:
             if owned if here is None else not here.waits.at_rest:
                 return False
         return True
-
-    async def is_abandoned(self, run: str) -> bool:
-        """Returns True if a run that has not ended goes on only when somebody resumes it: no living worker has it or
-        serves its queue."""
-        row = await self.store.runs.get(run)
-        if row is None or row.status.final:
-            return False
-        if row.worker is not None and row.worker not in await self.store.claims.dead():
-            return False
-        return not await self.blocked_report.is_served(row.queue)
 
     async def verify(self, run: str, *, sealed: bool = False) -> int | None:
         """Checks the hash chain of a run's log. Returns the seq of the first event that does not fit, or None."""

@@ -137,7 +137,7 @@ class TaskBook:
             if parts:
                 return parts[0].root, whole, f".{rest}" if rest else ""
         for name, below in readings:
-            if await self.engine.runs.find_row(name) is not None:
+            if await self.engine.runs.exists(name):
                 return name, name, below
         return task, task, ""
 
