@@ -294,17 +294,15 @@ def key_(
 
 
 def _key_file(key: Path | None, store: Path | None) -> Path:
-    from ...server.paths import Place, user_folder
+    from ...server.paths import Place, audit_key
     from ...server.stores import is_postgres
 
     if key is not None:
         return key.expanduser()
     place = Place(store)
-    beside = place.store
-    if is_postgres(beside):
-        return user_folder() / "audit.key"  # this user's alone
-    place.project.prepare(beside)
-    return beside.with_name(f"{beside.name}.key")
+    if not is_postgres(place.store):
+        place.project.prepare(place.store)
+    return audit_key(place.store)
 
 
 def _key(key: Path | None, store: Path | None) -> SigningKey:

@@ -245,7 +245,7 @@ async def _asked(engine: Engine, part: str) -> QuestionRecord:
 
 async def nobody_runs(engine: AnyEngine, run: str) -> bool:
     """Returns whether a run that has not ended stays as it is until a person resumes it by hand."""
-    return await engine.runs.is_abandoned(run)
+    return await engine.runs.blocked_report.is_abandoned(run)
 
 
 async def _value(question: Question, text: str | None, reason: str | None) -> Any:
