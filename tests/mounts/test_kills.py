@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import interlingua as il
 from interlingua.model.events import OutputDelta, QuestionAsked, RunFinished, RunRestarted, Warned
 from interlingua.model.filters import RunFilter
+from interlingua.mounts.settings import Access
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.server.loading.target import load_all
@@ -26,6 +28,7 @@ SCHEMES = {
     "peer": "peer+http://HOST/peer",
     "cap": "cap+http://HOST/cap",
 }
+SETTINGS: dict[str, dict[str, Any]] = {"editor": {"ask_again_within": 1.0, "quiet_after": 0.1}}
 LOST = {"editor"}
 """Their wires find a run again only where it asks: in other moments it is lost, and the run says so."""
 
@@ -42,7 +45,8 @@ async def careful(ctx: il.Context[None, None], text: str) -> Any:
 async def mounted(there: Server, protocol: str, store: Path) -> AsyncIterator[il.Engine]:
     """A process that has mounted the server. What is not stopped by then was killed."""
     target = SCHEMES[protocol].replace("HOST", there.address.removeprefix("http://"))
-    agents = await load_all(parse(target))
+    access = Access(settings=SETTINGS.get(protocol, {}))
+    agents = await load_all(msgspec.structs.replace(parse(target), access=access))
     eng = engine(store, *agents, settings=PATIENT)
     await eng.start()
     try:
