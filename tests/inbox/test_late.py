@@ -17,8 +17,8 @@ from interlingua.protocols.connect.mount import follow
 from interlingua.protocols.targets import load, parse
 from interlingua.server.app import ServeSettings, serving
 from tests.kit.engines import PATIENT, QUICK, bodies, engine, parked, question, submit
+from tests.kit.mounts.editor import PERMISSION
 from tests.protocols.connect.reference import Proxy
-from tests.protocols.editor.mount_common import PERMISSION
 
 from .test_mounted import DONE, TARGETS, asked, closed, hub, over_all, second
 

@@ -16,8 +16,8 @@ from interlingua.protocols.cap.door.stdio import StdioDoor
 from interlingua.protocols.targets import load, parse
 from interlingua.transports.process.pipes import PipeChannel
 from tests.kit.agents import asker
+from tests.kit.clients.rpc import pipes
 from tests.kit.engines import PATIENT, QUICK, engine, question, submit
-from tests.kit.rpc_client import pipes
 from tests.protocols.cap.door_common import message, notice
 
 from .test_mounted import asked, closed

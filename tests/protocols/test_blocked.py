@@ -16,8 +16,8 @@ from interlingua.model.events import RunBlocked
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.targets import load_all, parse
 from interlingua.server.app import Server, ServeSettings, serving
+from tests.kit.clients.mcp import client_of
 from tests.kit.engines import QUICK, engine, parked, submit
-from tests.protocols.mcp.common import client_of
 
 WHY = "the history has step 'charge' (10) here; the code calls step 'charge' (999)"
 PROTOCOLS = ["connect", "mcp", "peer", "cap", "editor"]

@@ -16,7 +16,7 @@ import pytest
 from interlingua.transports.jsonrpc.connection import Answer, Connection, ConnectionLost, RpcError
 from interlingua.transports.jsonrpc.core import CANCELLED, INTERNAL_ERROR, Call, Limits, Notice
 from interlingua.transports.process.pipes import PipeChannel
-from tests.protocols.editor.common import check_frame
+from tests.kit.clients.editor import check_frame
 
 SOON = 20.0
 

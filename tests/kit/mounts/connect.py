@@ -11,27 +11,12 @@ from typing import Any
 import msgspec
 
 import interlingua as il
-from interlingua.model.events import OutputDelta
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.connect.mount.server import load
 from interlingua.protocols.targets import Target
 from interlingua.server.app import Server, ServeSettings, serving
 from tests.kit.engines import QUICK, engine
-
-
-class Gate:
-    """Lets a remote agent stop in the middle until the test says so."""
-
-    def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.entered = 0
-
-
-class Busy(il.AgentError):
-    """Too much to do."""
-
-    code = "busy"
-    transient = True
+from tests.kit.mounts.watch import Gate, remote_agents
 
 
 class Tuning(msgspec.Struct):
@@ -39,48 +24,15 @@ class Tuning(msgspec.Struct):
     pace: int = 3
 
 
-def remote_agents(gate: Gate) -> list[il.Agent[..., Any]]:
-    @il.agent(version="2.0.0")
-    async def words(text: str) -> AsyncIterator[str]:
-        """Says it word by word."""
-        gate.entered += 1
-        first, *rest = text.split()
-        yield first
-        await gate.open.wait()
-        for word in rest:
-            yield " " + word
-
-    @il.agent(asks=[il.Confirm, il.AskText])
-    async def careful(ctx: il.Context[Any, Any], text: str) -> AsyncIterator[str]:
-        gate.entered += 1
-        yield text
-        verdict = await ctx.ask(il.Confirm(f"Say {text}?"))
-        yield f" {verdict.approved}"
-        more = await ctx.ask(il.AskText("What else?"))
-        yield f" {more.text}"
-
+def connect_agents(gate: Gate) -> list[il.Agent[..., Any]]:
     @il.agent(asks=[il.AskText])
     async def curious(ctx: il.Context[Any, Any]) -> str:
         answers = [(await ctx.ask(il.AskText("Same question?"))).text for _ in range(2)]
         return ",".join(answers)
 
-    @il.agent(errors=[Busy])
-    async def busy() -> str:
-        raise Busy("come back later")
-
     @il.agent
     async def crashing() -> str:
         raise ValueError("oops")
-
-    @il.agent(timeout=0.05)
-    async def slow() -> str:
-        await asyncio.Event().wait()
-        return ""
-
-    @il.agent
-    async def remembering(ctx: il.Context[dict[str, list[str]], Any], text: str) -> list[str]:
-        ctx.state["seen"] = [*ctx.state.get("seen", []), text]
-        return list(ctx.state["seen"])
 
     @il.agent
     async def thinking(ctx: il.Context[Any, Any]) -> str:
@@ -95,7 +47,7 @@ def remote_agents(gate: Gate) -> list[il.Agent[..., Any]]:
     async def tuned(ctx: il.Context[Any, Tuning]) -> str:
         return f"{ctx.config.loud} {ctx.config.pace}"
 
-    return [words, careful, curious, busy, crashing, slow, remembering, thinking, tuned]
+    return [*remote_agents(gate), curious, crashing, thinking, tuned]
 
 
 @contextlib.asynccontextmanager
@@ -104,7 +56,7 @@ async def door(tmp_path: Path, gate: Gate | None = None) -> AsyncIterator[Server
         gate = Gate()
         gate.open.set()
     settings = ServeSettings(port=0, engine=QUICK)
-    async with serving(tmp_path / "remote.db", remote_agents(gate), settings) as server:
+    async with serving(tmp_path / "remote.db", connect_agents(gate), settings) as server:
         try:
             yield server
         finally:
@@ -121,28 +73,8 @@ async def local(store: Path, address: str) -> AsyncIterator[il.Engine]:
         yield eng
 
 
-async def shown(eng: il.Engine, run: str, text: str) -> None:
-    """Wait until the local log holds this much of the output."""
-    seen = ""
-    async with asyncio.timeout(20):
-        async for event in eng.runs.events(run):
-            if isinstance(event.body, OutputDelta):
-                seen += event.body.delta.get("text", "")
-                if seen == text:
-                    return
-    raise AssertionError(f"the run ended with {seen!r}")
-
-
 async def remote_runs(server: Server) -> list[il.Run]:
     return await server.engine.runs.search(RunFilter())
-
-
-async def question_of_type(eng: il.Engine, run: str, type_: str) -> Any:
-    async with asyncio.timeout(20):
-        async for event in eng.runs.events(run):
-            if event.kind == "asked" and event.body.question.type == type_:
-                return event.body.question
-    raise AssertionError(f"the run never asked {type_}")
 
 
 async def parked(eng: il.Engine, run: str) -> None:

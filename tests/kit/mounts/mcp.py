@@ -15,9 +15,9 @@ import interlingua as il
 from interlingua.protocols.mcp.mount.connection import AddressSource, ProcessSource
 from interlingua.protocols.mcp.mount.server import Mount, MountSettings
 from tests.kit.engines import engine
+from tests.kit.mounts.watch import SETTINGS
 
-FAKE = Path(__file__).with_name("mount_server.py")
-SETTINGS = il.Settings(cancel_grace=5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
+FAKE = Path(__file__).parents[1] / "fake_remotes" / "mcp_server.py"
 
 
 def command(given: dict[str, Any]) -> str:
@@ -65,12 +65,3 @@ async def sent(log: Path, method: str) -> dict[str, Any]:
             if found:
                 return found[-1]
             await asyncio.sleep(0.01)
-
-
-async def seen(eng: il.Engine, run: str, kind: str) -> il.Event:
-    """Wait for an event of a run."""
-    async with asyncio.timeout(20):
-        async for event in eng.runs.events(run):
-            if event.kind == kind:
-                return event
-    raise AssertionError(f"the run ended without {kind}")

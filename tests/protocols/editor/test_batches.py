@@ -11,8 +11,7 @@ import pytest
 
 import interlingua as il
 from interlingua.transports.jsonrpc.core import CANCELLED, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Limits
-
-from .common import Client, in_process, prompt, selected
+from tests.kit.clients.editor import Client, in_process, prompt, selected
 
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
 

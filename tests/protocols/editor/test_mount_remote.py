@@ -23,8 +23,7 @@ from interlingua.protocols.editor.mount.sessions import AddressSource, Host
 from interlingua.protocols.targets import load, parse
 from interlingua.server.app import Server, ServeSettings, serving
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
-
-from .mount_common import SETTINGS
+from tests.kit.mounts.watch import SETTINGS
 
 
 @il.agent(asks=[il.Confirm])

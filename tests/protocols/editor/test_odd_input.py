@@ -12,8 +12,7 @@ import pytest
 
 import interlingua as il
 from interlingua.transports.jsonrpc.core import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Limits
-
-from .common import Client, in_process, stdio
+from tests.kit.clients.editor import Client, in_process, stdio
 
 ECHO = """
 import interlingua as il

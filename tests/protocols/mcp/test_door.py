@@ -25,9 +25,7 @@ from interlingua.transports.jsonrpc.core import (
     PARSE_ERROR,
     Limits,
 )
-from tests.kit.engines import QUICK, bodies, crash, question
-
-from .common import (
+from tests.kit.clients.mcp import (
     DELTA,
     LATEST,
     LEGACY,
@@ -53,6 +51,7 @@ from .common import (
     stdio,
     styled,
 )
+from tests.kit.engines import QUICK, bodies, crash, question
 
 AGENTS = """
 import interlingua as il

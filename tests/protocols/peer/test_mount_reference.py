@@ -9,8 +9,8 @@ import pytest
 
 from interlingua.model.errors import Denied
 from tests.kit.engines import finish, submit
+from tests.kit.mounts.peer import mount, mounted, output
 
-from .mount_common import mount, mounted, output
 from .reference import Reference, Version
 
 VERSIONS: tuple[Version, ...] = ("2.19", "2.48")
