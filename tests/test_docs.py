@@ -11,13 +11,13 @@ import pytest
 from interlingua.engine.settings import Settings
 from interlingua.model.errors import all_errors
 from interlingua.model.status import Status
-from interlingua.protocols.editor.mount.sessions import MountSettings as EditorMount
-from interlingua.protocols.mcp.mount.connection import MountSettings as McpMount
+from interlingua.protocols.editor.config import MountSettings as EditorMount
+from interlingua.protocols.mcp.config import MountSettings as McpMount
 from interlingua.protocols.parity import Carried
-from interlingua.protocols.peer.mount.credentials import MountSettings as PeerMount
+from interlingua.protocols.peer.config import MountSettings as PeerMount
 from interlingua.server.config import build
 from interlingua.server.config.load import read
-from interlingua.server.config.settings import SETTINGS
+from interlingua.server.config.settings import all_settings
 from tools import diagram, parity, reference
 
 
@@ -100,7 +100,7 @@ def test_stale_reference_pages_are_found_and_what_is_written_by_hand_stays(tmp_p
 
 def test_the_reference_names_every_setting_and_every_option() -> None:
     settings = reference.settings_part() + reference.entries_part()
-    for one in SETTINGS:
+    for one in all_settings():
         assert f"| `{one.name}` |" in settings
         assert f"| `{one.variable}` |" in settings
         assert f"`{one.flags.split('/')[0]}`" in settings

@@ -23,7 +23,8 @@ INTRO = """\
 # Conformance
 
 Every normative sentence and every feature of the documents that we implement, in our words, with the tests that show
-it. *Tested*: the tests named show it. *Deviates*: we do something else, for the reason given. *Pending*: not there yet.
+it. *Tested*: the tests named show it, or `interlingua conform`, which the test suite runs against our own doors.
+*Deviates*: we do something else, for the reason given. *Pending*: not there yet.
 
 This page is made by `make docs` from `tests/requirements/*.toml`; edit those. The test suite fails when an entry
 names a test that does not exist, when a must has no test of its own, and when this page is not up to date.
@@ -94,7 +95,8 @@ def _standing(entry: Requirement) -> str:
 
 
 def _tests(entry: Requirement) -> str:
-    return "<br>".join(f"`{test.removeprefix('tests/')}`" for test in entry.tests)
+    shown = [f"`{test.removeprefix('tests/')}`" for test in entry.tests]
+    return "<br>".join(shown or (["`interlingua conform`"] if entry.outside else []))
 
 
 def _table(head: list[str], rows: list[list[str]], right: frozenset[int] = frozenset()) -> str:

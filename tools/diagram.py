@@ -7,14 +7,13 @@ hand.
 from __future__ import annotations
 
 import argparse
-import ast
 import sys
 from pathlib import Path
 
-from interlingua.engine import settings
 from interlingua.engine.settings import Settings
 from interlingua.model.errors import all_errors
 from interlingua.model.status import diagram
+from interlingua.server.config.fields import described
 
 PAGE = Path(__file__).parent.parent / "docs" / "engine.md"
 
@@ -32,22 +31,11 @@ def errors_part() -> str:
 
 
 def settings_part() -> str:
-    """The settings with their defaults, described by the text under each attribute."""
-    source = Path(settings.__file__).read_text()
-    rows = []
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.ClassDef) and node.name == Settings.__name__:
-            for field, doc in zip(node.body, [*node.body[1:], None], strict=True):
-                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                    name = field.target.id
-                    rows.append([f"`{name}`", f"`{getattr(Settings(), name)!r}`", _text(doc)])
+    """The settings with their defaults."""
+    rows = [
+        [f"`{one.field}`", f"`{getattr(Settings(), one.field)!r}`", one.help] for one in described(Settings, "limits")
+    ]
     return _table(["setting", "default", "meaning"], rows)
-
-
-def _text(node: ast.stmt | None) -> str:
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-        return node.value.value
-    return ""
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

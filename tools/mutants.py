@@ -123,7 +123,7 @@ def main(argv: list[str] | None = None) -> int:
         mutants = [m for m in mutants if m.kills == wanted or m.kills.startswith(wanted + ".") or wanted in m.file]
     if any("occurs" in problem or "no such file" in problem for problem in wrong) or not mutants:
         return 1
-    listed = {entry.id: entry.tests for manifest in manifests for entry in manifest.requirements}
+    listed = {entry.id: entry.shown_by for manifest in manifests for entry in manifest.requirements}
     tests = {id(mutant): list(mutant.tests or listed.get(mutant.kills, ())) for mutant in mutants}
     everything = sorted({test for chosen in tests.values() for test in chosen})
 

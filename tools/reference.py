@@ -16,9 +16,8 @@ from typing import Any
 import typer.main
 
 from interlingua.cli.app import app
-from interlingua.server.config.load import kind_of
-from interlingua.server.config.setting import Setting
-from interlingua.server.config.settings import ENTRIES, SECTIONS, SETTINGS
+from interlingua.server.config.fields import Setting
+from interlingua.server.config.settings import ENTRIES, all_settings, sections
 from interlingua.server.config.show import toml
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -30,10 +29,10 @@ DOCS = Path(__file__).parent.parent / "docs"
 def settings_part() -> str:
     """Every setting, by section."""
     parts = []
-    for section, text in SECTIONS.items():
-        own = [one for one in SETTINGS if one.section == section]
+    for section, declared in sections().items():
+        own = [one for one in all_settings() if one.section == section]
         head = f"### [{section}]\n\n" if section else ""
-        parts.append(f"{head}{text}\n\n{_settings(own)}")
+        parts.append(f"{head}{declared.help}\n\n{_settings(own)}")
     return "\n\n".join(parts)
 
 
@@ -43,7 +42,7 @@ def _settings(settings: list[Setting]) -> str:
         flag = "<br>".join(f"`{part}`" for part in one.flags.split("/"))
         default = "" if one.default is None else f"`{toml(one.default)}`"
         help_ = one.help + (" *Secret.*" if one.secret else "")
-        rows.append([f"`{one.name}`", kind_of(one), default, help_, flag, f"`{one.variable}`"])
+        rows.append([f"`{one.name}`", one.allowed, default, help_, flag, f"`{one.variable}`"])
     return _table(["key", "is", "default", "meaning", "flag", "variable"], rows)
 
 
@@ -53,7 +52,7 @@ def entries_part() -> str:
     for entries in ENTRIES:
         flag = "a target without a flag" if not entries.flag.startswith("-") else f"`{entries.flag}`"
         rows = [
-            [f"`{one.name}`", kind_of(one), one.help + (" *Secret.*" if one.secret else "")]
+            [f"`{one.name}`", one.allowed, one.help + (" *Secret.*" if one.secret else "")]
             for one in entries.members
         ]  # fmt: skip
         parts.append(

@@ -76,7 +76,9 @@ def conform(
     failures: Annotated[bool, typer.Option("--failures", help="Show only what failed.")] = False,
     json: Json = False,
 ) -> None:
-    """Check a server of any of the five protocols against its document, as anyone could from outside.
+    """Check a server of any protocol against its document.
+
+    The checks see what any client can see.
 
     Each requirement that can be seen from outside passes, fails, or does not apply to this server; it is shown with its
     id, its section and what it asks for. Agents of the server are run for this: name ones that do no harm. What needs

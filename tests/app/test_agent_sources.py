@@ -13,8 +13,8 @@ from interlingua.protocols import targets
 from interlingua.protocols.targets import Target, load_to_serve, parse
 from interlingua.server.config.build import mounts as mounts_of
 from interlingua.server.config.load import read
+from interlingua.server.config.settings import Mounting
 from interlingua.server.load_agents import Origin, Source
-from interlingua.server.mounts.entry import Mounting
 from interlingua.server.mounts.supervisor import Supervised
 from interlingua.teams.load import load_team, team
 

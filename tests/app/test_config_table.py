@@ -10,30 +10,21 @@ import typer.main
 
 from interlingua.cli.app import app
 from interlingua.engine.settings import Settings
-from interlingua.protocols.cap.door.http import CapSettings
-from interlingua.protocols.connect.door.api import ConnectSettings
-from interlingua.protocols.editor.door.connection import EditorSettings
-from interlingua.protocols.editor.door.http_streams import WebSettings as EditorWeb
-from interlingua.protocols.mcp.door.connection import McpSettings
-from interlingua.protocols.mcp.door.http_streams import WebSettings as McpWeb
-from interlingua.protocols.peer.commands_node import Flags
+from interlingua.protocols.installed import protocols
+from interlingua.protocols.peer.config import DoorSettings as PeerSettings
 from interlingua.protocols.peer.config import NodeSettings
 from interlingua.server.app import ServeSettings
-from interlingua.server.config.build import NODE_LIMITS, engine_settings, options, serve_settings
+from interlingua.server.config.build import doors, engine_settings, serve_settings
+from interlingua.server.config.fields import Entries, Setting
 from interlingua.server.config.load import Config, read
-from interlingua.server.config.setting import Entries, Setting
-from interlingua.server.config.settings import ENTRIES, SECTIONS, SETTINGS
-from interlingua.server.mounts.entry import Mounting
-from interlingua.transports.http.body import HttpLimits
-from interlingua.transports.jsonrpc.core import Limits
+from interlingua.server.config.settings import ENTRIES, Mounting, all_settings, sections
 
+SETTINGS = all_settings()
 # Flags of `interlingua peer` that are other words for one that is a setting, or for its log.
 OTHER_WORDS = {"relay_url", "extensions", "limitations_json", "verbose"}
 # What is no part of what the server is made with: the command reads it.
 OF_THE_COMMAND = {
     "project",
-    "server.log",
-    "server.reload",
     "store.path",
     "auth.audience",
     "auth.jwks_url",
@@ -87,30 +78,17 @@ def as_text(value: Any) -> str:
 async def test_without_anything_said_all_is_as_the_program_has_it() -> None:
     config = read(None, environ={})
     assert engine_settings(config) == Settings()
-    assert options(config) == {
-        "connect": ConnectSettings(),
-        "mcp": (McpWeb(), McpSettings()),
-        "editor": (EditorWeb(), EditorSettings()),
-        "cap": CapSettings(),
-        "peer": NodeSettings(),
-    }
+    assert doors(config) == {one.name: one.load("door_settings")() for one in protocols() if one.door}
     made = await serve_settings(config)
-    assert made == ServeSettings(listeners=True, options=made.options, mounting=Mounting())
+    assert made == ServeSettings(listeners=True, doors=made.doors, mounting=Mounting())
 
 
-def test_every_setting_of_the_engine_the_doors_and_a_node_is_in_the_table() -> None:
-    known = {one.path for one in SETTINGS}
-    for door, structs in {
-        "connect": (ConnectSettings, HttpLimits), "mcp": (McpWeb, McpSettings, HttpLimits, Limits),
-        "editor": (EditorWeb, EditorSettings, HttpLimits, Limits), "cap": (CapSettings, HttpLimits),
-    }.items():  # fmt: skip
-        fields = {name for struct in structs for name in struct.__struct_fields__} - {"limits", "http"}
-        assert {f"doors.{door}.{name}" for name in fields} <= known
-    assert {f"mounting.{name}" for name in Mounting.__struct_fields__} <= known
-    assert {f"{'store' if name.startswith('ttl') else 'limits'}.{name}" for name in Settings.__struct_fields__} <= known
-    flags = {f"doors.peer.{name}" for name in Flags.__struct_fields__ if name not in OTHER_WORDS}
-    assert flags <= known
-    told = {*Flags.__struct_fields__, *NODE_LIMITS, "availability", "interfaces", "extensions", "limitations"}
+def test_every_field_of_the_engine_the_mounts_and_the_doors_is_a_setting() -> None:
+    described = {(section.type, one.field) for section in sections().values() for one in section.settings}
+    for type_ in (Settings, Mounting, *(one.load("door_settings") for one in protocols() if one.door)):
+        other_words = OTHER_WORDS if type_ is PeerSettings else set()
+        assert {name for name in type_.__struct_fields__ if (type_, name) not in described} == other_words
+    told = {*PeerSettings.__struct_fields__, "availability", "interfaces", "extensions", "limitations"}
     assert set(NodeSettings.__struct_fields__) - told == {"listens", "calls", "multicast_interface"}
 
 
@@ -126,7 +104,8 @@ async def test_every_setting_has_an_effect_and_its_variable_and_flag_mean_the_sa
     by_flag = read(None, {setting.parameter: value}, environ=variables)
     for config in (by_variable, by_flag):
         config.check()
-        assert config[setting.path] == (Path(value) if setting.kind == "path" else value)
+        expected = Path(value) if setting.kind == "path" else value
+        assert config[setting.path] == (tuple(value) if isinstance(setting.default, tuple) else expected)
         assert config[setting.path] != setting.default
     assert by_variable.values[setting.path].origin == setting.variable
     assert by_flag.values[setting.path].origin in setting.flags.split("/")
@@ -146,7 +125,7 @@ def test_names_are_never_used_twice_and_every_section_is_described() -> None:
     for names in ([one.path for one in SETTINGS], [one.variable for one in (*SETTINGS, *ENTRIES)],
                   [flag for one in SETTINGS for flag in one.flags.split("/")]):  # fmt: skip
         assert len(names) == len(set(names))
-    assert {one.section for one in SETTINGS} == set(SECTIONS)
+    assert {one.section for one in SETTINGS} == set(sections())
     assert all(one.help.endswith(".") for one in (*SETTINGS, *(m for e in ENTRIES for m in e.members)))
 
 

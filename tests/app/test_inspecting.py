@@ -149,7 +149,7 @@ async def test_a_tool_server_is_told_from_one_with_agents() -> None:
     async with served(("POST", "/", _mcp(result))) as address:
         found = await looked(address)
     assert list(found) == ["mcp-tools"]
-    assert "a team can use its tools" in found["mcp-tools"].notes[0]
+    assert "each tool, and each prompt with arguments, is mounted as an agent" in found["mcp-tools"].notes[0]
 
 
 async def test_what_is_seen_to_be_wrong_is_said() -> None:

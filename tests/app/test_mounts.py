@@ -17,12 +17,13 @@ import pytest
 
 import interlingua as il
 from interlingua.model.errors import Unavailable
-from interlingua.protocols.cap.mount import remote_task as remote
+from interlingua.protocols.cap.mount import process_task as remote
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.server.config.build import mounts as mounts_of
 from interlingua.server.config.load import read
-from interlingua.server.mounts.entry import MountEntry, Mounting, try_once
+from interlingua.server.config.settings import Mounting
+from interlingua.server.mounts.entry import MountEntry, try_once
 from interlingua.server.mounts.line_watch import Line
 from interlingua.server.mounts.supervisor import Supervised
 from tests.kit import warm_python

@@ -14,7 +14,7 @@ from interlingua.model.filters import ThreadFilter
 from interlingua.protocols.editor.door.http import WebDoor
 from interlingua.protocols.editor.mount.http_channel import reach
 from interlingua.server.app import ServeSettings, serving
-from interlingua.server.mounts.entry import Mounting
+from interlingua.server.config.settings import Mounting
 from tests.kit.http_servers import answering
 from tests.kit.servers import Process
 

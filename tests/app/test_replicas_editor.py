@@ -14,8 +14,9 @@ import pytest
 import websockets.asyncio.client
 
 from interlingua.model.events import QuestionAsked
+from interlingua.protocols.editor.config import MountSettings
 from interlingua.protocols.editor.mount.questions import Asking
-from interlingua.protocols.editor.mount.server import Mount, MountSettings
+from interlingua.protocols.editor.mount.server import Mount
 from interlingua.protocols.editor.mount.sessions import AddressSource
 from tests.kit.engines import bodies, engine, question, submit
 from tests.protocols.editor.test_web import Client, Stream, clients

@@ -23,7 +23,8 @@ from websockets.sync.client import connect
 from interlingua import __version__
 from interlingua.model.errors import InvalidRequest
 from interlingua.protocols.peer.commands import spelled_out
-from interlingua.protocols.peer.commands_node import Flags, from_config, read_config, settings_of
+from interlingua.protocols.peer.config import DoorSettings
+from interlingua.protocols.peer.node_flags import from_config, read_config, settings_of
 from tests.kit.commands import Result
 from tests.kit.servers import node, started
 
@@ -374,17 +375,17 @@ def test_flags_whose_value_may_be_left_out(arguments: list[str], expected: list[
 @pytest.mark.parametrize(
     ("flags", "relay", "modes"),
     [
-        (Flags(), None, ("p2p", "relay")),
-        (Flags(relay="acp+wss://relay.example.org"), "acp+wss://relay.example.org", ("p2p", "relay")),
-        (Flags(relay="https://relay.example.org/acp/"), "acp+wss://relay.example.org", ("p2p", "relay")),
-        (Flags(relay="http://127.0.0.1:7950"), "acp+ws://127.0.0.1:7950", ("p2p", "relay")),
-        (Flags(relay_url="wss://relay.example.org"), "acp+wss://relay.example.org", ("p2p", "relay")),
-        (Flags(relay="", relay_url="https://relay.example.org"), "acp+wss://relay.example.org", ("relay",)),
-        (Flags(relay="https://r.example", transport_modes="relay"), "acp+wss://r.example", ("relay",)),
-        (Flags(transport_modes="relay,p2p"), None, ("p2p", "relay")),
+        (DoorSettings(), None, ("p2p", "relay")),
+        (DoorSettings(relay="acp+wss://relay.example.org"), "acp+wss://relay.example.org", ("p2p", "relay")),
+        (DoorSettings(relay="https://relay.example.org/acp/"), "acp+wss://relay.example.org", ("p2p", "relay")),
+        (DoorSettings(relay="http://127.0.0.1:7950"), "acp+ws://127.0.0.1:7950", ("p2p", "relay")),
+        (DoorSettings(relay_url="wss://relay.example.org"), "acp+wss://relay.example.org", ("p2p", "relay")),
+        (DoorSettings(relay="", relay_url="https://relay.example.org"), "acp+wss://relay.example.org", ("relay",)),
+        (DoorSettings(relay="https://r.example", transport_modes="relay"), "acp+wss://r.example", ("relay",)),
+        (DoorSettings(transport_modes="relay,p2p"), None, ("p2p", "relay")),
     ],
 )
-def test_the_relay_is_named_in_either_spelling(flags: Flags, relay: str | None, modes: tuple[str, ...]) -> None:
+def test_the_relay_is_named_in_either_spelling(flags: DoorSettings, relay: str | None, modes: tuple[str, ...]) -> None:
     settings = settings_of(flags)
     assert settings.relay == relay
     assert sorted(settings.transport_modes) == sorted(modes)
@@ -449,8 +450,8 @@ def test_a_config_file_has_values_as_files_have_them(tmp_path: Path) -> None:
     }  # fmt: skip
     file.write_text(json.dumps(written))
     flags = from_config(file)
-    assert (flags.identity, flags.relay, flags.secret) == ("", None, None)
-    assert (flags.join, flags.transport_modes, flags.port) == (["acp://192.0.2.1/tok_x"], "relay", 7811)
+    assert (flags.identity, flags.relay, flags.secret) == (Path(), None, None)
+    assert (flags.join, flags.transport_modes, flags.port) == (("acp://192.0.2.1/tok_x",), "relay", 7811)
     settings = settings_of(flags)
     assert settings.identity == Path("~/.acp/identity.json").expanduser()
     assert [one["code"] for one in settings.limitations] == ["no images"]

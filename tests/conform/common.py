@@ -1,14 +1,13 @@
-"""Runs the checks of a protocol against a server, and says what came out. For the tests of every protocol's checks."""
+"""Runs the checks of a protocol against a server. For the tests of every protocol's checks."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from interlingua_conform import suite
-from interlingua_conform.base import Finding, Roles, Subject, conform
+from interlingua_conform.base import Finding, Subject, conform
 
-AGENTS = Path(__file__).parent / "agents.py"
-ROLES = Roles(agent="echo", asking="careful", slow="slow", failing="broken")
+from .looks import AGENTS, ROLES
+
+__all__ = ["AGENTS", "ROLES", "failures", "findings", "not_applicable"]
 
 
 async def findings(protocol: str, subject: Subject, only: list[str] | None = None) -> dict[str, Finding]:
@@ -16,5 +15,9 @@ async def findings(protocol: str, subject: Subject, only: list[str] | None = Non
 
 
 def failures(found: dict[str, Finding]) -> dict[str, str]:
-    """What failed, and why: for an assertion that tells all of it."""
+    """Returns the reasons of all failures: for an assertion that shows them."""
     return {name: finding.why for name, finding in found.items() if finding.verdict == "fail"}
+
+
+def not_applicable(found: dict[str, Finding]) -> dict[str, str]:
+    return {name: finding.why for name, finding in found.items() if finding.verdict == "not applicable"}

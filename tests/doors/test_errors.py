@@ -33,7 +33,7 @@ def table(protocol: str) -> ErrorTable[Any]:
     return errors.table
 
 
-@pytest.mark.parametrize("protocol", ["connect", "peer"])
+@pytest.mark.parametrize("protocol", ["connect", "peer", "cap"])
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: error.code)
 def test_every_error_has_a_row_in_every_door_and_only_the_root_is_unknown(
     protocol: str, error: type[InterlinguaError]

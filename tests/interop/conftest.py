@@ -43,6 +43,12 @@ def mcp_sdk() -> Path:
 
 
 @pytest.fixture(scope="session")
+def fastmcp() -> Path:
+    """The Python of a virtualenv that has PyPI `fastmcp` 4.1.2."""
+    return _virtualenv("fastmcp==4.1.2")
+
+
+@pytest.fixture(scope="session")
 def editor_pypi() -> Path:
     """The Python of a virtualenv that has the SDK `agent-client-protocol` 0.12.1."""
     return _virtualenv(*EDITOR_PYPI)

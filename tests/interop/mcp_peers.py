@@ -18,8 +18,9 @@ from typing import Any
 import interlingua as il
 from interlingua.model.delta import Joiner
 from interlingua.model.events import OutputDelta, Warned
+from interlingua.protocols.mcp.config import MountSettings
 from interlingua.protocols.mcp.mount.connection import AddressSource, ProcessSource
-from interlingua.protocols.mcp.mount.server import Mount, MountSettings
+from interlingua.protocols.mcp.mount.server import Mount
 from tests.kit.clients import rpc
 from tests.kit.clients.mcp import COMMAND, DELTA, PATIENCE, Message, Process
 from tests.kit.clients.rpc import INTERLINGUA

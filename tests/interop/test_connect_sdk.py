@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 
-from interlingua.protocols.connect import projection
-from interlingua.protocols.connect.door.http import ConnectSettings
+from interlingua.doors.streams import EventStream
+from interlingua.protocols.connect.config import DoorSettings
 from interlingua.server.app import Server, ServeSettings, serving
-from interlingua.transports.http.sse import KEEP_ALIVE
 from tests.kit.engines import QUICK
 
 from ..protocols.connect.test_door import AGENTS, NOBODY, Gate, Receiver, Teller, _keys
@@ -377,18 +376,18 @@ async def test_keep_alives_and_line_breaks_in_text_do_not_break_the_sdk(
 ) -> None:
     beats = asyncio.Semaphore(0)
 
-    async def counted(*arguments: Any) -> AsyncIterator[bytes]:
-        async for chunk in projection.follow(*arguments):
-            yield chunk
-            if chunk == KEEP_ALIVE:
-                beats.release()
+    write_comment = EventStream.write_comment
 
-    monkeypatch.setattr("interlingua.protocols.connect.door.operations_runs.follow", counted)
+    async def counted(stream: EventStream) -> None:
+        await write_comment(stream)
+        beats.release()
+
+    monkeypatch.setattr(EventStream, "write_comment", counted)
     nasty = ["line\u2028sep\u2029", "nel\u0085vt\x0b", "ff\x0cend é 😀"]
     teller = Teller(*nasty)
     async with served(store, acp_sdk, kind, teller.agent) as sdk:
         door: Any = sdk.server.engine.callbacks.formats["connect"].__self__  # type: ignore[attr-defined]
-        door.settings = ConnectSettings(keep_alive=0.005, values_per_second=1e6)
+        door.settings = DoorSettings(keep_alive=0.005, values_per_second=1e6)
         body = {"agent_id": await sdk.agent_id("teller"), "stream_mode": "values"}
         streaming = asyncio.create_task(sdk.create_and_stream_stateless_run_output(run_create_stateless=body))
         for _ in range(len(nasty) + 1):

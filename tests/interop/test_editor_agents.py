@@ -22,7 +22,8 @@ import pytest
 import interlingua as il
 from interlingua.model.content import FilePart, Message, TextPart
 from interlingua.model.events import Diff, OutputDelta, Plan, PlanEntry, Thought, ToolCall
-from interlingua.protocols.editor.mount.server import Mount, MountSettings
+from interlingua.protocols.editor.config import MountSettings
+from interlingua.protocols.editor.mount.server import Mount
 from interlingua.protocols.editor.mount.sessions import AddressSource, ProcessSource
 from interlingua.protocols.targets import load_all, parse
 from tests.kit.engines import bodies, engine, finish, question, submit

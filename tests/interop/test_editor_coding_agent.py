@@ -21,7 +21,8 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import ToolCall
-from interlingua.protocols.editor.mount.server import Mount, MountSettings
+from interlingua.protocols.editor.config import MountSettings
+from interlingua.protocols.editor.mount.server import Mount
 from interlingua.protocols.editor.mount.sessions import ProcessSource
 from tests.kit.engines import bodies, engine, question, submit
 from tests.kit.mounts.watch import SETTINGS

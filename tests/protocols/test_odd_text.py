@@ -23,7 +23,6 @@ from interlingua.protocols.peer.bindings.stdio import serve_pipes
 from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
 from interlingua.protocols.peer.wire import links
 from interlingua.server.app import ServeSettings, serving
-from interlingua.transports.jsonrpc.core import Limits
 from interlingua.transports.process.pipes import PipeChannel
 from tests.kit.clients import editor as editor_common
 from tests.kit.clients import mcp as mcp_common
@@ -507,7 +506,7 @@ async def test_what_cannot_be_read_is_answered_with_its_id_and_what_is_wrong(sto
 async def test_a_line_over_the_limit_is_answered_with_its_id_and_the_connection_goes_on(store: Path) -> None:
     line = filled(MCP_RUN.replace("META", ""), b'"' + b"x" * 2000 + b'"', "long")
     last = b'{"method":"agents/run","params":{"input":{"text":"' + b"x" * 2000 + b'"}},"jsonrpc":"2.0","id":"last"}'
-    async with mcp_common.in_process(store, echo, limits=Limits(max_frame_bytes=1024)) as (client, _):
+    async with mcp_common.in_process(store, echo, max_frame_bytes=1024) as (client, _):
         await client.initialize()
         for sent, id_ in ((line, "long"), (last, "last")):
             answer = await _answered(client, sent, id_, str)

@@ -10,6 +10,7 @@ import pytest
 from tools import conformance, mutants
 
 from .manifest import (
+    OURS,
     ManifestError,
     Mutant,
     load,
@@ -52,10 +53,13 @@ def root(tmp_path: Path) -> Path:
 
 
 def written(folder: Path, *entries: dict[str, Any], protocol: str = "x") -> Path:
+    def said(value: Any) -> str:
+        return str(value).lower() if isinstance(value, bool) else repr(value)
+
     lines = ["[seed]", f'protocol = "{protocol}"', 'title = "X"']
     for entry in entries:
         lines.append("[[requirement]]")
-        lines.extend(f"{name} = {value!r}" for name, value in entry.items())
+        lines.extend(f"{name} = {said(value)}" for name, value in entry.items())
     path = folder / f"{protocol}.toml"
     path.write_text("\n".join(lines))
     return path
@@ -110,6 +114,14 @@ def test_a_good_manifest_has_no_problems(root: Path) -> None:
 )
 def test_a_bad_entry_is_found(root: Path, change: dict[str, Any], problem: str) -> None:
     assert found(root, {**GOOD, **change}) == [problem]
+
+
+def test_a_requirement_that_the_checker_sees_needs_no_test_of_its_own(root: Path) -> None:
+    seen = {name: value for name, value in {**GOOD, "outside": True}.items() if name != "tests"}
+    manifest = load(written(root, seen))
+    assert problems([manifest], root) == []
+    assert manifest.requirements[0].shown_by == (f"{OURS}[x.rule]",)
+    assert mutant_problems([Mutant("src/x.py", "c = 2", "c = 3", "x.rule")], [manifest], root) == []
 
 
 def test_an_id_that_is_used_twice_is_found(root: Path) -> None:

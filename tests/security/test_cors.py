@@ -10,6 +10,7 @@ import httpx2
 import pytest
 
 import interlingua as il
+from interlingua.protocols.connect.config import DoorSettings
 from interlingua.security.keys import make_key
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.server.auth.stored_keys import StoredKeys
@@ -105,7 +106,7 @@ async def test_a_key_is_wanted_of_pages_too_and_they_can_read_that_it_is(tmp_pat
 
 
 async def test_a_door_on_a_port_of_its_own_answers_pages_in_the_same_way(tmp_path: Path) -> None:
-    settings = ServeSettings(port=0, allowed_origins=[PAGE], own_ports={"connect": (None, 0)})
+    settings = ServeSettings(port=0, allowed_origins=[PAGE], doors={"connect": DoorSettings(own_port=0)})
     async with serving(tmp_path / "store.db", [echo], settings) as up, httpx2.AsyncClient() as http:
         alone = next(note for note in up.notes if "too" in note).split(" is at ")[1].partition(",")[0]
         asked = await http.options(f"{alone}/agents/search", headers=asking(PAGE))

@@ -18,13 +18,13 @@ from interlingua.transports.jsonrpc.core import (
     PARSE_ERROR,
     Call,
     CancelWanted,
-    Limits,
     Notice,
     Refused,
     Reply,
     Rpc,
     RpcError,
 )
+from interlingua.transports.jsonrpc.limits import Limits
 from tests.kit.clients.editor import check_frame
 from tests.kit.examples import many
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from interlingua.transports.jsonrpc.connection import Answer, Connection, ConnectionLost, RpcError
-from interlingua.transports.jsonrpc.core import CANCELLED, INTERNAL_ERROR, Call, Limits, Notice
+from interlingua.transports.jsonrpc.core import CANCELLED, INTERNAL_ERROR, Call, Notice
+from interlingua.transports.jsonrpc.limits import Limits
 from interlingua.transports.process.pipes import PipeChannel
 from tests.kit.clients.editor import check_frame
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import msgspec
+from msgspec import Meta
+
+_FILE = {"metavar": "FILE"}
 
 
 class Bus(Protocol):
@@ -143,12 +146,43 @@ class ClusterBus(Bus, Protocol):
 class BusSettings(msgspec.Struct, kw_only=True, frozen=True):
     """The address of the bus, and the credentials for it. Messages never contain the secrets."""
 
-    url: str | None = None
-    prefix: str | None = None
-    token: str | None = None
-    credentials: Path | None = None
-    nkey: Path | None = None
-    ca: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    hand_out: str = "memory"
+    url: Annotated[
+        str | None,
+        Meta(
+            description="The NATS server that several servers on one store share: "
+            "`nats://[USER:PASSWORD@]HOST[:PORT][/PREFIX]`, or `tls://…`; several servers of one cluster are separated "
+            "by commas. Needs `interlingua[nats]`. Without a bus, processes poll the store for changes.",
+            extra={"flag": "--bus", "env": "INTERLINGUA_BUS", "metavar": "URL", "secret": True},
+        ),
+    ] = None
+    prefix: Annotated[
+        str | None,
+        Meta(
+            description="The prefix of all subjects, for installations that share a NATS server; by default the path "
+            "of the address, or `interlingua`."
+        ),
+    ] = None
+    token: Annotated[str | None, Meta(description="The token for the NATS server.", extra={"secret": True})] = None
+    credentials: Annotated[
+        Path | None, Meta(description="The file of credentials (`.creds`) for the NATS server.", extra=_FILE)
+    ] = None
+    nkey: Annotated[
+        Path | None, Meta(description="The file with the seed of an nkey for the NATS server.", extra=_FILE)
+    ] = None
+    ca: Annotated[
+        Path | None,
+        Meta(
+            description="The authority of the NATS server's certificate, if the system does not know it.", extra=_FILE
+        ),
+    ] = None
+    certificate: Annotated[
+        Path | None, Meta(description="Our certificate, if the NATS server wants one.", extra=_FILE)
+    ] = None
+    key: Annotated[Path | None, Meta(description="The key of our certificate.", extra=_FILE)] = None
+    hand_out: Annotated[
+        Literal["memory", "file", "off"],
+        Meta(
+            description="Where JetStream keeps the runs that are offered to other workers. With `off`, no runs are "
+            "offered, and workers look for due runs every `sweep_every` seconds."
+        ),
+    ] = "memory"

@@ -85,10 +85,12 @@ async def detected(url: str, headers: dict[str, str] | None = None) -> Spoken:
     from .at_address import look
 
     found, odd = await look(url, headers)
-    for protocol in protocols():
-        for spoken in found:
-            if spoken.protocol == protocol.name and spoken.target is not None:
-                return spoken
+    usable = [spoken for spoken in found if spoken.target is not None]
+    names = [protocol.name for protocol in protocols()]
+    # A server of tools is no protocol of its own, and comes last.
+    usable.sort(key=lambda spoken: names.index(spoken.protocol) if spoken.protocol in names else len(names))
+    if usable:
+        return usable[0]
     others = ", ".join(with_title(spoken).title for spoken in found)
     instead = [f"it speaks {others}"] if others else odd
     raise Unavailable("; ".join([f"{url} speaks none of these protocols", *instead]), transient=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import ssl
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,7 +14,7 @@ from ..model.errors import Denied, InvalidRequest
 from ..transports import json_text, wire_tap
 from ..transports.http import plain_client
 from .errors import RemoteError
-from .settings import Access, NoSettings
+from .settings import Access, MountSettings, read_settings
 
 PATIENCE = 60.0
 """Seconds for which a server that cannot be reached, or tells nothing, is tried again before the run fails as
@@ -28,20 +27,18 @@ TIMEOUT = httpx2.Timeout(_SILENCE, connect=10.0, write=30.0)
 class HttpAddress:
     """The address of a server, and how to reach it."""
 
-    def __init__(self, base: str, access: Access, *, kind: str, key_variable: str) -> None:
-        """`kind` is the protocol as it is written in a target. The variable has the API key where the access has
-        none."""
+    def __init__(self, base: str, access: Access, *, kind: str) -> None:
+        """`kind` is the protocol as it is written in a target."""
         try:
             url = httpx2.URL(base)
         except (httpx2.InvalidURL, ValueError) as error:
             raise InvalidRequest(f"{base!r} is not an address: {error}") from error
         if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
             raise InvalidRequest(f"{base!r} is not the address of a server; write {kind}+http://HOST[/PREFIX][#AGENT]")
-        access.given(NoSettings)
         self.base = base.rstrip("/")
         self.timeout = TIMEOUT
         self.patience = PATIENCE
-        key = access.key if access.key is not None else os.environ.get(key_variable)
+        key = read_settings(MountSettings, kind, access).key
         self._headers = {**({"x-api-key": key} if key else {}), **access.headers}
         self._clients = plain_client.Shared(self._client, self.base)
 

@@ -5,7 +5,7 @@ A protocol describes its server by a `RemoteServer`: what agents there are, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -62,6 +62,10 @@ class RemoteServer:
     """One server that is mounted."""
 
     traits = Traits()
+    reach: Callable[[], Awaitable[None]] | None = None
+    """Checks that the server is there, where to list its agents again would leave a trace. Raises where it is not."""
+    try_out: Callable[[], Awaitable[None]] | None = None
+    """Checks a server whose agents are known without asking it. Raises where it does not work."""
 
     async def agents(self, wanted: str | None) -> list[RemoteAgent]:
         """Returns its agents: all of them, or at least those that the name can mean."""
@@ -80,9 +84,6 @@ class RemoteServer:
     async def cancel_left(self, agent: RemoteAgent, left: LeftRun, existing: Any) -> None:
         """Tells the server that a run is over whose handler is not in memory."""
 
-    async def check(self) -> None:
-        """Tells if the server is there. Leaves nothing behind. Raises where it is not."""
-
     async def close(self) -> None:
         """Ends what all runs share: the connection, or the process. The end of the event loop does it too."""
 
@@ -90,7 +91,7 @@ class RemoteServer:
         """Calls back whenever that has ended by itself, or could not be reached."""
 
 
-async def local_agents(server: RemoteServer, wanted: str | None) -> list[Agent[..., Any]]:
+async def local_agents(server: RemoteServer, wanted: str | None = None) -> list[Agent[..., Any]]:
     """Returns the agents of a server as local agents: all of them, or those that the name can mean."""
     found = await server.agents(wanted)
     keys = set[str]()
@@ -125,7 +126,7 @@ def local_agent(server: RemoteServer, remote: RemoteAgent, existing: Any = None)
         made.attach = lambda run: local_agent(server, remote, server.existing(run))
     else:
         made.no_attach = remote.no_attach
-    made.let_go, made.watch = server.close, server.watch
+    made.let_go, made.watch, made.reach, made.try_out = server.close, server.watch, server.reach, server.try_out
     if traits.keeps_history:
         made.reads_history = False
     if traits.keeps_state:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -36,6 +37,8 @@ from .errors import remote_error
 from .remote_output import RemoteOutput
 from .remote_questions import Asked, RemoteQuestions
 
+log = logging.getLogger("interlingua.mounts")
+
 ENDED, FAILED, ASKED = "ended", "failed", "asked"
 """Kinds of stretches that all wires have. A run goes on after all others."""
 
@@ -49,6 +52,7 @@ class Stretch(msgspec.Struct):
     data: Any = None
     cursor: str | None = None  # the last update that was taken in
     shown: Any = None  # the output as it has been shown, where the run goes on from here
+    more: Any = None  # what else the protocol has to know to go on
 
 
 class Disconnected(Exception):
@@ -142,6 +146,9 @@ class RemoteRun:
         """Returns the reason why this run could not be resumed; None where it could."""
         return None
 
+    async def begin(self) -> None:
+        """Begins the remote run, or finds it again, where that is not a part of following it."""
+
     async def follow(self) -> Stretch:
         """Begins the remote run, or finds it again, and shows its updates until it ends or wants something. Raises
         Disconnected where the connection was lost."""
@@ -202,6 +209,7 @@ class RemoteRun:
 async def run(remote: RemoteRun, schema: Validator | None = None) -> dict[str, Any]:
     """Carries out a run, and returns its output. Where it does not fit the schema, there is a warning."""
     async with remote.resources:
+        await remote.enter()
         try:
             output = await _run_to_end(remote)
         except StepFailed as failure:
@@ -240,7 +248,6 @@ async def _run_to_end(remote: RemoteRun) -> dict[str, Any]:
 
 
 async def _run(remote: RemoteRun) -> dict[str, Any]:
-    await remote.enter()
     stretches = _Stretches(remote)
     await stretches.begin()
     number = 0
@@ -273,6 +280,8 @@ class _Stretches:
         remote.opened(handle, shown)
         if remote.resumed and (why := remote.lost()) is not None:
             raise RunLost(why)
+        await self._mounted.committed()
+        await remote.begin()
 
     async def next(self, number: int) -> Stretch:
         remote = self._remote
@@ -316,6 +325,10 @@ async def _tell_unused_answers(remote: RemoteRun) -> None:
 
 
 async def _cancel(remote: RemoteRun) -> None:
-    with contextlib.suppress(InterlinguaError, OSError, TimeoutError):
+    try:
         async with asyncio.timeout(remote.cancel_within):
             await remote.cancel()
+    except TimeoutError:
+        log.warning("%s could not be told in time that a run is over", remote.where)
+    except (InterlinguaError, Disconnected, OSError) as error:
+        log.warning("%s could not be told that a run is over: %s", remote.where, error)

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..bus.port import BusSettings
+from ..doors.settings import DoorSettings
 from ..engine.agents.agent import Agent
 from ..engine.engine import Engine
 from ..engine.settings import Settings
@@ -23,10 +24,11 @@ from ..security.egress import EgressGuard
 from ..security.issuers import Issuer
 from ..security.origins import HostPolicy
 from .auth.stored_keys import StoredKeys, close_when_keyed
+from .config.settings import CallbackSettings, Mounting, ServerSettings, sections
 from .health import probed
 from .http_app import HttpApp, NotingAuthenticator, Webhooks, access, fetch
 from .http_server import CannotListen, HttpServer, OwnPorts, listen
-from .mounts.entry import MountEntry, Mounting, views
+from .mounts.entry import MountEntry, views
 from .mounts.supervisor import Mounts
 from .stores import shown
 from .wire_trace import TracedApp, WireTrace
@@ -42,37 +44,15 @@ log = logging.getLogger("interlingua.http")
 EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - a name for it, nothing listens there
 
 
-class ServeSettings(msgspec.Struct, kw_only=True, frozen=True):
-    host: str = "127.0.0.1"
-    port: int = 8000
-    advertise: str | None = None
-    """The address (http://HOST:PORT) at which other processes on the same store reach this one; None: where it
-    listens."""
-    allowed_hosts: list[str] = []
-    allowed_origins: list[str] = []
-    issuers: list[Issuer] = []
-    callback_secret: str | None = None
-    allow_private_callbacks: bool = False
-    callback_retry: float = 86_400.0
-    """Seconds for which a callback that fails is tried again."""
-    trace: Path | None = None
-    """A file that every message of every door is written to, without secrets."""
-    shutdown_grace: int = 3
-    """Seconds that open connections have to end when the server stops; streams could stay for ever."""
-    max_message_bytes: int = 32 * 1024 * 1024
-    """Limit of one message of a WebSocket; a longer one ends the connection."""
+class ServeSettings(ServerSettings, kw_only=True, frozen=True):
+    """Everything that a server is started with. Those settings that are no keys of `[server]` come after them."""
+
+    issuers: tuple[Issuer, ...] = ()
+    callbacks: CallbackSettings = CallbackSettings()
+    doors: dict[str, DoorSettings] = msgspec.field(default_factory=dict)
+    """By the name of the protocol; other doors have their defaults."""
     listeners: bool = False
     """Allows doors to open ports of their own, beside the one that they share."""
-    options: dict[str, Any] = {}
-    """Settings of single doors, by the name of their protocol."""
-    without: list[str] = []
-    """Protocols that have no door here."""
-    own_ports: dict[str, tuple[str | None, int]] = {}
-    """Doors with a port of their own, by the name of their protocol: the address (None: the server's) and the port."""
-    elsewhere: bool = True
-    """Offers also the agents that only other processes on the same store have."""
-    metrics: str | None = None
-    """[HOST:]PORT that shows metrics and health without a key, beside the doors."""
     mounting: Mounting = Mounting()
     bus: BusSettings = BusSettings()
     engine: Settings = Settings()
@@ -91,7 +71,7 @@ class Server(Workplace):
         self.notes = list(notes)  # notes of doors for the owner: addresses of their own, ports that gave way
 
 
-def _verifier(issuers: list[Issuer]) -> TokenVerifier:
+def _verifier(issuers: Sequence[Issuer]) -> TokenVerifier:
     from ..security.tokens import TokenVerifier
 
     return TokenVerifier(issuers, fetch)
@@ -116,18 +96,19 @@ async def serving(
     tokens = _verifier(settings.issuers) if settings.issuers else None
     kind = NotingAuthenticator if access.isEnabledFor(logging.INFO) else Authenticator  # costs nothing when unread
     auth = kind(keys.remembered(), tokens, open_to_all=open_to_all)
-    for host in {settings.host, *(own[0] or settings.host for own in settings.own_ports.values())}:
+    own_hosts = (door.own_host or settings.host for door in settings.doors.values() if door.own_port is not None)
+    for host in {settings.host, *own_hosts}:
         check_bind(host, auth)
     # Another name for this server means a proxy, and callers from elsewhere: what listens here is not theirs to call.
     local = is_loopback(settings.host) and not settings.allowed_hosts
     webhooks = Webhooks(
-        EgressGuard(allow_loopback=local, allow_private=settings.allow_private_callbacks), settings.callback_secret
+        EgressGuard(allow_loopback=local, allow_private=settings.callbacks.allow_private), settings.callbacks.secret
     )
     engine.callbacks.send, engine.callbacks.judge = webhooks.send, webhooks.check
-    engine.callbacks.keep_trying = settings.callback_retry
+    engine.callbacks.keep_trying = settings.callbacks.hours * 3600
     engine.reminders.serves = True
     hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
-    app = HttpApp(engine, auth, hosts, settings.options, settings.without)
+    app = HttpApp(engine, auth, hosts, settings.doors)
     listening = listen(settings.host, settings.port)
     wire = WireTrace(settings.trace, "http") if settings.trace is not None else None
     server = HttpServer(
@@ -180,11 +161,14 @@ def _reached_at(settings: ServeSettings, address: str) -> str:
 async def _own_ports(settings: ServeSettings, app: HttpApp, own: OwnPorts, wire: WireTrace | None) -> list[str]:
     """Serves doors at the root of a port of their own, beside their place on the shared port."""
     notes = []
-    for name, (host, port) in settings.own_ports.items():
-        host = host or settings.host
+    for name, (protocol, _) in app.doors.items():
+        door = settings.doors.get(name)
+        if door is None or door.own_port is None:
+            continue
+        host = door.own_host or settings.host
         alone = app.alone(name, HostPolicy.for_bind(host, settings.allowed_hosts, settings.allowed_origins))
         served = alone if wire is None else TracedApp(alone, wire)
-        option = f"--{name}-{'door-port' if name == 'peer' else 'port'}"
-        address = await own.serve(served, host, [port], option=option)
-        notes.append(f"{app.doors[name][0].title} is at {address}, too")
+        option = next(one.flags for one in sections()[f"doors.{name}"].settings if one.field == "own_port")
+        address = await own.serve(served, host, [door.own_port], option=option)
+        notes.append(f"{protocol.title} is at {address}, too")
     return notes

@@ -7,7 +7,7 @@ import inspect
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import httpx2
@@ -21,6 +21,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from ..doors.settings import DoorSettings
 from ..engine.engine import Engine
 from ..engine.ports import NotTaken
 from ..model.errors import DefinitionError, InterlinguaError, Unavailable
@@ -52,10 +53,9 @@ class HttpApp:
     """Puts doors, checks and the engine together. Its maker starts and stops the engine."""
 
     def __init__(
-        self, engine: Engine, auth: Authenticator, hosts: HostPolicy, options: Mapping[str, Any] | None = None,
-        without: Collection[str] = (),
+        self, engine: Engine, auth: Authenticator, hosts: HostPolicy, settings: Mapping[str, DoorSettings] | None = None
     ) -> None:  # fmt: skip
-        """`options`: the owner's settings of doors, by protocol. `without`: the doors to leave out."""
+        """`settings`: those of doors, by protocol; other doors have their defaults."""
         self.engine = engine
         self.probes = Probes(engine)
         self._auth = auth
@@ -69,8 +69,9 @@ class HttpApp:
         ]
         routers: dict[str, IndexedRouter] = {}
         for protocol in protocols():
-            if protocol.door and protocol.name not in without:
-                door: Door = protocol.load("door")(engine, auth, (options or {}).get(protocol.name))
+            own = (settings or {}).get(protocol.name)
+            if protocol.door and (own is None or own.enabled):
+                door: Door = protocol.load("door")(engine, auth, own)
                 self.doors[protocol.name] = (protocol, door)
                 routers[protocol.prefix] = IndexedRouter(door.routes)
                 routes += door.root_routes

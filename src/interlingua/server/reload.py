@@ -17,7 +17,7 @@ from ..engine.agents.agent import Agent
 from ..model.errors import DefinitionError, InterlinguaError
 from .config import build
 from .config.load import Config
-from .config.settings import SETTINGS
+from .config.settings import all_settings
 from .load_agents import Source, Stamp, origins, said, stamp_of
 from .load_file import forget_modules
 from .logs import KEEPS_LINES
@@ -107,7 +107,7 @@ class Reloader:
 
     def _tell_unchangeable(self, config: Config) -> None:
         before, changed = self._started, []
-        for setting in SETTINGS:
+        for setting in all_settings():
             if before[setting.path] != config[setting.path]:
                 was, now = before.values[setting.path].shown(setting), config.values[setting.path].shown(setting)
                 changed.append(f"{setting.path} ({was} → {now})" if not setting.secret else setting.path)

@@ -21,8 +21,9 @@ from ..engine.settings import Settings
 from ..runtime.closing import close_all
 from ..security.auth import Authenticator
 from .auth.stored_keys import StoredKeys, close_when_keyed
+from .config.settings import Mounting
 from .health import Probes, probed
-from .mounts.entry import MountEntry, Mounting
+from .mounts.entry import MountEntry
 from .mounts.supervisor import Mounts
 from .stores import shown
 

@@ -13,6 +13,7 @@ from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.errors import RunTimedOut
 from interlingua.model.team.authority import Policy, Step
 from interlingua.model.team.manifest import Binding, Manifest, Server, Team
+from interlingua.model.team.tools import ToolOutcome
 from tests.engine.teams.test_tool_calls import Bench
 from tests.kit.teams import member
 
@@ -20,14 +21,26 @@ from tests.kit.teams import member
 def _team(name: str, *manifests: Manifest, policy: Policy | None = None) -> Team:
     made = Team(name, entry=manifests[0].id, description=f"The team {name}.")
     made.manifests = {manifest.id: manifest for manifest in manifests}
-    made.servers = {"Data": Server(command="data")}
+    made.servers = {name: Server(command=name.lower()) for name in ("Data", "Archive")}
     if policy is not None:
         made.policy = policy
     return made
 
 
-def _bound(manifest: Manifest) -> Manifest:
-    return msgspec.structs.replace(manifest, mcp_bindings=(Binding("Data", ("read",), ("query",), "What we sold."),))
+def _bound(manifest: Manifest, server: str = "Data") -> Manifest:
+    return msgspec.structs.replace(manifest, mcp_bindings=(Binding(server, ("read",), ("query",), "What we sold."),))
+
+
+class _Bench(Bench):
+    """Tool servers, of which one never answers in time."""
+
+    async def call(self, server_id: str, *given: Any, **named: Any) -> ToolOutcome:
+        if server_id == "Archive":
+            raise RunTimedOut("MCP timeout.")
+        return await super().call(server_id, *given, **named)
+
+
+_BENCH = _Bench()  # teams of one process share their tool servers
 
 
 def crew() -> il.Agent[..., Any]:
@@ -75,7 +88,7 @@ def crew() -> il.Agent[..., Any]:
         member("middle", "expert"), member("expert"), member("checker"),
     )  # fmt: skip
     handlers = {"lead": lead, "helper": helper, "middle": middle, "expert": expert, "checker": checker}
-    return TeamAgent(_team("crew", *manifests), handlers, Bench())
+    return TeamAgent(_team("crew", *manifests), handlers, _BENCH)
 
 
 def shaky() -> il.Agent[..., Any]:
@@ -94,19 +107,12 @@ def shaky() -> il.Agent[..., Any]:
     return TeamAgent(made, {"boss": boss, "worker": worker})
 
 
-class _Stuck(Bench):
-    """Tool servers that never answer in time."""
-
-    async def call(self, *given: Any, **named: Any) -> Any:
-        raise RunTimedOut("MCP timeout.")
-
-
 def late() -> il.Agent[..., Any]:
     """Somebody whose tool times out."""
 
     @il.agent
     async def waiter(ctx: il.Context[None, None], text: str) -> str:
-        return str(await ctx.tool("Data", "query"))
+        return str(await ctx.tool("Archive", "query"))
 
     policy = Policy({504: (Step("fail"),)})
-    return TeamAgent(_team("late", _bound(member("waiter")), policy=policy), {"waiter": waiter}, _Stuck())
+    return TeamAgent(_team("late", _bound(member("waiter"), "Archive"), policy=policy), {"waiter": waiter}, _BENCH)

@@ -12,9 +12,8 @@ from interlingua.model.errors import Unavailable
 from interlingua_conform.base import UNREADABLE, Finding, Roles, Subject
 from interlingua_conform.cap import suite
 
-from ..common import failures, findings
+from ..common import failures, findings, not_applicable
 from ..connect.garbled import Garbler
-from ..connect.test_ours import not_applicable
 from .broken import Server, listening, serving
 
 pytestmark = pytest.mark.faults  # many servers, each broken in one way: too long for every change

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from interlingua.engine.engine import Engine
-from interlingua.protocols.editor.door.connection import EditorConnection, EditorDoor, EditorSettings
-from interlingua.transports.jsonrpc.core import Limits
+from interlingua.model.run import OWNER, Caller
+from interlingua.protocols.editor.config import DoorSettings
+from interlingua.protocols.editor.door.connection import EditorConnection
+from interlingua.protocols.editor.door.door import EditorDoor
 from tests.kit.clients import rpc
 from tests.kit.clients.rpc import INTERLINGUA, PATIENCE, Message, Refused, check_frame, pipes, result_of
 
@@ -104,10 +106,12 @@ async def stdio(
 
 
 @contextlib.asynccontextmanager
-async def client_of(engine: Engine, limits: Limits | None = None) -> AsyncIterator[tuple[Client, EditorConnection]]:
+async def client_of(
+    engine: Engine, settings: DoorSettings | None = None, caller: Caller = OWNER
+) -> AsyncIterator[tuple[Client, EditorConnection]]:
     """One client more of an engine that runs in this process. At the end it hangs up, and the door lets it go."""
     channel, reader, writer = await pipes()
-    connection = EditorDoor(engine, EditorSettings(limits=limits or Limits())).connect(channel)
+    connection = EditorDoor(engine, settings).connect(channel, caller)
     serving = asyncio.create_task(connection.rpc.run())
     client = Client(reader, writer)
     try:
@@ -124,11 +128,11 @@ async def client_of(engine: Engine, limits: Limits | None = None) -> AsyncIterat
 
 @contextlib.asynccontextmanager
 async def in_process(
-    store: Path | str, *agents: Any, limits: Limits | None = None, settings: Any = None
+    store: Path | str, *agents: Any, door: DoorSettings | None = None, settings: Any = None
 ) -> AsyncIterator[Client]:
     """The door in this process, with an engine of its own."""
     async with (
         Engine(store, agents=agents, settings=settings) as engine,
-        client_of(engine, limits) as (client, _),
+        client_of(engine, door) as (client, _),
     ):
         yield client

@@ -16,10 +16,10 @@ import msgspec
 import interlingua as il
 from interlingua.model.delta import ABSENT, Joiner
 from interlingua.model.run import OWNER, Caller
-from interlingua.protocols.mcp.door.connection import McpConnection, McpDoor, McpSettings
+from interlingua.protocols.mcp.config import DoorSettings
+from interlingua.protocols.mcp.door.connection import McpConnection, McpDoor
 from interlingua.protocols.mcp.wire import MODERN
 from interlingua.transports.jsonrpc.connection import Trace
-from interlingua.transports.jsonrpc.core import Limits
 from tests.kit.clients import rpc
 from tests.kit.clients.rpc import INTERLINGUA, PATIENCE, Message, Refused, pipes
 from tests.kit.engines import QUICK
@@ -144,7 +144,7 @@ async def stdio(folder: Path, agents: str | Path, *options: str) -> AsyncIterato
 
 @contextlib.asynccontextmanager
 async def client_of(
-    engine: il.Engine, caller: Caller = OWNER, settings: McpSettings | None = None, trace: Trace | None = None
+    engine: il.Engine, caller: Caller = OWNER, settings: DoorSettings | None = None, trace: Trace | None = None
 ) -> AsyncIterator[tuple[Client, McpConnection]]:
     """One client more of an engine that runs in this process. At the end it hangs up, and the door lets it go."""
     channel, reader, writer = await pipes()
@@ -164,14 +164,11 @@ async def client_of(
 
 
 @contextlib.asynccontextmanager
-async def in_process(
-    store: Path, *agents: Any, page: int = 1000, limits: Limits | None = None
-) -> AsyncIterator[tuple[Client, il.Engine]]:
+async def in_process(store: Path, *agents: Any, **door: Any) -> AsyncIterator[tuple[Client, il.Engine]]:
     """The door in this process, with an engine of its own."""
-    settings = McpSettings(page=page, limits=limits or Limits())
     async with (
         il.Engine(store, agents=agents, settings=QUICK) as engine,
-        client_of(engine, settings=settings) as (client, _),
+        client_of(engine, settings=DoorSettings(**door)) as (client, _),
     ):
         yield client, engine
 

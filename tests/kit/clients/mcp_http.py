@@ -16,9 +16,8 @@ from interlingua.model.delta import Joiner
 from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
 from interlingua.protocols.mcp import wire
-from interlingua.protocols.mcp.door.connection import McpSettings
+from interlingua.protocols.mcp.config import DoorSettings
 from interlingua.protocols.mcp.door.http import WebDoor
-from interlingua.protocols.mcp.door.http_streams import WebSettings
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.transports.http.sse import Reader as SseReader
 from interlingua.transports.http.sse import Received
@@ -59,10 +58,10 @@ async def helper(text: str, ctx: il.Context[None, None]) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def up(store: Path, **settings: Any) -> AsyncIterator[tuple[Server, WebDoor]]:
-    options = {"mcp": (WebSettings(**settings), McpSettings())}
+    doors = {"mcp": DoorSettings(**settings)}
     async with (
         asyncio.timeout(60),
-        serving(store, [helper], ServeSettings(port=0, engine=QUICK, options=options)) as server,
+        serving(store, [helper], ServeSettings(port=0, engine=QUICK, doors=doors)) as server,
     ):
         web = server.app.doors["mcp"][1].close_streams.__self__  # type: ignore[union-attr]
         assert isinstance(web, WebDoor)

@@ -26,6 +26,8 @@ class Server:
         self.capabilities = given.get("capabilities", {"agents": {}})
         self.agents = given.get("agents", [{"name": "script", "inputSchema": TEXT, "outputSchema": TEXT}])
         self.templates = given.get("templates", [])
+        self.tools: list[Message] | None = given.get("tools")  # their `acts` are what a call does
+        self.prompts: list[Message] | None = given.get("prompts")
         self.cannot: str | None = given.get("cannot")  # why it makes no agent of any
         self.made: list[str] = []  # agents that were made from them
         self.late: Message | None = given.get("late")  # an agent that comes right behind the first list
@@ -82,6 +84,16 @@ class Server:
                 self.agents, self.late = [*self.agents, self.late], None
                 changed = {"jsonrpc": "2.0", "method": "notifications/agents/list_changed"}
                 self.send({"jsonrpc": "2.0", "id": id_, "result": page}, changed)
+        elif method == "tools/list" and self.tools is not None:
+            self.result(id_, {"tools": [{name: tool[name] for name in tool if name != "acts"} for tool in self.tools]})
+        elif method == "prompts/list" and self.prompts is not None:
+            self.result(id_, {"prompts": self.prompts})
+        elif method == "tools/call" and self.tools is not None:
+            acts = next(tool["acts"] for tool in self.tools if tool["name"] == params["name"])
+            threading.Thread(target=self.act, args=(id_, params, acts), daemon=True).start()
+        elif method == "prompts/get" and self.prompts is not None:
+            text = {"type": "text", "text": json.dumps(params["arguments"])}
+            self.result(id_, {"messages": [{"role": "user", "content": text}]})
         elif method == "agents/templates/list" and self.templates:
             self.result(id_, {"agentTemplates": self.templates})
         elif method == "agents/create" and self.cannot is not None:
@@ -115,6 +127,10 @@ class Server:
         for line in str(params["input"].get("text", "")).splitlines():
             word, _, rest = line.partition(" ")
             getattr(self, f"do_{word}")(id_, params, json.loads(rest) if rest else None)
+
+    def act(self, id_: Any, params: Message, acts: list[list[Any]]) -> None:
+        for word, value in acts:
+            getattr(self, f"do_{word}")(id_, params, value)
 
     def do_delta(self, id_: Any, params: Message, delta: Any) -> None:
         self.progress(params, delta)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import interlingua as il
-from interlingua.protocols.editor.mount.server import Mount, MountSettings
+from interlingua.protocols.editor.config import MountSettings
+from interlingua.protocols.editor.mount.server import Mount
 from interlingua.protocols.editor.mount.sessions import ProcessSource
 from tests.kit.engines import engine
 from tests.kit.mounts.watch import SETTINGS

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import interlingua as il
+from interlingua.protocols.mcp.config import MountSettings
 from interlingua.protocols.mcp.mount.connection import AddressSource, ProcessSource
-from interlingua.protocols.mcp.mount.server import Mount, MountSettings
+from interlingua.protocols.mcp.mount.server import Mount
 from tests.kit.engines import engine
 from tests.kit.mounts.watch import SETTINGS
 

@@ -14,7 +14,7 @@ import httpx2
 
 import interlingua as il
 from interlingua.engine.teams.members import TeamAgent
-from interlingua.protocols.cap.door.http import CapSettings
+from interlingua.protocols.cap.config import DoorSettings
 from interlingua.security.keys import make_key
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.server.auth.stored_keys import StoredKeys
@@ -122,8 +122,9 @@ def overseen() -> il.Agent[..., Any]:
 
 @contextlib.asynccontextmanager
 async def door(store: Path, *agents: il.Agent[..., Any], **settings: Any) -> AsyncIterator[Server]:
-    options = {"cap": CapSettings(**settings)} if settings else {}
-    async with serving(store, agents, ServeSettings(port=0, engine=QUICK, options=options)) as server:
+    async with serving(
+        store, agents, ServeSettings(port=0, engine=QUICK, doors={"cap": DoorSettings(**settings)})
+    ) as server:
         yield server
 
 

@@ -22,8 +22,9 @@ from interlingua.model.errors import Denied, InvalidRequest, Unavailable
 from interlingua.model.events import ArtifactAdded, DelegationRefused, MessageSent, OutputDelta, Said, Warned
 from interlingua.model.filters import RunFilter
 from interlingua.model.team.manifest import Team
+from interlingua.mounts import http
 from interlingua.mounts.errors import RemoteError
-from interlingua.protocols.cap.mount import remote_task
+from interlingua.protocols.cap.mount import server_task
 from interlingua.protocols.cap.mount.server import load
 from interlingua.protocols.targets import Target, load_all, parse
 from interlingua.server.app import Server, ServeSettings, serving
@@ -235,7 +236,7 @@ async def test_a_server_that_is_away_for_a_while_is_waited_for(store: Path, tmp_
 async def test_a_server_that_stays_away_fails_the_run_as_transient(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_task, "PATIENCE", 0.2)
+    monkeypatch.setattr(http, "PATIENCE", 0.2)
     async with door(tmp_path / "remote.db", *PLAIN) as server:
         agent = await one(server.address, "words")
     async with engine(store, agent) as eng:
@@ -283,9 +284,9 @@ async def test_a_server_that_needs_a_key_says_where_to_put_it(
     there = tmp_path / "remote.db"
     ada = await key(there, "ada")
     async with door(there, *PLAIN) as server:
-        with pytest.raises(Denied, match=remote_task.KEY_VARIABLE):
+        with pytest.raises(Denied, match=server_task.KEY_VARIABLE):
             await mounted(server.address)
-        monkeypatch.setenv(remote_task.KEY_VARIABLE, ada)
+        monkeypatch.setenv(server_task.KEY_VARIABLE, ada)
         async with engine(store, *await mounted(server.address)) as eng:
             assert (await finish(eng, "words", {"text": "x"})).output == {"text": "x"}
 
@@ -294,7 +295,7 @@ async def test_a_server_that_does_not_take_the_answer_fails_the_run(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = tmp_path / "remote.db"
-    monkeypatch.setenv(remote_task.KEY_VARIABLE, await key(there, "mute", "do:run", "do:read"))
+    monkeypatch.setenv(server_task.KEY_VARIABLE, await key(there, "mute", "do:run", "do:read"))
     async with door(there, *PLAIN) as server, engine(store, *await mounted(server.address)) as eng:
         run = await submit(eng, "careful", {"text": "x"})
         await eng.questions.answer((await question(eng, run.id)).id, {"approved": True})

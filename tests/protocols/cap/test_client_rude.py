@@ -17,7 +17,7 @@ import interlingua as il
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import Warned
 from interlingua.model.filters import RunFilter
-from interlingua.protocols.cap.mount import remote_task
+from interlingua.mounts import http
 from tests.kit.engines import PATIENT, QUICK, engine, finish, submit
 from tests.kit.teams import member, team
 
@@ -96,8 +96,8 @@ async def test_a_proxy_whose_server_is_away_for_a_moment_fails_nothing(store: Pa
 async def test_a_server_that_has_nothing_to_say_for_long_is_there_where_it_answers(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_task, "_TIMEOUT", httpx2.Timeout(0.4))
-    monkeypatch.setattr(remote_task, "PATIENCE", 1.0)
+    monkeypatch.setattr(http, "TIMEOUT", httpx2.Timeout(0.4))
+    monkeypatch.setattr(http, "PATIENCE", 1.0)
     opened: list[str] = []
     over = threading.Event()
 

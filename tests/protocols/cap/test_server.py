@@ -19,7 +19,6 @@ from interlingua.model.filters import RunFilter
 from interlingua.model.run import OWNER
 from interlingua.protocols.cap import wire
 from interlingua.server.app import Server
-from interlingua.transports.http.body import HttpLimits
 from tests.kit.teams import member, team
 
 from .door_common import PLAIN, Peer, door, key, message, notice, overseen, said, sales, words
@@ -512,7 +511,7 @@ async def test_a_silent_stream_is_kept_alive_and_ends_when_the_server_stops(stor
                 seen += chunk
                 if b": keep-alive" in seen:
                     break
-        closing = server.app.doors["cap"][1].close
+        closing = server.app.doors["cap"][1].close_streams
         assert closing is not None
         seen_kinds: list[str | None] = []
         async for one in peer.events("T1"):
@@ -774,7 +773,7 @@ async def test_what_is_no_message_is_answered_with_an_error_response(store: Path
 
 
 async def test_a_body_that_is_too_large_or_not_json_by_its_type_is_refused(store: Path) -> None:
-    async with door(store, *PLAIN, limits=HttpLimits(max_body_bytes=1000)) as server, Peer(server) as peer:
+    async with door(store, *PLAIN, max_body_bytes=1000) as server, Peer(server) as peer:
         assert (await peer.post(notice("T1", "words", "x" * 2000), 413))["error_code"] == 413
         response = await peer.http.post("/messages", content=b"{}", headers={"content-type": "text/plain"})
         assert response.status_code == 415

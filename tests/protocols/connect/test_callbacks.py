@@ -21,6 +21,7 @@ from interlingua.engine.engine import Engine
 from interlingua.engine.services import callbacks
 from interlingua.engine.services.callbacks import pause_after, tried_for
 from interlingua.security import webhook_signatures
+from interlingua.server.config.settings import CallbackSettings
 from interlingua.store.open import open_store
 from interlingua.store.rows import CallbackRow
 from interlingua.store.sql.callbacks import SqlCallbacks
@@ -35,6 +36,7 @@ RUNS = 8
 SERVER = f"""
 import asyncio, sys
 from interlingua.server.app import ServeSettings, serving
+from interlingua.server.config.settings import CallbackSettings
 from interlingua.engine.services import callbacks
 from tests.kit.engines import QUICK
 from tests.protocols.connect.test_door import AGENTS
@@ -43,7 +45,7 @@ callbacks._FIRST_PAUSE = callbacks._LONGEST_PAUSE = 0.05
 callbacks._LEASE = 0.5
 
 async def main():
-    settings = ServeSettings(port=0, engine=QUICK, callback_secret={SECRET!r})
+    settings = ServeSettings(port=0, engine=QUICK, callbacks=CallbackSettings(secret={SECRET!r}))
     async with serving(sys.argv[1], AGENTS, settings) as server:
         print(server.address, flush=True)
         await asyncio.Event().wait()
@@ -177,7 +179,7 @@ async def test_a_receiver_that_hangs_is_given_up_on_in_time_and_tried_again(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(callbacks, "_SEND_WITHIN", 0.05)
-    async with up(store, callback_retry=0.0) as s, Hanging(1) as hanging:
+    async with up(store, callbacks=CallbackSettings(hours=0.0)) as s, Hanging(1) as hanging:
         row = await _failed(s.server.engine, await s.run("echo", {"text": "a"}, webhook=hanging.url))
         assert row.error == "TimeoutError: no answer within 0.05 s"
 
@@ -213,7 +215,7 @@ async def test_nothing_is_polled_while_a_receiver_rests(store: Path, monkeypatch
 
 
 async def test_what_was_given_up_is_counted_kept_with_its_error_and_can_be_tried_again(store: Path) -> None:
-    async with up(store, callback_retry=0.0) as s, Receiver(500) as receiver:
+    async with up(store, callbacks=CallbackSettings(hours=0.0)) as s, Receiver(500) as receiver:
         run = await s.run("echo", {"text": "a"}, webhook=receiver.url)
         row = await _failed(s.server.engine, run)
         assert row.error == "Unavailable: the receiver answered 500"
@@ -266,7 +268,7 @@ def test_a_receiver_that_is_down_overnight_still_gets_everything() -> None:
 
 
 async def test_old_callbacks_are_forgotten_and_undelivered_ones_are_not(store: Path) -> None:
-    async with Receiver() as receiver, up(store, mailer, callback_retry=0.0) as s:
+    async with Receiver() as receiver, up(store, mailer, callbacks=CallbackSettings(hours=0.0)) as s:
         run = await s.run("mailer", webhook=receiver.url)
         await receiver.until("interrupted")
         engine = s.server.engine

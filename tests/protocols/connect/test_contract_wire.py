@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from interlingua.protocols.connect.door.http import ConnectSettings
+from interlingua.protocols.connect.config import DoorSettings
 
 from .test_door import Gate, Up, chat, echo, mailer, up
 
@@ -132,7 +132,7 @@ async def test_all_thirty_operations_answer_with_the_members_that_the_published_
 async def test_the_comments_of_a_quiet_stream_never_stand_alone_as_an_event(store: Path) -> None:
     gate = Gate()
     async with up(store, gate.agent) as s:
-        s.door.settings = ConnectSettings(keep_alive=0.01)
+        s.door.settings = DoorSettings(keep_alive=0.01)
         async with s.http.stream("POST", "/runs/stream", json={}) as answer:
             got = b""
             async for chunk in answer.aiter_raw():

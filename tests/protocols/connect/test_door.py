@@ -22,13 +22,14 @@ import interlingua as il
 from interlingua.cli.demo.processes import example
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.connect import translate
-from interlingua.protocols.connect.door.http import ConnectDoor, ConnectSettings
+from interlingua.protocols.connect.config import DoorSettings
+from interlingua.protocols.connect.door.http import ConnectDoor
 from interlingua.security import webhook_signatures
 from interlingua.security.keys import make_key
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.server.auth.stored_keys import StoredKeys
+from interlingua.server.config.settings import CallbackSettings
 from interlingua.store.open import open_store
-from interlingua.transports.http.body import HttpLimits
 from tests.kit.engines import QUICK
 
 NOBODY = str(uuid.UUID(int=7))
@@ -854,7 +855,7 @@ async def test_values_grow_and_each_replaces_the_one_before(store: Path) -> None
     words = ["Hello", ", how", " can", " I help", " you", " today"]
     teller = Teller(*words)
     async with up(store, teller.agent) as s:
-        s.door.settings = ConnectSettings(values_per_second=1e6)
+        s.door.settings = DoorSettings(values_per_second=1e6)
         told: list[tuple[str, Any]] = []
         async with s.stream("POST", "/runs/stream", {"agent_id": "teller", "stream_mode": "values"}) as updates:
             for n in range(len(words)):
@@ -887,7 +888,7 @@ async def test_custom_updates_are_fragments_and_activity(store: Path) -> None:
 
 async def test_both_modes_at_once_send_both_kinds(store: Path) -> None:
     async with up(store) as s:
-        s.door.settings = ConnectSettings(values_per_second=1e6)
+        s.door.settings = DoorSettings(values_per_second=1e6)
         body = {"agent_id": "busybody", "stream_mode": ["values", "custom"]}
         told = await s.streamed("POST", "/runs/stream", body)
         kinds = [data["type"] for _, data in told]
@@ -920,7 +921,7 @@ async def test_the_bytes_of_a_stream_are_one_ascii_line_of_data_with_lf_ends(sto
 async def test_a_quiet_stream_is_kept_alive_by_comments_with_one_newline(store: Path) -> None:
     gate = Gate()
     async with up(store, gate.agent) as s:
-        s.door.settings = ConnectSettings(keep_alive=0.01)
+        s.door.settings = DoorSettings(keep_alive=0.01)
         async with s.http.stream("POST", "/runs/stream", json={}) as answer:
             raw = answer.aiter_raw()
             assert (await anext(raw)).startswith(b": ")
@@ -933,7 +934,7 @@ async def test_a_quiet_stream_is_kept_alive_by_comments_with_one_newline(store: 
 async def test_a_stream_is_taken_up_after_the_last_event_id(store: Path) -> None:
     teller = Teller("a", "b", "c")
     async with up(store, teller.agent) as s:
-        s.door.settings = ConnectSettings(values_per_second=1e6)
+        s.door.settings = DoorSettings(values_per_second=1e6)
         body = {"agent_id": "teller", "on_disconnect": "continue"}
         async with s.stream("POST", "/runs/stream", body) as updates:
             teller.next.release()
@@ -957,7 +958,7 @@ async def test_a_stream_is_taken_up_after_the_last_event_id(store: Path) -> None
 
 async def test_a_stream_can_be_taken_up_at_every_id_in_both_modes(store: Path) -> None:
     async with up(store) as s:
-        s.door.settings = ConnectSettings(values_per_second=1e6)
+        s.door.settings = DoorSettings(values_per_second=1e6)
         body = {"agent_id": "busybody", "stream_mode": ["custom", "values"]}
         told = await s.streamed("POST", "/runs/stream", body)
         path = f"/runs/{told[0][1]['run_id']}/stream"
@@ -971,7 +972,7 @@ async def test_a_stream_can_be_taken_up_at_every_id_in_both_modes(store: Path) -
 async def test_a_join_tells_only_what_comes_after_it(store: Path) -> None:
     teller = Teller("a", "b")
     async with up(store, teller.agent) as s:
-        s.door.settings = ConnectSettings(values_per_second=1e6)
+        s.door.settings = DoorSettings(values_per_second=1e6)
         body = {"agent_id": "teller", "on_disconnect": "continue"}
         async with s.stream("POST", "/runs/stream", body) as first:
             teller.next.release()
@@ -1026,7 +1027,7 @@ async def test_a_stream_that_cannot_start_answers_with_a_plain_error(store: Path
 async def test_on_disconnect_cancel_ends_the_run_after_the_grace_and_continue_does_not(store: Path) -> None:
     gate = Gate()
     async with up(store, gate.agent) as s:
-        s.door.settings = ConnectSettings(disconnect_grace=0.01, keep_alive=0.01)
+        s.door.settings = DoorSettings(disconnect_grace=0.01, keep_alive=0.01)
         runs = []
         for choice in ("continue", "cancel"):
             body = {"agent_id": "held", "on_disconnect": choice, "metadata": {"choice": choice}}
@@ -1046,7 +1047,7 @@ async def test_on_disconnect_cancel_ends_the_run_after_the_grace_and_continue_do
 async def test_a_dropped_wait_cancels_its_run_too(store: Path) -> None:
     gate = Gate()
     async with up(store, gate.agent) as s:
-        s.door.settings = ConnectSettings(disconnect_grace=0.01)
+        s.door.settings = DoorSettings(disconnect_grace=0.01)
         waiting = asyncio.create_task(s.post("/runs/wait", {"agent_id": "held"}))
         await gate.entered.get()
         waiting.cancel()
@@ -1057,7 +1058,7 @@ async def test_a_dropped_wait_cancels_its_run_too(store: Path) -> None:
 async def test_a_stream_taken_up_within_the_grace_is_not_cancelled(store: Path) -> None:
     teller = Teller("a", "b")
     async with up(store, teller.agent) as s:
-        s.door.settings = ConnectSettings(disconnect_grace=0.3, values_per_second=1e6, keep_alive=0.01)
+        s.door.settings = DoorSettings(disconnect_grace=0.3, values_per_second=1e6, keep_alive=0.01)
         looked = asyncio.Event()
         look = s.door.watchers._unwatched
 
@@ -1079,7 +1080,7 @@ async def test_a_stream_taken_up_within_the_grace_is_not_cancelled(store: Path) 
 async def test_a_background_run_outlives_whoever_joins_and_leaves(store: Path) -> None:
     gate = Gate()
     async with up(store, gate.agent) as s:
-        s.door.settings = ConnectSettings(disconnect_grace=0, keep_alive=0.01)
+        s.door.settings = DoorSettings(disconnect_grace=0, keep_alive=0.01)
         run = await s.run("held")
         await gate.entered.get()
         async with s.http.stream("GET", f"/runs/{run}/stream") as answer:
@@ -1097,7 +1098,7 @@ async def test_a_background_run_outlives_whoever_joins_and_leaves(store: Path) -
 async def test_a_client_that_leaves_disturbs_no_other_stream(store: Path) -> None:
     teller = Teller("a", "b")
     async with up(store, teller.agent) as s:
-        s.door.settings = ConnectSettings(values_per_second=1e6, keep_alive=0.01)
+        s.door.settings = DoorSettings(values_per_second=1e6, keep_alive=0.01)
         async with s.stream("POST", "/runs/stream", {"agent_id": "teller"}) as mine:
             teller.next.release()
             _, data = await anext(mine)
@@ -1643,7 +1644,7 @@ async def test_a_failed_delivery_is_tried_again_with_the_same_id(store: Path, mo
 
 
 async def test_deliveries_are_signed_when_there_is_a_secret(store: Path) -> None:
-    async with up(store, callback_secret="s3cret") as s, Receiver() as receiver:
+    async with up(store, callbacks=CallbackSettings(secret="s3cret")) as s, Receiver() as receiver:
         await s.run("echo", {"text": "a"}, webhook=receiver.url)
         async with asyncio.timeout(20):
             headers, body = await receiver.got.get()
@@ -1741,7 +1742,7 @@ async def test_metadata_is_found_whatever_its_keys_and_values_are(store: Path) -
 
 async def test_a_body_that_is_too_large_is_413(store: Path) -> None:
     async with up(store) as s:
-        s.door.settings = ConnectSettings(limits=HttpLimits(max_body_bytes=1000))
+        s.door.settings = DoorSettings(max_body_bytes=1000)
         body = {"agent_id": "echo", "input": {"text": "a" * 2000}}
         for method, path in WRITES:
             await s.ask(method, path, body, 413)
@@ -1786,7 +1787,7 @@ async def test_methods_and_paths_that_are_not_there(store: Path) -> None:
 
 async def test_a_body_that_trickles_in_is_given_up(store: Path) -> None:
     async with up(store) as s:
-        s.door.settings = ConnectSettings(limits=HttpLimits(body_timeout=0.05))
+        s.door.settings = DoorSettings(body_timeout=0.05)
         url = httpx2.URL(s.server.address)
         reader, writer = await asyncio.open_connection(url.host, url.port)
         head = f"POST /connect/runs HTTP/1.1\r\nhost: {url.host}:{url.port}\r\ncontent-type: application/json\r\n"

@@ -13,7 +13,7 @@ import pytest
 
 import interlingua as il
 from interlingua.mounts import http
-from interlingua.protocols.connect.door.http import ConnectSettings
+from interlingua.protocols.connect.config import DoorSettings
 from interlingua.protocols.connect.mount import remote_run
 from interlingua.security.tokens import Issuer
 from tests.kit.engines import question as question_of
@@ -49,7 +49,7 @@ class Looks:
     """Holds back the looks at runs whose clients have gone, until the test wants them."""
 
     def __init__(self, s: Up) -> None:
-        s.door.settings = ConnectSettings(disconnect_grace=0, keep_alive=0.01)
+        s.door.settings = DoorSettings(disconnect_grace=0, keep_alive=0.01)
         self._look = s.door.watchers._unwatched
         self.due: list[str] = []
         s.door.watchers._unwatched = self.due.append  # type: ignore[method-assign]
@@ -135,7 +135,7 @@ async def test_each_drop_has_a_grace_of_its_own(store: Path) -> None:
         async with s.stream("POST", "/runs/stream", {"agent_id": "asker"}) as updates:
             run = (await anext(updates))[1]["run_id"]
         await wait_for(lambda: looks.due)
-        s.door.settings = ConnectSettings(disconnect_grace=3600, keep_alive=0.01)
+        s.door.settings = DoorSettings(disconnect_grace=3600, keep_alive=0.01)
         async with s.http.stream("GET", f"/runs/{run}/stream", headers={"last-event-id": "0"}) as answer:
             await anext(answer.aiter_raw())
         await wait_for(lambda: run not in s.door.watchers.counts)
@@ -147,7 +147,7 @@ async def test_each_drop_has_a_grace_of_its_own(store: Path) -> None:
 async def test_a_client_that_leaves_before_its_stream_begins_has_left(store: Path) -> None:
     gate = Gate()
     async with up(store, gate.agent) as s:
-        s.door.settings = ConnectSettings(disconnect_grace=0)
+        s.door.settings = DoorSettings(disconnect_grace=0)
         for _ in range(5):
             raw = await Raw.to(s)
             body = b'{"agent_id": "held"}'

@@ -15,9 +15,8 @@ import pytest
 import interlingua as il
 from interlingua.model.card import QuestionType
 from interlingua.protocols.connect import translate
+from interlingua.protocols.connect.config import DoorSettings
 from interlingua.protocols.connect.door import openapi
-from interlingua.protocols.connect.door.http import ConnectSettings
-from interlingua.transports.http.body import HttpLimits
 
 from .test_door import NOBODY, Chat, Gate, Up, chat, echo, greeter, plain, up
 
@@ -89,7 +88,7 @@ async def test_a_body_that_makes_no_sense_is_refused_by_every_operation(store: P
     status, bodies, headers = BODIES[kind]
     async with up(store) as s, Patient(s) as patient:
         if kind == "too large":
-            s.door.settings = ConnectSettings(limits=HttpLimits(max_body_bytes=1000))
+            s.door.settings = DoorSettings(max_body_bytes=1000)
         for method, path in TAKES_A_BODY:
             for body in bodies:
                 answer = await s.http.request(method, patient.at(path), content=body, headers=headers)
@@ -312,7 +311,7 @@ class Raw:
 
 async def test_bodies_and_heads_that_trickle_in_hold_up_nobody(store: Path) -> None:
     async with up(store) as s:
-        s.door.settings = ConnectSettings(limits=HttpLimits(body_timeout=0.5))
+        s.door.settings = DoorSettings(body_timeout=0.5)
         slow = [await Raw.to(s) for _ in range(40)]
         for n, raw in enumerate(slow):
             await raw.send(raw.head("/runs/wait", 100) + b"{" if n % 2 else b"POST /connect/runs HT")
@@ -333,7 +332,7 @@ POINTS = ["in the head", "before the body", "in the body", "after the body"]
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_client_may_leave_at_any_point_and_every_run_ends(store: Path, point: str, rudely: bool) -> None:
     async with up(store) as s:
-        s.door.settings = ConnectSettings(disconnect_grace=0)
+        s.door.settings = DoorSettings(disconnect_grace=0)
         thread = await s.thread()
         body = json.dumps({"agent_id": "echo", "input": {"text": "a b c"}, "multitask_strategy": "enqueue"}).encode()
         for path in ("/runs", "/runs/wait", "/runs/stream"):
@@ -363,7 +362,7 @@ async def test_a_client_may_leave_at_any_point_and_every_run_ends(store: Path, p
 async def test_a_client_that_leaves_while_it_waits_frees_the_thread(store: Path, kind: str) -> None:
     gate = Gate()
     async with up(store, gate.agent, echo) as s:
-        s.door.settings = ConnectSettings(disconnect_grace=0)
+        s.door.settings = DoorSettings(disconnect_grace=0)
         thread = await s.thread()
         raw = await Raw.to(s)
         body = b'{"agent_id": "held"}'
@@ -383,7 +382,7 @@ async def test_a_server_that_stops_cancels_nobodys_run(store: Path) -> None:
     gate = Gate()
     async with httpx2.AsyncClient(timeout=30) as client:
         async with up(store, gate.agent) as s:
-            s.door.settings = ConnectSettings(disconnect_grace=0, keep_alive=0.01)
+            s.door.settings = DoorSettings(disconnect_grace=0, keep_alive=0.01)
             url = f"{s.server.address}/connect/runs/wait"
             waiting = asyncio.create_task(client.post(url, json={"agent_id": "held"}))
             await gate.entered.get()

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.transports.jsonrpc.core import CANCELLED, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Limits
+from interlingua.protocols.editor.config import DoorSettings
+from interlingua.transports.jsonrpc.core import CANCELLED, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
 from tests.kit.clients.editor import Client, in_process, prompt, selected
 
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
@@ -191,7 +192,7 @@ async def test_a_response_among_calls_is_an_invalid_entry_and_a_batch_of_respons
 
 @VERSIONS
 async def test_more_entries_than_allowed_are_one_error(store: Path, version: int) -> None:
-    async with in_process(store, helper, limits=Limits(max_batch=10)) as client:
+    async with in_process(store, helper, door=DoorSettings(max_batch=10)) as client:
         await client.initialize(version)
         await client.line([client.message("session/list") for _ in range(11)])
         frame = await client.frame(lambda f: isinstance(f, dict) and f.get("id", 0) is None)

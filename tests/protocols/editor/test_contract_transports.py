@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from interlingua.engine.engine import Engine
-from interlingua.protocols.editor.door.connection import EditorConnection, EditorDoor
+from interlingua.protocols.editor.door.connection import EditorConnection
+from interlingua.protocols.editor.door.door import EditorDoor
 from interlingua.protocols.editor.mount.http_channel import open_remote
 from interlingua.server.app import ServeSettings, serving
 from interlingua.transports.channel import Channel

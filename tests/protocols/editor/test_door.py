@@ -13,7 +13,7 @@ import pytest
 from interlingua.engine.agents.logins import LoginMethod
 from interlingua.engine.engine import Engine
 from interlingua.model.filters import RunFilter
-from interlingua.model.run import RunRequest
+from interlingua.model.run import Caller, RunRequest
 from interlingua.model.status import Status
 from tests.kit.clients.editor import Client, Refused, client_of, in_process, stdio
 
@@ -501,6 +501,20 @@ async def test_without_forms_the_question_is_asked_in_words_and_the_next_prompt_
         assert "What is your name?" in client.text(session)
         assert (await client.prompt(session, "Ada"))["stopReason"] == "end_turn"
         assert client.text(session).endswith("Hello Ada")
+
+
+async def test_who_may_not_answer_may_not_answer_in_words_either(tmp_path: Path) -> None:
+    caller = Caller("ann", scopes=("do:run", "do:read"))
+    async with (
+        Engine(tmp_path / "s.db", agents=[agents.asker]) as engine,
+        client_of(engine, caller=caller) as (client, _),
+    ):
+        session = await opened(client)
+        await client.prompt(session, "start")
+        with pytest.raises(Refused, match="answer needs the scope do:answer"):
+            await client.prompt(session, "Ada")
+        (run,) = await engine.runs.search(RunFilter(thread=session))
+        assert run.status is Status.WAITING
 
 
 async def test_words_that_do_not_answer_are_told_so_and_the_question_stays(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ from interlingua.model.events import (
     ToolCall,
     Warned,
 )
-from interlingua.protocols.editor.mount.sessions import MountSettings
+from interlingua.mounts.settings import read_settings
+from interlingua.protocols.editor.config import MountSettings
 from interlingua.protocols.targets import load_all, parse
 from tests.kit.clients.rpc import INTERLINGUA
 from tests.kit.engines import bodies, finish, question, submit
@@ -174,11 +175,11 @@ async def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("INTERLINGUA_EDITOR_VERSION", "2")
     monkeypatch.setenv("INTERLINGUA_EDITOR_WRITE", "deny")
     monkeypatch.setenv("INTERLINGUA_EDITOR_IDLE_TIMEOUT", "1.5")
-    settings = MountSettings.from_environment()
+    settings = read_settings(MountSettings, "editor")
     assert (settings.version, settings.write, settings.idle_timeout) == (2, "deny", 1.5)
     monkeypatch.setenv("INTERLINGUA_EDITOR_WRITE", "perhaps")
     with pytest.raises(il.InterlinguaError, match="perhaps"):
-        MountSettings.from_environment()
+        read_settings(MountSettings, "editor")
 
 
 # -- what it says ---------------------------------------------------------------------------------------------

@@ -96,7 +96,8 @@ async def test_an_idle_agent_is_ended_and_started_again_when_needed(tmp_path: Pa
 
 HOLDER = """
 import asyncio, sys
-from interlingua.protocols.editor.mount.server import Mount, MountSettings
+from interlingua.protocols.editor.config import MountSettings
+from interlingua.protocols.editor.mount.server import Mount
 from interlingua.protocols.editor.mount.sessions import ProcessSource
 from interlingua.transports.process import child_process
 

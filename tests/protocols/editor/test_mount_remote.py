@@ -18,7 +18,8 @@ import interlingua as il
 from interlingua.model.errors import Unavailable
 from interlingua.model.events import OutputDelta, RunRestarted, Thought
 from interlingua.model.filters import RunFilter
-from interlingua.protocols.editor.mount.server import Mount, MountSettings
+from interlingua.protocols.editor.config import MountSettings
+from interlingua.protocols.editor.mount.server import Mount
 from interlingua.protocols.editor.mount.sessions import AddressSource, Host
 from interlingua.protocols.targets import load, parse
 from interlingua.server.app import Server, ServeSettings, serving

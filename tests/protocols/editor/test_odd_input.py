@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import interlingua as il
-from interlingua.transports.jsonrpc.core import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Limits
+from interlingua.protocols.editor.config import DoorSettings
+from interlingua.transports.jsonrpc.core import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
 from tests.kit.clients.editor import Client, in_process, stdio
 
 ECHO = """
@@ -170,7 +171,7 @@ async def test_nesting_that_can_just_be_read_ends_nothing(store: Path) -> None:
 
 
 async def test_the_limit_on_lines_is_told_and_the_next_line_is_read(store: Path) -> None:
-    async with in_process(store, echo, limits=Limits(max_frame_bytes=1000)) as client:
+    async with in_process(store, echo, door=DoorSettings(max_frame_bytes=1000)) as client:
         await client.initialize()
         [answer] = await answers_to(client, b"x" * 1001)
         assert (answer["id"], answer["error"]["code"]) == (None, INVALID_REQUEST)

@@ -18,9 +18,9 @@ import websockets.exceptions
 import interlingua as il
 from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
-from interlingua.protocols.editor.door.connection import EditorSettings
+from interlingua.protocols.editor.config import DoorSettings
 from interlingua.protocols.editor.door.http import WebDoor
-from interlingua.protocols.editor.door.http_streams import StreamsChannel, WebSettings
+from interlingua.protocols.editor.door.http_streams import StreamsChannel
 from interlingua.protocols.editor.mount.http_channel import HttpChannel, open_remote
 from interlingua.security.keys import make_key
 from interlingua.server.app import Server, ServeSettings, serving
@@ -61,10 +61,10 @@ async def helper(text: str, ctx: il.Context[None, None]) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def up(store: Path, **settings: Any) -> AsyncIterator[tuple[Server, WebDoor]]:
-    options = {"editor": (WebSettings(**settings), EditorSettings())}
+    doors = {"editor": DoorSettings(**settings)}
     async with (
         asyncio.timeout(60),
-        serving(store, [helper], ServeSettings(port=0, engine=QUICK, options=options)) as server,
+        serving(store, [helper], ServeSettings(port=0, engine=QUICK, doors=doors)) as server,
     ):
         web = server.app.doors["editor"][1].close_streams.__self__  # type: ignore[union-attr]
         assert isinstance(web, WebDoor)
@@ -261,9 +261,7 @@ async def test_what_is_wrong_has_its_status(store: Path) -> None:
             answer = await client.raw(message, **headers)
             assert answer.status_code == status, (message, answer.text)
             assert answer.json()["error"]["message"]
-        web.settings = msgspec.structs.replace(
-            web.settings, http=msgspec.structs.replace(web.settings.http, max_body_bytes=1000)
-        )
+        web.settings = msgspec.structs.replace(web.settings, max_body_bytes=1000)
         assert (await client.raw({**prompt, "method": "x" * 2000})).status_code == 413
 
         async def get(**headers: str) -> int:
@@ -789,7 +787,7 @@ async def test_an_outbox_gives_back_what_a_reader_has_missed_and_no_more_than_it
 
 
 async def test_a_request_is_taken_back_on_the_stream_where_it_was_made() -> None:
-    channel = StreamsChannel(WebSettings())
+    channel = StreamsChannel(DoorSettings())
     own = channel.add("s")
     channel.send(b'{"jsonrpc":"2.0","id":1,"method":"session/request_permission","params":{"sessionId":"s"}}')
     channel.send(b'{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":1}}')

@@ -15,7 +15,7 @@ import interlingua as il
 from interlingua.model.events import RunRestarted
 from interlingua.model.filters import RunFilter
 from interlingua.model.run import Caller
-from interlingua.protocols.mcp.door.connection import McpSettings
+from interlingua.protocols.mcp.config import DoorSettings
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
 from interlingua.transports.jsonrpc.core import (
     INTERNAL_ERROR,
@@ -23,7 +23,6 @@ from interlingua.transports.jsonrpc.core import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
-    Limits,
 )
 from tests.kit.clients.mcp import (
     DELTA,
@@ -1001,7 +1000,7 @@ async def test_ids_are_kept_exactly(store: Path) -> None:
 
 
 async def test_the_limit_on_lines_is_told_and_the_next_line_is_read(store: Path) -> None:
-    async with in_process(store, echo, limits=Limits(max_frame_bytes=1000)) as (client, _):
+    async with in_process(store, echo, max_frame_bytes=1000) as (client, _):
         await client.initialize()
         [answer] = await answers_to(client, b"x" * 1001)
         assert (answer["id"], answer["error"]["code"]) == (None, INVALID_REQUEST)
@@ -1044,4 +1043,4 @@ async def test_requests_that_are_piped_in_are_answered_before_the_process_ends(t
 
 
 def test_the_default_page_is_large_enough_for_clients_that_never_ask_for_a_second() -> None:
-    assert McpSettings().page >= 1000
+    assert DoorSettings().page >= 1000

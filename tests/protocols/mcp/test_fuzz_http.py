@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp import wire
-from interlingua.transports.http.body import HttpLimits
 from interlingua.transports.jsonrpc.core import INVALID_PARAMS
 from tests.kit.clients.mcp_http import BOTH, WAIT, Client, Message, clients, up
 from tests.kit.examples import share
@@ -160,7 +159,7 @@ def test_random_posts_get_a_status_and_the_id_of_their_request(store: Path) -> N
     waiting: set[str] = set()
 
     with asyncio.Runner() as runner:
-        door = up(store, patience=WAIT, http=HttpLimits(max_body_bytes=4000))
+        door = up(store, patience=WAIT, max_body_bytes=4000)
         server, _ = runner.run(door.__aenter__())
         connected = clients(server)
         client = runner.run(connected.__aenter__())

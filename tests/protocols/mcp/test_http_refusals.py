@@ -15,7 +15,6 @@ from interlingua.protocols.mcp import wire
 from interlingua.security.keys import make_key
 from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
-from interlingua.transports.http.body import HttpLimits
 from tests.kit.clients.mcp_http import BOTH, WAIT, Answer, Client, Message, clients, up
 
 from .test_web_other import pair
@@ -63,7 +62,7 @@ async def refused(answer: Answer, status: int) -> Message:
 @pytest.mark.parametrize("case", WITHOUT_A_SESSION)
 async def test_a_refusal_has_the_id_of_its_request(store: Path, case: str) -> None:
     message, headers, status = WITHOUT_A_SESSION[case]
-    async with up(store, http=HttpLimits(max_body_bytes=4000)) as (server, _), clients(server) as client:
+    async with up(store, max_body_bytes=4000) as (server, _), clients(server) as client:
         assert (await refused(await client.post(message, **headers), status))["message"]
 
 

@@ -108,18 +108,18 @@ async def test_a_server_that_does_not_declare_agents_is_used_with_a_warning(
         assert any("does not declare" in message for message in await warnings(eng, run.id))
 
 
-async def test_a_server_with_tools_alone_is_told_to_offer_no_agents(tmp_path: Path) -> None:
+async def test_a_server_that_cannot_list_the_tools_that_it_declares_is_refused(tmp_path: Path) -> None:
     code = "import json,sys\nfor l in sys.stdin:\n m=json.loads(l)\n if 'id' in m:\n  r={'result':{'protocolVersion':"
     code += "'2025-11-25','capabilities':{'tools':{}}}} if m['method']=='initialize' else "
     code += "{'error':{'code':-32601,'message':'no'}}\n  print(json.dumps({'jsonrpc':'2.0','id':m['id'],**r}),flush=1)"
-    with pytest.raises(Unavailable, match="offers no agents; it is an MCP server that has only tools"):
+    with pytest.raises(Unavailable, match="declares tools, and cannot list them: no"):
         await load(Target("mcp", shlex.join([sys.executable, "-c", code])))
 
 
-async def test_an_old_server_with_tools_alone_is_not_even_asked_for_agents(tmp_path: Path) -> None:
+async def test_an_old_server_with_resources_alone_is_not_even_asked_for_agents(tmp_path: Path) -> None:
     log = tmp_path / "wire"
-    given = {"version": "2024-11-05", "capabilities": {"tools": {}, "prompts": {}}, "log": str(log)}
-    with pytest.raises(Unavailable, match="only tools and prompts"):
+    given = {"version": "2024-11-05", "capabilities": {"resources": {}}, "log": str(log)}
+    with pytest.raises(Unavailable, match="only resources"):
         await mount(given).agents()
     assert [m["method"] for m in wire(log)] in (["initialize"], ["initialize", "notifications/initialized"])
 

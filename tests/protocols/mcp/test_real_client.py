@@ -10,8 +10,8 @@ import pytest
 from mcp import Client
 
 import interlingua as il
+from interlingua.protocols.mcp.config import DoorSettings
 from interlingua.protocols.mcp.door.http import WebDoor
-from interlingua.protocols.mcp.door.http_streams import WebSettings
 from interlingua.server.app import ServeSettings, serving
 from tests.kit.engines import QUICK
 
@@ -42,7 +42,7 @@ async def test_a_large_result_arrives_whole(store: Path, mode: Any) -> None:
     async with asyncio.timeout(2 * WAIT), serving(store, agents, ServeSettings(port=0, engine=QUICK)) as server:
         web = server.app.doors["mcp"][1].close_streams.__self__  # type: ignore[union-attr]
         assert isinstance(web, WebDoor)
-        web.settings = WebSettings(patience=0.0)  # every answer is an event stream
+        web.settings = DoorSettings(patience=0.0)  # every answer is an event stream
         async with Client(server.address + "/mcp", mode=mode, read_timeout_seconds=WAIT) as client:
             for name in ("large", "streams"):
                 for size in (100_000, 600_000, 900_000):

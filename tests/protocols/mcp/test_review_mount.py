@@ -206,7 +206,7 @@ async def test_a_server_that_often_ends_its_stream_is_still_listened_to(store: P
     async with rude(_usual, get) as server, mounted(store, server.address) as (_, mount):
         peer = await mount.host.peer()
         async with asyncio.timeout(20):
-            while peer.agents is not None and "script" in peer.agents:
+            while ("agent", "script") in (peer.entries or {}):
                 await asyncio.sleep(0.01)
                 peer = await mount.host.peer()
 
@@ -218,8 +218,7 @@ async def test_a_change_right_behind_the_list_is_not_lost(store: Path) -> None:
     given = {"late": {"name": "newer", "inputSchema": TEXT, "outputSchema": TEXT}}
     async with mounted(store, given) as (_, mount):
         peer = await mount.host.peer()
-        assert peer.agents is not None
-        assert list(peer.agents) == ["script", "newer"]
+        assert list(peer.entries or {}) == [("agent", "script"), ("agent", "newer")]
 
 
 # -- questions of the revision without requests ---------------------------------------------------------------------

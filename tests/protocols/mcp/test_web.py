@@ -68,9 +68,7 @@ async def test_what_is_wrong_has_its_status(store: Path) -> None:
             assert (await answer.json())["error"]["message"]
         for accept in (None, "*/*", "application/*, text/*;q=0.5"):
             assert (await client.post(listing, accept=accept)).status == 200
-        web.settings = msgspec.structs.replace(
-            web.settings, http=msgspec.structs.replace(web.settings.http, max_body_bytes=1000)
-        )
+        web.settings = msgspec.structs.replace(web.settings, max_body_bytes=1000)
         assert (await client.post({**listing, "method": "x" * 2000})).status == 413
         assert (await client.send("GET", accept="application/json")).status == 406
         assert (await client.send("GET", accept="text/event-stream", mcp_session_id=None)).status == 400

@@ -24,6 +24,7 @@ from interlingua.model.errors import Unavailable
 from interlingua.protocols.peer.bindings.dial import Backoff, dial, start_process
 from interlingua.protocols.peer.bindings.listen import Incoming, listen_tcp, listen_ws
 from interlingua.protocols.peer.wire.links import Link, new_token, parse, same_token
+from interlingua.server.event_loop import new_event_loop
 from interlingua.transports.channel import Channel, TooLong
 from tests.kit.certificates import certificate, client_tls, server_tls
 
@@ -110,6 +111,22 @@ async def test_ipv6_links_are_dialled() -> None:
     assert await one(channel) == b"{}"
     await channel.close()
     await listener.close()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_a_host_is_dialled_on_the_event_loop_of_a_server_too(host: str, new_loop: Any) -> None:
+    async def dialled() -> bytes:
+        listener = await listen_ws("127.0.0.1", 0, echo, check_token=checks, max_bytes=LIMIT)
+        channel = await dial(link_to(listener.port, host=host), max_bytes=LIMIT)
+        channel.send(b"{}")
+        said = await one(channel)
+        await channel.close()
+        await listener.close()
+        return said
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert runner.run(dialled()) == b"{}"
 
 
 async def test_a_frame_in_the_packet_of_the_handshake_is_not_lost() -> None:

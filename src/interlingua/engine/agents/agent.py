@@ -96,8 +96,10 @@ class Agent(Generic[P, R]):
         self.reach: Callable[[], Awaitable[None]] | None = None
         # Closes the connection or the process that it shares with the other agents of its mount.
         self.let_go: Callable[[], Awaitable[None]] | None = None
-        # Calls back when that connection or process ends by itself.
+        # Calls back when that connection or process ends by itself, or when the agents of the mount may have changed.
         self.watch: Callable[[Callable[[], None]], None] | None = None
+        # For a mounted agent whose connection is kept: lists the agents of the mount again over that connection.
+        self.relist: Callable[[], Awaitable[list[Agent[..., Any]]]] | None = None
         # For an agent without a connection between runs: checks that it is reachable, and raises if not.
         self.try_out: Callable[[], Awaitable[None]] | None = None
         # For a server that finds its runs by id: makes an agent that continues the run of an id, and takes any

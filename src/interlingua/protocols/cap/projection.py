@@ -111,6 +111,7 @@ class Conversation:
 
     def __init__(self, run: str, view: View) -> None:
         self.view = view
+        self.questions: dict[str, Question] = {}  # those that messages of the next events ask, where they were found
         self._run = run
         self._status: Status | None = None
         self._artifacts: list[Any] = []
@@ -119,14 +120,13 @@ class Conversation:
         self._final: wire.AnyMessage | None = None  # the result of a team: sent after everything else
         self._failed = False  # the error of a team was sent
 
-    def feed(self, event: Event, question: Question | None = None, output: Any = ABSENT) -> list[Update]:
-        """Returns the updates of an event. `question` is the one that a message of the event asks, where it could be
-        found; `output` is what remains of the output where a run was restarted. The output itself is not kept here,
-        because there may be many readers."""
+    def feed(self, event: Event, output: Any = ABSENT) -> list[Update]:
+        """Returns the updates of an event. `output` is what remains of the output where a run was restarted. The output
+        itself is not kept here, because there may be many readers."""
         found: list[tuple[Kind, dict[str, Any]]] = []
         body = event.body
         if isinstance(body, Said):
-            found += self._said(body, event.time, question)
+            found += self._said(body, event.time)
         elif isinstance(body, QuestionWithdrawn):
             found += self._withdrawn(body, event.time)
             found += [] if self.view.below else self._moved(body)
@@ -183,7 +183,7 @@ class Conversation:
 
     # -- a team -------------------------------------------------------------------------------------------
 
-    def _said(self, body: Said, time: int, question: Question | None) -> list[tuple[Kind, dict[str, Any]]]:
+    def _said(self, body: Said, time: int) -> list[tuple[Kind, dict[str, Any]]]:
         if not self.view.label and body.form == "delegation" and body.sender == ORCHESTRATOR:
             self.view.label = body.task
         if body.held or not self.view.has(body.task):
@@ -195,6 +195,8 @@ class Conversation:
         if body.recipient == ORCHESTRATOR and body.task == self.view.label and self._is_verdict(body, message):
             return []
         self._note_question(body, message)
+        about = body.message.metadata.get("question")
+        question = self.questions.get(about) if isinstance(about, str) else None
         if body.recipient == USER and "question" not in body.message.metadata:
             message.metadata = {"reply_expected": False, **(message.metadata or {})}
         elif body.recipient == USER and question is not None and question.answerer in (None, self.view.caller):

@@ -12,6 +12,8 @@ protocol = Protocol(
     rank=40,
     targets=(command("cap", "python agent.py"), *addresses("cap+http", "cap+https", example="HOST/cap")),
     door="interlingua.protocols.cap.door.door:door",
+    door_settings="interlingua.protocols.cap.config:DoorSettings",
+    mount_settings="interlingua.protocols.cap.config:MountSettings",
     stdio="interlingua.protocols.cap.door.stdio:serve_pipes",
     mount="interlingua.protocols.cap.mount.server:load",
     probes="interlingua.protocols.cap.probe:probes",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Agent manifests of the Agent Connect Protocol.\n\n"
+    help="Write and check manifests of the Agent Connect Protocol.\n\n"
     "A manifest says what an agent takes, gives and asks, and how it is deployed. Other tools read it to deploy the "
     "agent, or to generate code that calls it.",
 )

@@ -12,6 +12,8 @@ protocol = Protocol(
     rank=10,
     targets=addresses("connect+http", "connect+https", example="HOST/connect"),
     door="interlingua.protocols.connect.door.door:door",
+    door_settings="interlingua.protocols.connect.config:DoorSettings",
+    mount_settings="interlingua.protocols.connect.config:MountSettings",
     mount="interlingua.protocols.connect.mount.server:load",
     probes="interlingua.protocols.connect.probe:probes",
     parity="interlingua.protocols.connect.parity",

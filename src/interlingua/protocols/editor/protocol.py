@@ -15,6 +15,8 @@ protocol = Protocol(
         *addresses("editor+http", "editor+https", "editor+ws", "editor+wss", example="HOST/editor"),
     ),
     door="interlingua.protocols.editor.door.door:door",
+    door_settings="interlingua.protocols.editor.config:DoorSettings",
+    mount_settings="interlingua.protocols.editor.config:MountSettings",
     stdio="interlingua.protocols.editor.door.stdio:serve_pipes",
     mount="interlingua.protocols.editor.mount.server:load",
     probes="interlingua.protocols.editor.probe:probes",

@@ -36,9 +36,9 @@ async def _http(http: Http, address: str, path: str) -> Spoken | None:
     own = {**JSON_OR_STREAM, "mcp-protocol-version": version, **({"mcp-session-id": session} if session else {})}
     await http.ask("POST", path, _INITIALIZED, headers=own)
     spoken = _described(result, f"mcp+{address}")
-    if spoken.protocol == "mcp":
-        listed = rpc_result(await http.ask("POST", path, rpc_request("agents/list", {}), headers=own))
-        _add_agents(spoken, listed)
+    for kind in _lists(spoken):
+        listed = rpc_result(await http.ask("POST", path, rpc_request(f"{kind}/list", {}), headers=own))
+        _add_list(spoken, kind, listed)
     if session:
         await http.ask("DELETE", path, headers=own)
     return spoken
@@ -82,9 +82,9 @@ async def _pipes(pipes: Pipes, command: str) -> Spoken | None:
         return None
     pipes.send(_INITIALIZED)
     spoken = _described(result, f"mcp:{command}")
-    if spoken.protocol == "mcp":
-        pipes.send(rpc_request("agents/list", {}, 1))
-        _add_agents(spoken, await rpc_response(pipes, 1))
+    for number, kind in enumerate(_lists(spoken), 1):
+        pipes.send(rpc_request(f"{kind}/list", {}, number))
+        _add_list(spoken, kind, await rpc_response(pipes, number))
     return spoken
 
 
@@ -93,28 +93,43 @@ def _described(result: dict[str, Any], target: str) -> Spoken:
     able = object_of(result.get("capabilities"))
     info = object_of(result.get("serverInfo"))
     has_agents = any(isinstance(at, dict) and "agents" in at for at in (able, able.get("experimental")))
+    can_be_mounted = has_agents or "tools" in able or "prompts" in able
     spoken = Spoken(
         protocol="mcp" if has_agents else "mcp-tools", title="" if has_agents else "MCP, without agents",
-        target=target if has_agents else None, name=text_of(info.get("name")), version=text_of(info.get("version")),
+        target=target if can_be_mounted else None, name=text_of(info.get("name")), version=text_of(info.get("version")),
         protocol_versions=[text_of(result.get("protocolVersion"))], capabilities=flat(able),
     )  # fmt: skip
-    if not has_agents:
-        spoken.notes.append("it has no agents to mount; a team can use its tools (mcp_bindings of a manifest)")
+    if not can_be_mounted:
+        spoken.notes.append("it has neither agents nor tools nor prompts to mount")
+    elif not has_agents:
+        spoken.notes.append(
+            "each tool, and each prompt with arguments, is mounted as an agent; a team can also use its tools "
+            "(mcp_bindings of a manifest)"
+        )
     if not isinstance(result.get("protocolVersion"), str):
         spoken.wrong.append("its initialize result has no protocolVersion that is a text")
     return spoken
 
 
-def _add_agents(spoken: Spoken, listed: dict[str, Any] | None) -> None:
-    agents = listed.get("agents") if listed is not None else None
-    if not isinstance(agents, list):
-        spoken.wrong.append("it declares agents, and agents/list gives no list of them")
+def _lists(spoken: Spoken) -> list[str]:
+    """Returns the kinds of agents that a server lists: `agents`, or the tools and prompts that stand for them."""
+    if spoken.protocol == "mcp":
+        return ["agents"]
+    able = {name.split(".")[0] for name in spoken.capabilities}
+    return [kind for kind in ("tools", "prompts") if kind in able]
+
+
+def _add_list(spoken: Spoken, kind: str, result: dict[str, Any] | None) -> None:
+    """Adds the entries of `agents/list`, `tools/list` or `prompts/list`."""
+    entries = result.get(kind) if result is not None else None
+    if not isinstance(entries, list):
+        spoken.wrong.append(f"it declares {kind}, and {kind}/list gives no list of them")
         return
-    for agent in agents:
-        if not isinstance(agent, dict) or not isinstance(agent.get("name"), str):
-            spoken.wrong.append("it lists an agent without a name")
-            continue
-        spoken.agents.append(Listed(agent["name"], first_line(agent.get("description"))))
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            spoken.wrong.append(f"it lists {'an' if kind == 'agents' else 'a'} {kind[:-1]} without a name")
+        elif kind != "prompts" or entry.get("arguments"):
+            spoken.agents.append(Listed(entry["name"], first_line(entry.get("description"))))
 
 
 probes = Probes(http=_http, pipes=_pipes)

@@ -12,6 +12,8 @@ protocol = Protocol(
     rank=30,
     targets=(command("mcp", "uvx some-server"), *addresses("mcp+http", "mcp+https", example="HOST/mcp")),
     door="interlingua.protocols.mcp.door.door:door",
+    door_settings="interlingua.protocols.mcp.config:DoorSettings",
+    mount_settings="interlingua.protocols.mcp.config:MountSettings",
     stdio="interlingua.protocols.mcp.door.stdio:serve_pipes",
     mount="interlingua.protocols.mcp.mount.server:load",
     probes="interlingua.protocols.mcp.probe:probes",

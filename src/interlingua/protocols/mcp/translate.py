@@ -222,6 +222,141 @@ def block(part: Part, version: str) -> dict[str, Any]:
     return {"type": "resource", "resource": {"uri": uri, **mime, **body}}
 
 
+def as_object(value: Any) -> dict[str, Any]:
+    """Returns an output that is an object here, whatever it is on the wire."""
+    return value if isinstance(value, dict) else {} if value is None else {"value": value}
+
+
+def tool_output(result: dict[str, Any]) -> tuple[dict[str, Any], list[Part]]:
+    """Returns the output in a tool's result, and the parts beside it.
+
+    Structured content is the output, and text that only repeats it is left out. Without it the text is the output.
+    """
+    blocks = _blocks(result.get("content"))
+    structure = result.get("structuredContent")
+    if structure is None:
+        text = text_of_blocks(blocks)
+        beside = [block for block in blocks if not _is_text(block)]
+        return ({"text": text} if len(beside) < len(blocks) else {}), [part_of(block) for block in beside]
+    beside = [block for block in blocks if not (_is_text(block) and _repeats(block["text"], structure))]
+    return as_object(structure), [part_of(block) for block in beside]
+
+
+def text_of_blocks(blocks: Any) -> str:
+    return "\n".join(block["text"] for block in _blocks(blocks) if _is_text(block))
+
+
+def _blocks(content: Any) -> list[dict[str, Any]]:
+    return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+
+
+def _is_text(block: dict[str, Any]) -> bool:
+    return block.get("type") == "text" and isinstance(block.get("text"), str)
+
+
+def _repeats(text: str, structure: Any) -> bool:
+    """Tells if a text is the structured content, one member of it, or one item of a list in it, as servers add them for
+    clients that read only text."""
+    values = [structure, *(structure.values() if isinstance(structure, dict) else ())]
+    values += [item for value in values if isinstance(value, list) for item in value]
+    if any(text == value for value in values if isinstance(value, str)):
+        return True
+    try:
+        return json.loads(text) in values
+    except ValueError:
+        return False
+
+
+def part_of(block: dict[str, Any]) -> Part:
+    """Returns a content block as a part. A block of an unknown kind, or one that is broken, is data."""
+    kind, media_type = block.get("type"), _text_or_none(block.get("mimeType"))
+    if _is_text(block):
+        return TextPart(block["text"])
+    if kind in ("image", "audio"):
+        data = _bytes(block.get("data"))
+        return FilePart(data=data, media_type=media_type) if data is not None else DataPart(block)
+    if kind == "resource_link" and isinstance(block.get("uri"), str):
+        size = block.get("size")
+        return FilePart(
+            url=block["uri"],
+            media_type=media_type,
+            name=_text_or_none(block.get("name")),
+            title=_text_or_none(block.get("title")),
+            description=_text_or_none(block.get("description")),
+            size=size if type(size) is int else None,
+        )
+    resource = block.get("resource")
+    if kind == "resource" and isinstance(resource, dict):
+        text, data = _text_or_none(resource.get("text")), _bytes(resource.get("blob"))
+        if text is not None or data is not None:
+            name, media_type = _text_or_none(resource.get("uri")), _text_or_none(resource.get("mimeType"))
+            return FilePart(text=text, data=None if text is not None else data, media_type=media_type, name=name)
+    return DataPart(block)
+
+
+def _bytes(text: Any) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def _text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+PROMPT_OUTPUT: Schema = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "messages": {
+            "type": "array",
+            "description": "the messages of the prompt, where it is more than one message of the user",
+            "items": {"type": "object", "properties": {"role": {"type": "string"}, "content": {"type": "object"}}},
+        },
+    },
+    "required": ["text"],
+}
+
+
+def prompt_input_schema(arguments: Any) -> Schema:
+    """Returns the schema of a prompt's arguments, all of which are texts."""
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for argument in _blocks(arguments):
+        if isinstance(name := argument.get("name"), str):
+            properties[name] = {"type": "string"}
+            for wire_name, member in (("title", "title"), ("description", "description")):
+                if isinstance(argument.get(wire_name), str):
+                    properties[name][member] = argument[wire_name]
+            if argument.get("required") is True:
+                required.append(name)
+    return {"type": "object", "properties": properties, **({"required": required} if required else {})}
+
+
+def prompt_output(result: dict[str, Any]) -> tuple[dict[str, Any], list[Part]]:
+    """Returns the text of a prompt, and its other parts. Messages keep their roles where they are more than one message
+    of the user."""
+    messages = _blocks(result.get("messages"))
+    contents = [content for message in messages if isinstance(content := message.get("content"), dict)]
+    texts = [content["text"] for content in contents if _is_text(content)]
+    output: dict[str, Any] = {"text": "\n\n".join(texts)}
+    if [message.get("role") for message in messages] != ["user"]:
+        output["messages"] = messages
+    return output, [part_of(content) for content in contents if not _is_text(content)]
+
+
+def progress_line(params: dict[str, Any]) -> str:
+    """Returns the text of a progress notification: what the server does, and how far it is."""
+    message, done, total = params.get("message"), params.get("progress"), params.get("total")
+    far = ""
+    if isinstance(done, int | float) and isinstance(total, int | float) and total > 0:
+        far = f"{done:g} of {total:g}"
+    if isinstance(message, str) and message:
+        return f"{message} ({far})" if far else message
+    return far
+
+
 def tool_failure(info: ErrorInfo) -> dict[str, Any]:
     """Returns the failure of a tool as a result, so that the model that called it reads the reason."""
     again = " (it may work later)" if info.transient else ""

@@ -13,7 +13,7 @@ from ...server.logs import LogFormat
 
 if TYPE_CHECKING:
     from ..base import Command
-    from .commands_node import Flags
+    from .config import DoorSettings
     from .node.hosting import Hosting
 
 EPILOG = examples(
@@ -66,7 +66,7 @@ def _version(wanted: bool) -> None:
 
 def _config(ctx: typer.Context, path: Path | None) -> Path | None:
     if path is not None:
-        from .commands_node import read_config
+        from .node_flags import read_config
 
         ctx.default_map = {**(ctx.default_map or {}), **read_config(path)}
     return path
@@ -212,7 +212,9 @@ def peer(
     ] = False,
     store: Store = None,
 ) -> None:
-    """Run a node of the peer protocol, and print the `acp://` link by which others connect.
+    """Run a node of the peer protocol.
+
+    The command prints the `acp://` link by which others connect.
 
     Agents that are given answer what peers send. Without any, programs of yours do, over the control API: all of it
     can be used with curl. `interlingua peers` talks to a node that runs. Ctrl-C stops.
@@ -220,9 +222,10 @@ def peer(
     given = dict(locals())
     from ...server.logs import logging_as
     from ...terminal.session import go
-    from .commands_node import Flags
+    from .config import DoorSettings
+    from .node_flags import flag_names
 
-    flags = Flags(**{name: given[name] for name in Flags.__struct_fields__ if given[name] is not None})
+    flags = DoorSettings(**{name: given[name] for name in flag_names() if given[name] is not None})
     with logging_as(log):
         if verbose:
             import logging
@@ -231,14 +234,15 @@ def peer(
         go(_peer(targets or [], flags, store, log))
 
 
-async def _peer(targets: list[str], flags: Flags, store: Path | None, form: LogFormat) -> int:
+async def _peer(targets: list[str], flags: DoorSettings, store: Path | None, form: LogFormat) -> int:
     import asyncio
     import logging
     import signal
 
     from ...server.paths import Place
     from ..targets import load_to_serve, parse
-    from .commands_node import hosting, settings_of
+    from .commands_node import hosting
+    from .node_flags import settings_of
 
     settings = settings_of(flags)
     parsed = [parse(target) for target in targets]

@@ -6,10 +6,12 @@ import re
 from typing import Any
 
 from ...model.errors import Unavailable
+from ...mounts.settings import read_settings
 from ...transports.raw_client import Http, Pipes
 from ...transports.raw_client.websocket import Socket
 from ..probing import Listed, Probes, Spoken, first_line, flat, list_of, object_of, text_of
-from .mount.credentials import MountSettings, look
+from .config import MountSettings
+from .mount.credentials import look
 from .wire import links
 
 _CARD = "acp.agent_card"
@@ -52,7 +54,7 @@ async def _pipes(pipes: Pipes, command: str) -> Spoken | None:
 
 async def _link(link: str) -> Spoken:
     try:
-        card = await look(links.parse(link), MountSettings.from_environment())
+        card = await look(links.parse(link), read_settings(MountSettings, "peer"))
     except ConnectionError as error:
         raise Unavailable(str(error)) from error
     return _described(card, link)

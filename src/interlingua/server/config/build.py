@@ -3,110 +3,72 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from collections.abc import Iterable, Iterator
+from typing import get_args
 from urllib.parse import urlsplit
 
 import msgspec
 
 from ...bus.nats import address
 from ...bus.port import BusSettings
+from ...doors.settings import DoorSettings
+from ...doors.settings import Problem as DoorProblem
 from ...engine.settings import Settings
+from ...model.card import AgentCard
 from ...model.errors import InterlinguaError, InvalidRequest
 from ...mounts.settings import Access
-from ...protocols.base import Use
-from ...protocols.cap.door.http import CapSettings
-from ...protocols.connect.door.api import ConnectSettings
-from ...protocols.editor.door.connection import EditorSettings
-from ...protocols.editor.door.http_streams import WebSettings as EditorWeb
-from ...protocols.mcp.door.connection import McpSettings
-from ...protocols.mcp.door.http_streams import WebSettings as McpWeb
-from ...protocols.peer.commands_node import Flags, from_config, mistakes, settings_of
-from ...protocols.peer.config import NodeSettings
+from ...protocols.base import Protocol, Use
+from ...protocols.installed import protocols
 from ...protocols.targets import TargetError, kinds, parse, spelled
 from ...security.issuers import ALGORITHMS, Issuer
-from ...transports.http.body import HttpLimits
-from ...transports.jsonrpc.core import Limits
 from .. import health
 from ..app import ServeSettings
 from ..auth.issuers import issuer
-from ..mounts.entry import MountEntry, Mounting
+from ..mounts.entry import MountEntry
 from ..worker_process import WorkSettings
-from .load import Config, Entry, Problem, WrongConfig
+from .load import Config, Entry
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-T = TypeVar("T", bound=msgspec.Struct)
-
-DOORS = ("connect", "mcp", "editor", "cap", "peer")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_FLAG_FIRST = re.compile(r"^(--[a-z-]+|/availability/\w+|/skills|/limitations):?\s*")
-_INDEX_FIRST = re.compile(r"^/(\d+)")
-_FLAG = re.compile(r"(?<!\S)--([a-z][a-z-]*)")
 _PREFIX = re.compile(r"[A-Za-z0-9._-]*")
 
 
 async def serve_settings(config: Config) -> ServeSettings:
     """Returns the settings of the server; mistakes become problems of the config. Fetches the keys of issuers."""
-    host = config["server.host"]
-    ports = {}
-    for name in DOORS:
-        port, at = ("door_port", "door_host") if name == "peer" else ("port", "host")
-        if config[f"doors.{name}.{port}"] is not None and config[f"doors.{name}.enabled"]:
-            ports[name] = (config[f"doors.{name}.{at}"], config[f"doors.{name}.{port}"])
-    advertise = None
-    with _told(config, "server.advertise"):
-        advertise = advertised(config["server.advertise"])
+    server = msgspec.structs.asdict(config.built("server"))
+    server["advertise"] = None
+    with _collected(config, "server.advertise"):
+        server["advertise"] = advertised(config["server.advertise"])
+    worker = msgspec.structs.asdict(work_settings(config))
     return ServeSettings(
-        host=host,
-        port=config["server.port"],
-        advertise=advertise,
-        elsewhere=config["server.elsewhere"],
-        allowed_hosts=config["server.allowed_hosts"],
-        allowed_origins=config["server.allowed_origins"],
-        issuers=await issuers(config),
-        callback_secret=config["callbacks.secret"],
-        allow_private_callbacks=config["callbacks.allow_private"],
-        callback_retry=config["callbacks.hours"] * 3600,
-        trace=config["server.trace"],
-        shutdown_grace=config["server.shutdown_grace"],
-        max_message_bytes=config["server.max_message_bytes"],
-        listeners=config["doors.peer.ports"],
-        options=options(config),
-        without=[name for name in DOORS if not config[f"doors.{name}.enabled"]],
-        own_ports=ports,
-        **msgspec.structs.asdict(work_settings(config)),
-    )
+        **{**server, **worker}, issuers=tuple(await issuers(config)), callbacks=config.built("callbacks"),
+        doors=doors(config), listeners=True,
+    )  # fmt: skip
 
 
 def work_settings(config: Config) -> WorkSettings:
     """Returns the settings of a process that runs agents, with doors or without; mistakes become problems."""
     metrics, bus = None, BusSettings()
-    with _told(config, "server.metrics"):
+    with _collected(config, "server.metrics"):
         if config["server.metrics"] is not None:
             health.place(config["server.metrics"])
         metrics = config["server.metrics"]
-    with _told(config, "bus.url"):
-        wanted = _of(BusSettings, config, "bus")
+    with _collected(config, "bus.url"):
+        wanted = config.built("bus")
         if wanted.url is not None:
             address.parse(wanted)
         bus = wanted
-    return WorkSettings(
-        metrics=metrics, mounting=_of(Mounting, config, "mounting"), bus=bus, engine=engine_settings(config)
-    )
+    return WorkSettings(metrics=metrics, mounting=config.built("mounting"), bus=bus, engine=engine_settings(config))
 
 
 @contextlib.contextmanager
-def _told(config: Config, path: str, where: str | None = None) -> Iterator[None]:
+def _collected(config: Config, path: str, where: str | None = None) -> Iterator[None]:
     """Collects the mistakes of a setting as problems of the config, so that all mistakes are reported together."""
     try:
         yield
-    except WrongConfig as error:
-        config.problems += error.problems
     except InterlinguaError as error:
-        config.wrong(place(config, path) if where is None else where, path, error.message)
+        config.wrong(config.place(path) if where is None else where, path, error.message)
 
 
 def advertised(text: str | None) -> str | None:
@@ -120,81 +82,64 @@ def advertised(text: str | None) -> str | None:
 
 
 def engine_settings(config: Config) -> Settings:
-    kept = {name: config[f"store.{name}"] for name in ("ttl_runs", "ttl_threads")}
-    return _of(Settings, config, "limits", remind_after=tuple(config["limits.remind_after"]), **kept)
+    settings: Settings = config.built("limits")
+    return settings
 
 
-def options(config: Config) -> dict[str, Any]:
-    """Returns the settings of the doors, by protocol; mistakes in those of the node become problems."""
-    found: dict[str, Any] = {
-        "connect": _of(ConnectSettings, config, "doors.connect", limits=_of(HttpLimits, config, "doors.connect")),
-        "mcp": (
-            _of(McpWeb, config, "doors.mcp", http=_of(HttpLimits, config, "doors.mcp")),
-            _of(McpSettings, config, "doors.mcp", limits=_of(Limits, config, "doors.mcp")),
-        ),
-        "editor": (
-            _of(EditorWeb, config, "doors.editor", http=_of(HttpLimits, config, "doors.editor")),
-            EditorSettings(limits=_of(Limits, config, "doors.editor")),
-        ),
-        "cap": _of(CapSettings, config, "doors.cap", limits=_of(HttpLimits, config, "doors.cap")),
-    }
-    with _told(config, "doors.peer"):
-        found["peer"] = node(config)
+# -- doors ----------------------------------------------------------------------------------------------------
+
+
+def doors(config: Config) -> dict[str, DoorSettings]:
+    """Returns the settings of the doors, by protocol; mistakes become problems."""
+    chosen = _chosen(config)
+    found = {}
+    for protocol in with_doors():
+        settings = door(config, protocol)
+        if settings is not None:
+            for problem in problems(protocol, settings):
+                path = f"doors.{protocol.name}.{problem.setting}"
+                config.wrong(config.place(path), path, problem.message)
+            closed = bool(chosen) and protocol.name not in chosen
+            found[protocol.name] = msgspec.structs.replace(settings, enabled=False) if closed else settings
     return found
 
 
-def _of(cls: type[T], config: Config, section: str, **more: Any) -> T:
-    """A struct whose fields are settings of the same name, or come from `more`; others have their default."""
-    paths = {name: f"{section}.{name}" for name in cls.__struct_fields__ if name not in more}
-    given = {name: config[path] for name, path in paths.items() if path in config.values}
-    # Frozen structs have tuples where files have lists.
-    return cls(**{name: tuple(one) if isinstance(one, list) else one for name, one in given.items()}, **more)
+def with_doors() -> list[Protocol]:
+    """Returns the protocols that have a door."""
+    return [protocol for protocol in protocols() if protocol.door]
 
 
-NODE_LIMITS = (
-    "max_peers", "max_queued", "max_unread", "max_streams", "keep_events", "keep_messages", "in_flight", "card_wait",
-    "cancel_grace", "reconnect_first", "reconnect_last",
-)  # fmt: skip
-"""Settings of a node that are no flags of `interlingua peer`."""
-
-
-def node(config: Config) -> NodeSettings:
-    """Returns the settings of the node. Raises WrongConfig, which lists all that is wrong with them."""
-    file: Path | None = config["doors.peer.config"]
+def door(config: Config, protocol: Protocol) -> DoorSettings | None:
+    """Returns the settings of a door. None: its file of defaults cannot be read, which becomes a problem."""
+    path = f"doors.{protocol.name}"
     try:
-        flags = from_config(file) if file is not None else Flags()
+        settings: DoorSettings = config.built(path)
     except InvalidRequest as error:
-        raise WrongConfig([_wrong_node(config, "config", error)]) from None
-    given = {
-        name: str(value) if name == "identity" and value is not None else value
-        for name in Flags.__struct_fields__
-        if (path := f"doors.peer.{name}") in config.values
-        for value in [config[path]]
-        if config.given(path) or file is None
-    }
-    flags = msgspec.structs.replace(flags, **given)
-    if wrong := [_wrong_node(config, name, error) for name, error in mistakes(flags)]:
-        raise WrongConfig(wrong)
-    found = settings_of(flags)
-    limits = {name: config[f"doors.peer.{name}"] for name in NODE_LIMITS}
-    return msgspec.structs.replace(found, **limits)
+        config.wrong(config.place(f"{path}.config"), f"{path}.config", error.message.removeprefix("--config: "))
+        return None
+    return settings
 
 
-def _wrong_node(config: Config, name: str, error: InvalidRequest) -> Problem:
-    """Turns the mistake of a flag into the problem of a setting: the key of the setting replaces the flag, or its name
-    on a card."""
-    text = _FLAG_FIRST.sub("", error.message)
-    text = _FLAG.sub(lambda found: found[1].replace("-", "_"), _INDEX_FIRST.sub(r"[\1]", text))
-    path = f"doors.peer.{name}"
-    return Problem(place(config, path), path, text)
+def problems(
+    protocol: Protocol, settings: DoorSettings, cards: Iterable[AgentCard] | None = None
+) -> Iterable[DoorProblem]:
+    """Yields what the protocol finds wrong with the settings of its door. `cards`: the agents, if they are known."""
+    check = protocol.load("check")
+    return check(settings, cards) if check is not None else ()
 
 
-def place(config: Config, path: str) -> str:
-    """Returns the place where a setting is written. A setting of the node that is not in the config may be in the
-    node's own file."""
-    if not config.given(path) and path.startswith("doors.peer."):
-        path = "doors.peer.config"
-    return config.values[path].origin if config.given(path) else ""
+def _chosen(config: Config) -> list[str]:
+    """Returns the doors that `server.doors` names; mistakes become problems."""
+    path, known = "server.doors", [protocol.name for protocol in with_doors()]
+    chosen: list[str] = config[path]
+    for name in chosen:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            config.wrong(config.place(path), path, f"there is no door {name!r}; {hint}")
+        elif not config[f"doors.{name}.enabled"]:
+            config.wrong(config.place(path), path, f"names {name}, and doors.{name}.enabled is false")
+    return chosen
 
 
 # -- who may come in ------------------------------------------------------------------------------------------
@@ -206,10 +151,10 @@ async def issuers(config: Config) -> list[Issuer]:
     audience, scopes = config["auth.audience"], config["auth.scopes"]
     if len(keys) > sum(entry["jwks_url"] is None for entry in entries):
         path = "auth.jwks_url"
-        config.wrong(place(config, path), path, "there are more of them than issuers without one")
+        config.wrong(config.place(path), path, "there are more of them than issuers without one")
     if audience and not entries:
         path = "auth.audience"
-        config.wrong(place(config, path), path, "needs an issuer (--issuer): somebody makes the tokens")
+        config.wrong(config.place(path), path, "needs an issuer (--issuer): somebody makes the tokens")
     found = []
     for entry in entries:
         names = entry["audience"] or audience
@@ -217,7 +162,7 @@ async def issuers(config: Config) -> list[Issuer]:
         if not names:
             config.wrong(entry.origin, entry.path, "needs an audience (--audience): a token is for somebody")
             continue
-        with _told(config, entry.path, entry.origin):
+        with _collected(config, entry.path, entry.origin):
             one = await issuer(entry["issuer"], names, url, entry["scopes"] or scopes)
             if entry["algorithms"]:
                 one = msgspec.structs.replace(one, algorithms=tuple(entry["algorithms"]))

@@ -7,7 +7,6 @@ Leaves nothing running, and writes nothing but what loading an agent writes.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import difflib
 import os
 from collections.abc import Mapping
@@ -15,10 +14,13 @@ from typing import Any
 
 import msgspec
 
+from ...doors.settings import DoorSettings
 from ...engine.agents.agent import Agent
 from ...engine.engine import Engine
+from ...model.card import AgentCard
 from ...model.errors import DefinitionError, InterlinguaError, Invalid
-from ...protocols.peer.translate.skills import answers
+from ...mounts.settings import variable
+from ...protocols.installed import protocols
 from ...security.redaction import redact_text
 from .. import load_agents
 from ..mounts.entry import MountEntry, left_out, try_once
@@ -26,11 +28,11 @@ from ..paths import VARIABLE
 from ..project import Project
 from . import build
 from .check_doors import check_doors
+from .fields import PREFIX
 from .load import Config, Entry, Problem
-from .settings import ENTRIES, SETTINGS
+from .settings import ENTRIES, all_settings
 
-_OTHERS = ("INTERLINGUA_DEBUG", "INTERLINGUA_KEY", "INTERLINGUA_CONNECT_KEY", "INTERLINGUA_CAP_KEY", VARIABLE)
-_OF_MOUNTS = ("INTERLINGUA_MCP_", "INTERLINGUA_EDITOR_", "INTERLINGUA_PEER_")
+_OTHERS = ("INTERLINGUA_DEBUG", "INTERLINGUA_KEY", VARIABLE)
 
 
 class Tried(msgspec.Struct, omit_defaults=True):
@@ -61,7 +63,7 @@ async def check(config: Config, project: Project, *, environ: Mapping[str, str] 
     whole = len(config.problems) == before
     if not any(config.entries[name] for name in ("agents", "mounts", "teams")) and not config.problems:
         config.wrong(str(config.file or ""), "", "there is nothing to serve: no agents, no mounts and no teams")
-    engine, elsewhere = await check_doors(config, project)
+    engine, doors, elsewhere = await check_doors(config, project)
     for source in loaded:
         try:
             engine.teams.exchange([], source.agents)
@@ -70,7 +72,7 @@ async def check(config: Config, project: Project, *, environ: Mapping[str, str] 
     looks = await asyncio.gather(*(_try(entry) for _, entry in entries))
     tried = [_offered(config, engine, *pair, look) for pair, look in zip(entries, looks, strict=True)]
     if whole and all(one.up for one in tried):  # else the one that is missing may be there
-        _check_default_agent(config, engine, elsewhere)
+        _check_agents(config, doors, engine, elsewhere)
     config.problems += _variables(os.environ if environ is None else environ)
     for one in tried:
         if not one.up and not one.wrong:
@@ -79,16 +81,19 @@ async def check(config: Config, project: Project, *, environ: Mapping[str, str] 
     return Checked(config.problems, agents, tried)
 
 
-def _check_default_agent(config: Config, engine: Engine, elsewhere: list[str]) -> None:
-    with contextlib.suppress(InterlinguaError):  # other mistakes of the node are reported already
-        wanted = build.node(config).default_agent
-        if wanted is None or not config["doors.peer.enabled"]:
-            return
-        there = [agent.card for agent in engine.agents]
-        far = [name for key in elsewhere for name in (key, key.partition("@")[0])] if config["server.elsewhere"] else []
-        if wanted not in far and not any(answers(card, wanted) for card in there):
-            path, names = "doors.peer.default_agent", ", ".join(card.name for card in there) or "none"
-            config.wrong(build.place(config, path), path, f"there is no agent {wanted!r}; there are {names}")
+def _check_agents(config: Config, doors: dict[str, DoorSettings], engine: Engine, elsewhere: list[str]) -> None:
+    """Reports what the doors find wrong once the agents are known. `elsewhere`: the agents of other processes, as
+    name@version."""
+    cards = [agent.card for agent in engine.agents]
+    if config["server.elsewhere"]:
+        cards += [AgentCard(*key.partition("@")[::2], "") for key in elsewhere]
+    reported = {(problem.path, problem.message) for problem in config.problems}
+    for protocol in build.with_doors():
+        settings = doors.get(protocol.name)
+        for problem in build.problems(protocol, settings, cards) if settings is not None and settings.enabled else ():
+            path = f"doors.{protocol.name}.{problem.setting}"
+            if (path, problem.message) not in reported:
+                config.wrong(config.place(path), path, problem.message)
 
 
 async def _try(entry: MountEntry) -> list[Agent[..., Any]] | Exception:
@@ -134,10 +139,11 @@ def _wrong_mount(config: Config, written: Entry, key: str, message: str) -> None
 
 def _variables(environ: Mapping[str, str]) -> list[Problem]:
     """Warns of unknown variables with a name close to one of this program's: the known one may have been meant."""
-    known = [*(one.variable for one in SETTINGS), *(one.variable for one in ENTRIES), *_OTHERS]
+    known = [*(one.variable for one in all_settings()), *(one.variable for one in ENTRIES), *_OTHERS]
+    of_mounts = tuple(variable(protocol.name, "") for protocol in protocols() if protocol.mount)
     found = []
     for name in environ:
-        if name.startswith("INTERLINGUA_") and name not in known and not name.startswith(_OF_MOUNTS):
+        if name.startswith(PREFIX) and name not in known and not name.startswith(of_mounts):
             close = difflib.get_close_matches(name, known, 1, 0.8)
             if close:
                 message = f"there is no such variable; did you mean {close[0]}?"

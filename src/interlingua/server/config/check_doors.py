@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from ...doors.settings import DoorSettings
 from ...engine.agents import mount_path
 from ...engine.engine import Engine
 from ...model.errors import InterlinguaError
@@ -22,38 +23,52 @@ from ..project import Project, UnnamedProject
 from ..stores import CannotOpen, Store, is_postgres, never_opened, open_store
 from . import build
 from .load import Config
+from .settings import sections
 
 _ALSO = {"localhost": "127.0.0.1"}
 
 
-async def check_doors(config: Config, project: Project) -> tuple[Engine, list[str]]:
+async def check_doors(config: Config, project: Project) -> tuple[Engine, dict[str, DoorSettings], list[str]]:
     """Checks all that a start would refuse: settings of doors, no store, a public address without keys. Returns an
-    engine without agents that applies the rules of the doors to agents, and the agents of other processes."""
-    _check_ports(config)
+    engine without agents that applies the rules of the doors to agents, the settings of the doors, and the agents of
+    other processes."""
     settings = await build.serve_settings(config)
+    _check_ports(config, settings.doors)
     store, server, keyed, elsewhere = await _check_store(config, project)
     auth = Authenticator(StoredKeys(store.keys), None, open_to_all=not keyed and not config.entries["auth.issuers"])
     hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
     try:
         engine = Engine(store, bus=settings.bus, settings=settings.engine)
-        HttpApp(engine, auth, hosts, settings.options, [*settings.without, "peer"])  # a node would make its identity
+        HttpApp(engine, auth, hosts, _without_mistakes(config, settings.doors))
     except InterlinguaError as error:
         config.wrong("", "", error.message)
         engine = Engine(store)
     engine.agents.server_id = server
     bound = {"server.host": settings.host}
-    bound |= {f"doors.{name}.{_own(name)[1]}": at for name, (at, _) in settings.own_ports.items() if at is not None}
+    bound |= {
+        _path(name, "own_host"): door.own_host
+        for name, door in settings.doors.items()
+        if door.enabled and door.own_port is not None and door.own_host is not None
+    }
     for path, host in bound.items():
         try:
             check_bind(host, auth)
         except InterlinguaError as error:
-            config.wrong(build.place(config, path), path, error.message)
-    return engine, elsewhere
+            config.wrong(config.place(path), path, error.message)
+    return engine, settings.doors, elsewhere
 
 
-def _own(door: str) -> tuple[str, str]:
-    """Returns the names of the two settings for a door's own port and its address."""
-    return ("door_port", "door_host") if door == "peer" else ("port", "host")
+def _without_mistakes(config: Config, doors: dict[str, DoorSettings]) -> dict[str, DoorSettings]:
+    """Returns the settings with those doors closed of which a mistake is reported already."""
+    wrong = {problem.path.split(".")[1] for problem in config.problems if problem.path.startswith("doors.")}
+    return {
+        name: msgspec.structs.replace(door, enabled=door.enabled and name not in wrong) for name, door in doors.items()
+    }
+
+
+def _path(door: str, field: str) -> str:
+    """Returns the path of a door's setting, by the field of its struct."""
+    return next(one.path for one in sections()[f"doors.{door}"].settings if one.field == field)
 
 
 async def _check_store(config: Config, project: Project) -> tuple[Store, str, bool, list[str]]:
@@ -80,7 +95,7 @@ async def _check_store(config: Config, project: Project) -> tuple[Store, str, bo
     except InterlinguaError as error:
         # Only the owner checks a config, and may read the database's own words.
         hint = getattr(error, "hint", "") if isinstance(error, UnnamedProject) else ""
-        config.wrong(build.place(config, "store.path"), "store.path", f"{error}; {hint}" if hint else str(error))
+        config.wrong(config.place("store.path"), "store.path", f"{error}; {hint}" if hint else str(error))
         return store, "", True, []
 
 
@@ -94,34 +109,32 @@ class _Port(msgspec.Struct):
         return self.port == other.port and (same or self.host in EVERYWHERE or other.host in EVERYWHERE)
 
 
-def _check_ports(config: Config) -> None:
+def _check_ports(config: Config, doors: dict[str, DoorSettings]) -> None:
     """Notes a mistake if two doors want the same port. Doors without a port, or with any free one, cannot clash."""
-    ports = [one for one in _ports(config) if one.port]
+    ports = [one for one in _ports(config, doors) if one.port]
     for port in dict.fromkeys(one.port for one in ports):
         found = [one for one in ports if one.port == port]
         found = [one for one in found if any(one is not other and one.clashes(other) for other in found)]
         if found:
             names = [one.path for one in found]
-            last = next((name for name in reversed(names) if build.place(config, name)), names[-1])
+            last = next((name for name in reversed(names) if config.place(name)), names[-1])
             config.wrong(
-                build.place(config, last), last,
+                config.place(last), last,
                 f"port {port} is wanted {len(names)} times: by {', '.join(names[:-1])} and {names[-1]}",
             )  # fmt: skip
 
 
-def _ports(config: Config) -> Iterator[_Port]:
+def _ports(config: Config, doors: dict[str, DoorSettings]) -> Iterator[_Port]:
     host = config["server.host"]
     yield _Port("server.port", host, config["server.port"])
-    if config["doors.peer.enabled"] and config["doors.peer.ports"]:
-        with contextlib.suppress(InterlinguaError):  # its mistakes are reported elsewhere
-            node = build.node(config)
-            yield _Port("doors.peer.port", node.host, node.port)
-            yield _Port("doors.peer.http_port", node.http_host, node.http_port)
-            yield _Port("doors.peer.tcp_port", node.host, node.tcp_port)
-    for name in build.DOORS:
-        port, at = _own(name)
-        if config[f"doors.{name}.enabled"]:
-            yield _Port(f"doors.{name}.{port}", config[f"doors.{name}.{at}"] or host, config[f"doors.{name}.{port}"])
+    for protocol in build.with_doors():
+        door = doors.get(protocol.name)
+        if door is None or not door.enabled:
+            continue
+        ports = protocol.load("ports")
+        for claim in ports(door) if ports is not None else ():
+            yield _Port(f"doors.{protocol.name}.{claim.setting}", claim.host, claim.port)
+        yield _Port(_path(protocol.name, "own_port"), door.own_host or host, door.own_port)
     if config["server.metrics"] is not None:
         with contextlib.suppress(InterlinguaError):
             yield _Port("server.metrics", *health.place(config["server.metrics"]))

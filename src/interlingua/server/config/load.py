@@ -7,25 +7,22 @@ values.
 from __future__ import annotations
 
 import difflib
-import json
-import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 import msgspec
 
 from ...model.errors import InvalidRequest
 from ..stores import is_postgres, shown
-from . import settings, toml_lines
-from .setting import Entries, Setting
-from .settings import ENTRIES, SECTIONS, SETTINGS
+from . import toml_lines
+from .fields import Entries, Setting, Unsuitable, counted, json_of, listed, shortened
+from .settings import ENTRIES, all_settings, sections, setting
 from .toml_lines import NoVariable, Written, expanded, names_variables
 
 HIDDEN = "***"
-
-_YES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -81,7 +78,7 @@ class Config:
 
     def __init__(self, file: Path | None) -> None:
         self.file = file
-        self.values: dict[str, Value] = {one.path: Value(one.default) for one in SETTINGS}
+        self.values: dict[str, Value] = {one.path: Value(one.default) for one in all_settings()}
         self.entries: dict[str, list[Entry]] = {one.path: [] for one in ENTRIES}
         self.problems: list[Problem] = []
 
@@ -93,6 +90,25 @@ class Config:
 
     def wrong(self, where: str, path: str, message: str) -> None:
         self.problems.append(Problem(where, path, message))
+
+    def place(self, path: str) -> str:
+        """Returns the place where a setting is written. A setting of a section that has a file of defaults may stand in
+        that file."""
+        if not self.given(path):
+            section = sections().get(path.rpartition(".")[0])
+            files = [one.path for one in section.settings if one.defaults] if section is not None else []
+            path = files[0] if files else path
+        return self.values[path].origin if self.given(path) else ""
+
+    def built(self, name: str) -> Any:
+        """Returns the struct of a section. Raises InvalidRequest if its file of defaults cannot be read."""
+        section = sections()[name]
+        base = section.type()
+        for one in section.settings:
+            if one.defaults and self[one.path] is not None:
+                base = resolve_name(one.defaults)(self[one.path])
+        given = {one.field: self[one.path] for one in section.settings if self.given(one.path)}
+        return msgspec.structs.replace(base, **given)
 
     def check(self) -> None:
         """Raises WrongConfig if something is wrong."""
@@ -109,7 +125,7 @@ def read(
     environ = os.environ if environ is None else environ
     flags = flags or {}
     config = Config(file)
-    store = settings.setting("store.path")
+    store = setting("store.path")
     if file is not None:
         _take_file(config, toml_lines.read(file), environ)
     elif store_from is not None and flags.get(store.parameter) is None and not environ.get(store.variable):
@@ -158,7 +174,7 @@ def _take_file(config: Config, written: Written, environ: Mapping[str, str]) -> 
                 if isinstance(value, dict):
                     walk(value, path)
                 else:
-                    config.wrong(where, path, f"is a table, written [{path}], and not {_told(value)}")
+                    config.wrong(where, path, f"is a table, written [{path}], and not {shortened(value)}")
             else:
                 config.wrong(where, path, f"there is no such setting{_near(path, [*known, *entries])}")
 
@@ -181,10 +197,10 @@ def _take_bus(config: Config, written: Written, environ: Mapping[str, str]) -> N
 
 def _tree() -> dict[str, Any]:
     """Returns every known path: settings, and the tables around them."""
-    found: dict[str, Any] = {one.path: one for one in SETTINGS}
-    for section in (*SECTIONS, "auth", "doors"):
-        found.setdefault(section, None)
-    return found
+    known: dict[str, Any] = {one.path: one for one in all_settings()}
+    for section in (*sections(), "doors"):
+        known.setdefault(section, None)
+    return known
 
 
 def _take_written(
@@ -192,23 +208,24 @@ def _take_written(
 ) -> None:
     try:
         config.values[setting.path] = Value(_placed(setting, _put_in(setting, value, environ), folder), where, value)
-    except _Wrong as error:
+    except Unsuitable as error:
         config.wrong(where, setting.path, str(error))
 
 
 def _put_in(setting: Setting, value: Any, environ: Mapping[str, str] | None) -> Any:
-    """A value that is fine, with variables put in where there are any to put in."""
+    """Returns a value in the type of its setting, with variables put in. Raises Unsuitable."""
     try:
         found = value if environ is None else expanded(value, environ)
     except NoVariable as error:
         plural = len(error.names) > 1
-        raise _Wrong(f"{' and '.join(error.names)} {'are' if plural else 'is'} not in the environment") from None
+        raise Unsuitable(f"{' and '.join(error.names)} {'are' if plural else 'is'} not in the environment") from None
     if environ is None or not names_variables(value):
-        return _checked(setting, found)
+        return setting.checked(found)
     try:
-        return _read(setting, found) if isinstance(found, str) else _checked(setting, found)
-    except _Wrong:
-        raise _Wrong(f"is {kind_of(setting)}, and {_told(value)} is none, with what these variables hold") from None
+        return setting.parsed(found) if isinstance(found, str) else setting.checked(found)
+    except Unsuitable:  # the value of a variable may be a secret
+        message = f"is {setting.allowed}, which {shortened(value)} is not, with the values of these variables"
+        raise Unsuitable(message) from None
 
 
 def _placed(setting: Setting, value: Any, folder: Path) -> Any:
@@ -223,7 +240,7 @@ def _take_list(
     config: Config, entries: Entries, value: Any, path: str, folder: Path, environ: Mapping[str, str], written: Written
 ) -> None:
     if not isinstance(value, list):
-        config.wrong(written.place(path), path, f"is a list of tables, each written [[{path}]], not {_told(value)}")
+        config.wrong(written.place(path), path, f"is a list of tables, each written [[{path}]], not {shortened(value)}")
         return
     for at, one in enumerate(value):
         inside = f"{path}[{at}]"
@@ -238,7 +255,7 @@ def _take_entry(
     if isinstance(given, str):
         given = {entries.plain: given}
     if not isinstance(given, dict):
-        config.wrong(where, path, f"is a table or a text, not {_told(given)}")
+        config.wrong(where, path, f"is a table or a text, not {shortened(given)}")
         return
     members = {one.path: one for one in entries.members}
     values = {name: Value(one.default) for name, one in members.items()}
@@ -253,7 +270,7 @@ def _take_entry(
         try:
             taken = _placed(members[name], _put_in(members[name], value, environ), folder)
             values[name] = Value(taken, place, value)
-        except _Wrong as error:
+        except Unsuitable as error:
             config.wrong(place, inside, str(error))
             fine = False
     if fine and not values[entries.plain].value:
@@ -267,41 +284,47 @@ def _take_entry(
 
 
 def _take_variables(config: Config, environ: Mapping[str, str]) -> None:
-    for setting in SETTINGS:
-        text = environ.get(setting.variable)
+    for one in all_settings():
+        text = environ.get(one.variable)
         if text:
             try:
-                config.values[setting.path] = Value(_placed(setting, _read(setting, text), Path()), setting.variable)
-            except _Wrong as error:
-                config.wrong(setting.variable, setting.path, str(error))
+                config.values[one.path] = Value(_placed(one, one.parsed(text), Path()), one.variable)
+            except Unsuitable as error:
+                config.wrong(one.variable, one.path, str(error))
     for entries in ENTRIES:
         text = environ.get(entries.variable)
         if text:
             try:
-                _take_texts(config, entries, _listed(text), entries.variable)
-            except _Wrong as error:
+                _take_texts(config, entries, listed(text), entries.variable)
+            except Unsuitable as error:
                 config.wrong(entries.variable, entries.path, str(error))
 
 
 def _take_flags(config: Config, flags: Mapping[str, Any]) -> None:
     """Takes the values given on the command line, keyed by parameter name; None and empty lists were not given."""
-    for setting in SETTINGS:
-        value = flags.get(setting.parameter)
+    for one in all_settings():
+        value = flags.get(one.parameter)
         if value is None or value in ([], ()):
             continue
-        value = list(value) if isinstance(value, tuple) else value
-        flag = setting.flags
-        if setting.kind == "yes" and "/" in flag:
+        flag = one.flags
+        if one.kind == "yes" and "/" in flag:
             flag = flag.partition("/")[0 if value else 2]
         try:
-            if setting.kind == "counts" and isinstance(value, list):
-                value = _read(setting, ",".join(value))
-            checked = _checked(setting, str(value) if isinstance(value, Path) else value)
-            config.values[setting.path] = Value(_placed(setting, checked, Path()), flag)
-        except _Wrong as error:
-            config.wrong(flag, setting.path, str(error))
+            checked = one.checked(_written(one, value), is_text=one.kind == "counts")
+            config.values[one.path] = Value(_placed(one, checked, Path()), flag)
+        except Unsuitable as error:
+            config.wrong(flag, one.path, str(error))
     for entries in ENTRIES:
         _take_texts(config, entries, flags.get(entries.parameter) or [], entries.flag)
+
+
+def _written(setting: Setting, value: Any) -> Any:
+    """Returns the value of a flag in the form that a file has."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return counted(list(value)) if setting.kind == "counts" else list(value)
+    return value
 
 
 def _take_texts(config: Config, entries: Entries, texts: list[Any], origin: str) -> None:
@@ -310,121 +333,16 @@ def _take_texts(config: Config, entries: Entries, texts: list[Any], origin: str)
         given: Any = text
         if isinstance(text, str) and text.lstrip().startswith("{"):
             try:
-                given = json.loads(text)
-            except ValueError as error:
-                config.wrong(origin, entries.path, f"begins with {{ and is no JSON: {error}")
+                given = json_of(text)
+            except Unsuitable as error:
+                config.wrong(origin, entries.path, str(error))
                 continue
         at = len(config.entries[entries.path])
         _take_entry(config, entries, given, f"{entries.path}[{at}]", Path(), None, origin)
 
 
-# -- values ---------------------------------------------------------------------------------------------------
-
-
-class _Wrong(Exception):
-    """A value that its setting does not allow."""
-
-
-def _read(setting: Setting, text: str) -> Any:
-    """A value out of a variable."""
-    if setting.kind == "texts":
-        return _checked(setting, _listed(text))
-    try:
-        if setting.kind == "yes":
-            return _YES[text.strip().lower()]
-        if setting.kind == "numbers":
-            return _checked(setting, [float(one) for one in _listed(text)])
-        if setting.kind == "counts":
-            if text.lstrip().startswith("{"):
-                return _checked(setting, json.loads(text))
-            return _checked(setting, _counted(_listed(text)))
-        if setting.kind in ("whole", "number"):
-            return _checked(setting, int(text) if setting.kind == "whole" else float(text))
-    except (KeyError, ValueError):
-        raise _Wrong(f"is {kind_of(setting)}, not {_told(text)}") from None
-    return _checked(setting, text)
-
-
-def _listed(text: str) -> list[Any]:
-    """A list in a variable: texts with commas between them, or JSON."""
-    if text.lstrip().startswith("["):
-        try:
-            found = json.loads(text)
-        except ValueError as error:
-            raise _Wrong(f"begins with [ and is no JSON: {error}") from None
-        return list(found)
-    return [part for one in text.split(",") if (part := one.strip())]
-
-
-def _counted(texts: list[Any]) -> dict[str, int]:
-    """A table of numbers that is written NAME=N, once for each."""
-    pairs = [str(one).rpartition("=") for one in texts]
-    return {name.strip(): int(number) for name, _, number in pairs}
-
-
-def _checked(setting: Setting, value: Any) -> Any:
-    fits: bool
-    match setting.kind:
-        case "whole":
-            fits = _is_whole(value)
-        case "number":
-            fits = _is_number(value)
-            value = float(value) if fits else value
-        case "yes":
-            fits = isinstance(value, bool)
-        case "texts":
-            fits = isinstance(value, list) and all(isinstance(one, str) for one in value)
-        case "numbers":
-            fits = isinstance(value, list) and all(_is_number(one) for one in value)
-            value = [float(one) for one in value] if fits else value
-        case "names":
-            fits = isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
-        case "counts":
-            fits = isinstance(value, dict) and all(name and _is_whole(one) for name, one in value.items())
-        case "anything":
-            fits = isinstance(value, dict)
-        case _:
-            fits = isinstance(value, str) and "\0" not in value
-    if fits and setting.choices:
-        fits = value in setting.choices
-    if fits and setting.least is not None:
-        given = value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]
-        fits = all(one >= setting.least and (setting.most is None or one <= setting.most) for one in given)
-    if not fits:
-        raise _Wrong(f"is {kind_of(setting)}" + ("" if setting.secret else f", not {_told(value)}"))
-    return value
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def kind_of(setting: Setting) -> str:
-    """Describes in words the values that a setting allows."""
-    if setting.choices:
-        return f"one of {', '.join(setting.choices)}"
-    words = {
-        "text": "a text", "path": "a path", "whole": "a whole number", "number": "a number", "yes": "true or false",
-        "texts": "a list of texts", "numbers": "a list of numbers", "names": "a table of texts",
-        "counts": "a table of whole numbers", "anything": "a table",
-    }[setting.kind]  # fmt: skip
-    if setting.least is None:
-        return words
-    least = f"{setting.least:g}"
-    return f"{words} from {least} to {setting.most:g}" if setting.most is not None else f"{words}, at least {least}"
-
-
-def _told(value: Any) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:59] + "…"
-
-
 def _near(wanted: str, known: Iterable[str]) -> str:
-    """The setting that was meant, perhaps: by its path, or by its own name in another table."""
+    """Suggests the setting that was perhaps meant: by its path, or by its own name in another table."""
     known, name = list(known), wanted.rpartition(".")[2]
     close = [path for path in known if path.rpartition(".")[2] == name]
     close = close or difflib.get_close_matches(wanted, known, 1, 0.75)

@@ -10,9 +10,9 @@ from typing import Any
 
 from ...protocols.targets import TargetError, parse, spelled
 from ...security.redaction import redact_text
-from .load import HIDDEN, Config, Value, kind_of
-from .setting import Entries, Setting
-from .settings import ENTRIES, SECTIONS, SETTINGS
+from .fields import Entries, Setting
+from .load import HIDDEN, Config, Value
+from .settings import ENTRIES, all_settings, sections
 from .toml_lines import names_variables
 
 _WIDTH = 100
@@ -51,8 +51,8 @@ def _key(name: str) -> str:
 def effective(config: Config, *, changed: bool = False) -> Iterator[str]:
     """The settings in force as TOML, each with where it comes from. `changed`: without defaults."""
     yield f"# {config.file}" if config.file is not None else "# no config file"
-    for section in SECTIONS:
-        own = [one for one in SETTINGS if one.section == section]
+    for section in sections():
+        own = [one for one in all_settings() if one.section == section]
         lines = [_in_force(one, config.values[one.path]) for one in own if not changed or config.given(one.path)]
         if lines:
             yield f"\n[{section}]" if section else ""
@@ -107,7 +107,7 @@ def as_json(config: Config) -> dict[str, Any]:
         "file": str(config.file) if config.file is not None else None,
         "settings": {
             one.path: {"value": _plain(_shown(one, value := config.values[one.path])), "from": value.origin}
-            for one in SETTINGS
+            for one in all_settings()
         },
         "entries": {
             entries.path: [
@@ -143,7 +143,7 @@ def template(files: list[str], *, everything: bool = False) -> str:
         "# reloaded on SIGHUP, and everything else needs a restart.",
     ]
     entries = {one.path: one for one in ENTRIES}
-    lines += ["", *(line for one in SETTINGS if not one.section for line in _commented(one))]
+    lines += ["", *(line for one in all_settings() if not one.section for line in _commented(one))]
     for path in ("agents", "mounts", "teams"):
         lines += ["", *_comment(entries[path].help)]
         if path == "agents" and files:
@@ -151,10 +151,10 @@ def template(files: list[str], *, everything: bool = False) -> str:
                 lines += ["[[agents]]", f"file = {toml(file)}"]
         else:
             lines += _example(entries[path], everything)
-    for section, text in SECTIONS.items():
-        own = [one for one in SETTINGS if one.section == section and (everything or one.path in _COMMON)]
+    for section, declared in sections().items():
+        own = [one for one in all_settings() if one.section == section and (everything or one.path in _COMMON)]
         if own and section:
-            lines += ["", *_comment(text), f"[{section}]", *(line for one in own for line in _commented(one))]
+            lines += ["", *_comment(declared.help), f"[{section}]", *(line for one in own for line in _commented(one))]
         if section == "auth":
             lines += ["", *_comment(entries["auth.issuers"].help), *_example(entries["auth.issuers"], everything)]
     return "\n".join(lines) + "\n"
@@ -169,7 +169,7 @@ def _comment(text: str) -> list[str]:
 
 
 def _told(setting: Setting) -> str:
-    return f"{setting.help} ({kind_of(setting)}{'' if setting.default is not None else '; not set'})"
+    return f"{setting.help} ({setting.allowed}{'' if setting.default is not None else '; not set'})"
 
 
 def _sample(setting: Setting) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,21 +17,11 @@ from ...engine.ports import RemoteAgents
 from ...model import json_values
 from ...model.card import AgentCard
 from ...model.errors import DefinitionError, InvalidRequest
-from ...protocols.targets import Target, load_to_serve, source_of_mount
+from ...protocols.targets import Target, choose, load_to_serve, source_of_mount
 
 State = Literal["starting", "up", "down"]
 
 UNSEEN = "0.0.0"  # the version of an agent of which only the name is known
-
-
-class Mounting(msgspec.Struct, kw_only=True, frozen=True):
-    """The intervals of keeping mounts. The table of settings describes each."""
-
-    wait: float = 10.0
-    retry_first: float = 1.0
-    retry_last: float = 60.0
-    refresh: float = 30.0
-    patience: float = 60.0
 
 
 class MountEntry(msgspec.Struct, kw_only=True, frozen=True):
@@ -104,15 +94,29 @@ def views(elsewhere: RemoteAgents) -> list[MountView]:
 
 
 async def load(
-    entry: MountEntry, target: Target | None = None, keep: Callable[[AgentCard], bool] = lambda card: True
-) -> list[Agent[..., Any]]:
-    """The agents that are wanted of a mount, as they are there. `target`: its own, where that is resolved already;
-    `keep`: whether one may be here."""
-    found = await load_to_serve(target or entry.target)
+    entry: MountEntry, target: Target | None = None, keep: Callable[[AgentCard], bool] = lambda card: True,
+    relist: Callable[[], Awaitable[list[Agent[..., Any]]]] | None = None,
+) -> list[Agent[..., Any]]:  # fmt: skip
+    """Returns the agents that are wanted of a mount, as they are there. `target` is its own, where that is resolved
+    already; `keep` tells if an agent may be here; `relist` lists them over the connection that there is."""
+    target = target or entry.target
+    found = await (load_to_serve(target) if relist is None else relist())
+    if relist is not None and target.agent is not None:
+        found = [choose(found, target)]
     agents = [agent for agent in found if keep(agent.card)]
-    if found and not agents:
+    if found and not agents and relist is None:
         await let_go({agent.card.key: agent for agent in found})
+    if found and not agents:
         return []
+    agents = _picked(entry, agents)
+    for agent in agents:
+        if agent.try_out is not None:
+            await agent.try_out()
+    return agents
+
+
+def _picked(entry: MountEntry, agents: list[Agent[..., Any]]) -> list[Agent[..., Any]]:
+    """Returns the agents that `only` and `as` name. Raises InvalidRequest where they do not fit the mount."""
     names = [agent.card.name for agent in agents]
     if entry.only:
         if missing := [name for name in entry.only if name not in names]:
@@ -123,9 +127,6 @@ async def load(
             f"it has {len(agents)} agents ({', '.join(names)}), and `as` is a name for one: say which with #AGENT",
             path="/as",
         )
-    for agent in agents:
-        if agent.try_out is not None:
-            await agent.try_out()
     return agents
 
 

@@ -31,7 +31,8 @@ from ...model.errors import AgentNotFound, DefinitionError, InterlinguaError, In
 from ...model.schemas import Validator
 from ...protocols.targets import Target, resolve, source_of_mount
 from ...security.redaction import redact_text
-from .entry import MountEntry, Mounting, MountView, State, left_out, let_go, load
+from ..config.settings import Mounting
+from .entry import MountEntry, MountView, State, left_out, let_go, load
 from .line_watch import Line
 
 log = logging.getLogger("interlingua.mounts")
@@ -171,9 +172,12 @@ class Supervised:
                 if not forced:
                     return
             away: dict[str, str] = {}
-            agents = await load(self.entry, target, partial(self._may_come, away))
+            relist = None
+            if self.state == "up" and not forced:
+                relist = next((agent.relist for agent in self._found.values() if agent.relist is not None), None)
+            agents = await load(self.entry, target, partial(self._may_come, away), relist)
             self._away = away
-            await self._is_up(agents)
+            await self._is_up(agents, same_connection=relist is not None)
         except (InterlinguaError, OSError) as error:
             self._is_down(error)
         except Exception as error:
@@ -182,23 +186,17 @@ class Supervised:
 
     # -- up and down --------------------------------------------------------------------------------------
 
-    async def _is_up(self, agents: list[Agent[..., Any]]) -> None:
+    async def _is_up(self, agents: list[Agent[..., Any]], *, same_connection: bool) -> None:
         found = {agent.card.key: agent for agent in agents}
         before, was = self._found, self.state
         same = before.keys() == found.keys() and all(before[key].card == found[key].card for key in found)
         self.state, self.reason, self.tries = "up", "", 0
-        if same:
+        if same and not same_connection:
             await let_go(found)
-        else:
-            self._found = found
-            for agent in agents:
-                if agent.watch is not None:
-                    agent.watch(self._lost)
-            self._offer({key: self._kept(key) or self._dressed(agent) for key, agent in found.items()})
-            await self._let_go(before)
-            cards = msgspec.json.encode([agent.card for agent in found.values()])
-            with contextlib.suppress(StoreError):  # they are wanted only after a restart
-                await self._engine.documents.write([Put(_SPACE, self.entry.remembered_as, cards)])
+        if not same:
+            await self._replace(found)
+            if not same_connection:
+                await self._let_go(before)
         if was != "up":
             self.since = now()
             names = ", ".join(agent.card.key for agent in self.agents) or "none"
@@ -213,6 +211,17 @@ class Supervised:
             log.info("mount %s: %s", self.entry.name, said)
         self._away_told = set(self._away)
         self._tell()
+
+    async def _replace(self, found: dict[str, Agent[..., Any]]) -> None:
+        """Puts these agents in the place of the earlier ones, and keeps their cards in the store."""
+        self._found = found
+        for agent in found.values():
+            if agent.watch is not None:
+                agent.watch(self._lost)
+        self._offer({key: self._kept(key) or self._dressed(agent) for key, agent in found.items()})
+        cards = msgspec.json.encode([agent.card for agent in found.values()])
+        with contextlib.suppress(StoreError):  # they are wanted only after a restart
+            await self._engine.documents.write([Put(_SPACE, self.entry.remembered_as, cards)])
 
     def _tell_same_names(self) -> None:
         """Warns about agents of the mount that share a name with another agent here: a caller that names no version

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -25,6 +25,15 @@ T = TypeVar("T")
 _A_MOMENT = 1.0
 _EMPTY: dict[str, Any] = {}
 _TRACE = {name.encode(): name for name in trace_context.NAMES}
+
+
+class BodyLimits(Protocol):
+    """The limits on one body, which are among the settings of a door."""
+
+    @property
+    def max_body_bytes(self) -> int: ...
+    @property
+    def body_timeout(self) -> float: ...
 
 
 class HttpLimits(msgspec.Struct, kw_only=True, frozen=True):
@@ -70,7 +79,7 @@ def trace_of(headers: list[tuple[bytes, bytes]]) -> trace_context.Carrier | None
     return trace_context.read(found) if found else None
 
 
-async def read_body(request: Request, limits: HttpLimits) -> bytes:
+async def read_body(request: Request, limits: BodyLimits) -> bytes:
     length = header(request, b"content-length")
     if length is not None and length.isdigit() and int(length) > limits.max_body_bytes:
         raise _too_large(await began(request), limits)
@@ -99,7 +108,7 @@ async def read_body(request: Request, limits: HttpLimits) -> bytes:
     return b"".join(chunks)
 
 
-def _chunk(message: Message, limits: HttpLimits) -> bytes:
+def _chunk(message: Message, limits: BodyLimits) -> bytes:
     """Returns the bytes that an ASGI message adds to a body."""
     if message["type"] == "http.disconnect":
         raise InvalidRequest("the client left before its body was complete")
@@ -121,7 +130,7 @@ async def began(request: Request) -> bytes:
         return b""
 
 
-def _too_large(began: bytes, limits: HttpLimits) -> Invalid:
+def _too_large(began: bytes, limits: BodyLimits) -> Invalid:
     return _unread(TooLarge(f"the body is larger than {size(limits.max_body_bytes)}"), began[:KEPT])
 
 
@@ -147,7 +156,7 @@ class _Rest:
         return (yield from self._begun)
 
 
-async def read_json(request: Request, type_: type[T], limits: HttpLimits, *, optional: bool = False) -> T:
+async def read_json(request: Request, type_: type[T], limits: BodyLimits, *, optional: bool = False) -> T:
     """The body as a value of a wire type. What does not fit is named with its path."""
     body = await read_body(request, limits)
     if not body and optional:

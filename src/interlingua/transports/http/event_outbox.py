@@ -13,11 +13,6 @@ import re
 from collections import deque
 from collections.abc import Callable
 
-from starlette.types import Receive, Scope, Send
-
-from .event_stream import EventStream
-from .sse import KEEP_ALIVE
-
 _HIGH, _LOW = 1024 * 1024, 256 * 1024  # bytes that wait at which senders wait too, and at which they go on
 _CHUNK = 256 * 1024
 _NOT_ASCII = re.compile("[^\x00-\x7f]+")
@@ -198,60 +193,6 @@ class Outbox:
     @property
     def ended(self) -> bool:
         return self._finished and not self._waiting
-
-
-class OutboxStream(EventStream):
-    """An outbox as the answer to a GET. A reader that stops reading loses its connection, not its messages."""
-
-    def __init__(
-        self,
-        outbox: Outbox,
-        reader: Reader,
-        *,
-        keep_alive: float,
-        stall: float,
-        left: Callable[[], None],
-        first: bytes | None = None,
-    ) -> None:
-        super().__init__(stall=stall)
-        # At once: some clients count a stream as open with its first byte. And a reader with an id can resume the
-        # stream, even before the first message.
-        self._first = outbox.place(reader.after) + b"\n" if first is None else first
-        self._outbox = outbox
-        self._reader = reader
-        self._keep_alive = keep_alive
-        self._left = left
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._outbox.left(self._reader)
-            self._left()
-
-    def left(self) -> None:
-        self._reader.end()
-
-    async def tell(self) -> bool:
-        outbox, reader = self._outbox, self._reader
-        piece = self._first
-        while not reader.ended:
-            if piece:
-                await self.write(piece)
-                if reader.ended:
-                    return True
-            reader.news.clear()
-            piece = outbox.take()
-            if piece:
-                continue
-            if outbox.ended:
-                return True
-            try:
-                async with asyncio.timeout(self._keep_alive):
-                    await reader.news.wait()
-            except TimeoutError:
-                piece = KEEP_ALIVE
-        return True
 
 
 def data_of(frame: bytes) -> bytes:

@@ -27,7 +27,6 @@ from .core import (
     CancelWanted,
     Id,
     IsPiece,
-    Limits,
     Notice,
     Refused,
     Reply,
@@ -35,6 +34,7 @@ from .core import (
     RpcError,
     no_piece,
 )
+from .limits import RpcLimits
 
 log = logging.getLogger("interlingua.rpc")
 
@@ -97,7 +97,7 @@ class Connection:
         channel: Channel,
         handler: Handler,
         *,
-        limits: Limits | None = None,
+        limits: RpcLimits | None = None,
         cancel: tuple[str, str] | None = ("$/cancel_request", "requestId"),
         batches: bool = True,
         silent_cancel: bool = False,

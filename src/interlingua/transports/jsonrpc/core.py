@@ -23,6 +23,7 @@ import msgspec
 from ...model.whole_text import whole_value
 from .. import json_text
 from ..channel import TooLong, size
+from .limits import Limits, RpcLimits
 
 log = logging.getLogger("interlingua.rpc")
 
@@ -81,16 +82,6 @@ class RpcError(Exception):
         if self.data is not None:
             told["data"] = self.data
         return told
-
-
-class Limits(msgspec.Struct, kw_only=True, frozen=True):
-    max_frame_bytes: int = 64 * 1024 * 1024
-    max_batch: int = 1000
-    """Entries of one batch."""
-    max_open: int = 10_000
-    """Requests of the peer that may be open at once."""
-    max_unread: int = 16 * 1024 * 1024
-    """Bytes of answers that may wait for a peer that does not read, before it is no longer listened to."""
 
 
 # -- what comes in --------------------------------------------------------------------------------------------
@@ -164,14 +155,14 @@ class Rpc:
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: RpcLimits | None = None,
         *,
         cancel: tuple[str, str] | None = ("$/cancel_request", "requestId"),
         batches: bool = True,
         is_piece: IsPiece = no_piece,
     ) -> None:
         """`is_piece` tells the notifications that carry pieces of text: halves of characters in them are kept."""
-        self.limits = limits or Limits()
+        self.limits: RpcLimits = limits or Limits()
         self._cancel = cancel  # the notification that takes a request back, and the member that names the request
         self._batches = batches
         self._is_piece = is_piece

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     rich_markup_mode="markdown",
-    help="The inbox: what agents wait for, whoever runs them and however deep they are.\n\n"
+    help="List, watch and answer the questions of agents.\n\n"
     "A run that needs input asks a question and waits, for a minute or a month. The first valid answer counts, "
     "wherever it is given, and everybody else who was asked is told. Without a command, open questions are listed.",
 )
@@ -71,7 +71,7 @@ def list_(
     json: Json = False,
     store: Store = None,
 ) -> None:
-    """List open questions, oldest first: who asks, on whose behalf, who may answer, and until when."""
+    """List open questions, oldest first."""
     from ....terminal.session import go
 
     go(_list(all_, run, mine, limit, json, store))

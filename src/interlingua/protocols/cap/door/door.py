@@ -8,10 +8,11 @@ from ....engine.engine import Engine
 from ....model.card import AgentCard
 from ....security.auth import Authenticator
 from ...base import Door
-from .http import CapDoor, CapSettings
+from ..config import DoorSettings
+from .http import CapDoor, routes
 
 
-def door(engine: Engine, auth: Authenticator, settings: CapSettings | None) -> Door:
+def door(engine: Engine, auth: Authenticator, settings: DoorSettings | None) -> Door:
     cap = CapDoor(engine, auth, settings)
 
     def hint(base_url: str, agent: AgentCard) -> str:
@@ -21,4 +22,4 @@ def door(engine: Engine, auth: Authenticator, settings: CapSettings | None) -> D
         }  # fmt: skip
         return f"curl -s {base_url}/messages -H 'content-type: application/json' -d '{json.dumps(notice)}'"
 
-    return Door(routes=cap.routes(), hint=hint, close_streams=cap.close)
+    return Door(routes=routes(cap), hint=hint, close_streams=cap.close)

@@ -25,9 +25,9 @@ from ....transports.channel import Channel, TooLong
 from ....transports.jsonrpc.connection import Trace
 from .. import wire
 from ..projection import Update
-from .follow import follow
-from .http import addressed, error_message, unread
+from .errors import addressed, error_message, refused
 from .inbound_messages import Desk, Taken, log
+from .task_updates import follow
 
 _LOOK_EVERY = 0.2  # seconds, once the peer says no more
 _ALL = 1_000_000
@@ -101,7 +101,7 @@ class StdioDoor:
             if wire.is_error(value):
                 log.warning("an error that was told here is of no use: %s", error.message)
             else:
-                self._send(wire.write(error_message(error, *addressed(value or unread(error)))))
+                self._send(wire.write(error_message(error, *addressed(value or refused(error)))))
 
     def _is_here(self, id_: str) -> bool:
         """Tells if a name belongs to a participant here. Every other name is the peer's own."""
@@ -128,7 +128,7 @@ class StdioDoor:
     async def _follow(self, taken: Taken, whole: bool, named: str) -> None:
         run = taken.run_id
         view = await self._desk.book.view(await self._engine.runs.get(run), taken.task_id, OWNER)
-        async with contextlib.aclosing(follow(self._engine, run, view)) as updates:  # type: ignore[type-var]
+        async with contextlib.aclosing(follow(self._engine, run, view)) as updates:
             async for piece in updates:
                 for update in piece:
                     self._note(run, update)

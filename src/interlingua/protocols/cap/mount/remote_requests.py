@@ -5,17 +5,17 @@ Everything is done and recorded as the member that the agent works as. Failures 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 import msgspec
 
 from ....engine.handler.context import Context
-from ....engine.handler.mounted_run import Gone, MountedRun
+from ....engine.handler.mounted_run import MountedRun
 from ....engine.ids import now
-from ....model.content import Message, TextPart
+from ....model.content import Message, Part, TextPart
 from ....model.errors import (
     ChildFailed,
     Denied,
@@ -31,51 +31,56 @@ from ....model.question_forms import usable_answer
 from ....model.run import Option
 from ....model.team.manifest import ORCHESTRATOR, USER
 from ....model.team.oversight import read_verdict
+from ....mounts.remote_questions import Asked, TooLate
 from .. import agent_manifest, translate, wire
-from .remote_task import Way
+from .remote_task import RemoteTask
 
-_CANCEL_WITHIN = 10.0  # seconds
 _ASKING = "message"  # the type of a question that has none of its own
 
 
-class Stretch(msgspec.Struct):
-    """The recorded end of a stretch of a task."""
+class PutQuestion(Protocol):
+    """Asks a question of the remote side here: `RemoteRun.put_question`."""
 
-    kind: Literal["end", "result", "error", "not taken", "ask", "say", "tell", "send", "delegate", "show"]
-    data: dict[str, Any]
-    cursor: str | None = None
-    shown: Any = None
-    ours: bool = False
+    async def __call__(
+        self, asked: Asked, number: int, *, moved_on: Callable[[], Awaitable[None]],
+        send: Callable[[Any], Awaitable[None]],
+    ) -> None: ...  # fmt: skip
 
 
-class Acting:
-    """The part of an attachment that carries out the agent's requests."""
+class RemoteRequests:
+    """The requests of one task."""
 
-    _way: Way
-    _ctx: Context[Any, Any]
-    _mounted: MountedRun
-    _me: str  # the remote name of the agent
-    _back: str  # the sender of its task, under its remote name
-    _task: str
-    _handed: set[str]  # ids of tasks that it handed over
-    _ours: bool  # it is a server like ours
-    _unsent: list[wire.Message]  # the message that is being passed on, if there is one
-    _mails = 0  # how many were passed on, and that one
-    _refused = 0  # things that it said or wanted, and may not
+    def __init__(
+        self, way: RemoteTask, ctx: Context[Any, Any], mounted: MountedRun, *, task: str, me: str, back: str,
+        put_question: PutQuestion,
+    ) -> None:  # fmt: skip
+        """`me` is the remote name of the agent, and `back` the sender of its task, under its remote name."""
+        self._way = way
+        self._ctx = ctx
+        self._mounted = mounted
+        self._task = task
+        self._me = me
+        self._back = back
+        self._put_question = put_question
+        self._unsent: list[wire.Message] = []  # the message that is being passed on, if there is one
+        self._mails = 0  # how many were passed on, and that one
+        self.handed_over: set[str] = set()  # ids of tasks
+        self.refused = 0  # things that the agent said or wanted, and may not
 
     # -- carrying out its requests ------------------------------------------------------------------------
 
-    async def _act(self, stretch: Stretch, number: int) -> None:
-        message = wire.read(stretch.data)
+    async def act(self, kind: str, data: dict[str, Any], number: int, *, ours: bool) -> None:
+        """Does what a message asks for. `ours`: it comes of an Interlingua server."""
+        message = wire.read(data)
         try:
-            match stretch.kind:
+            match kind:
                 case "ask":
                     await self._ask(message, number)
                 case "say":
                     await self._say(message, self._ctx.delegator or ORCHESTRATOR, number)
                 # Output of an Interlingua server beside its result is shown here too: under oversight it is judged.
                 case "tell" if self._ctx.task is not None and not (
-                    self._ours and self._ctx._run.output.for_review is not None
+                    ours and self._ctx._run.output.for_review is not None
                 ):
                     await self._say(message, USER, number)
                 case "send":
@@ -89,64 +94,31 @@ class Acting:
         except InterlinguaError as error:
             if self._way.again and isinstance(error, StepFailed | QuestionExpired):
                 raise  # the server does not take our answer, or none came: it would wait for ever
-            self._refused += not isinstance(error, RunError)
+            self.refused += not isinstance(error, RunError)
             if isinstance(message, wire.ErrorResponse):  # is answered with none
                 await self._ctx.warn(f"{self._way.name} told of an error that was not passed on: {error.message}")
                 return
-            await self._reply_error(
+            await self.reply_error(
                 _of_child(error), message.task_id, _answerer(message, error), message.sender_id
             )  # fmt: skip
 
     async def _ask(self, message: wire.AnyMessage, number: int) -> None:
         """Asks the user a question, and returns the answer as a message to the agent."""
-        told, said = message.metadata or {}, translate.model_message(message, "agent")
-        attached = translate.split(said)[1]
-        payload: Any = told.get("payload")
-        if payload is None:
-            payload = {"message": translate.text_of(message)}
-            if attached:
-                payload["attachments"] = [wire.write(translate.attachment(part)) for part in attached]
-        free = not isinstance(told.get("answer_schema"), dict)
-        schema = agent_manifest.TEXT if free else usable_answer(told["answer_schema"])
-        options: list[Option] = []
-        with contextlib.suppress(msgspec.ValidationError):
-            options = msgspec.convert(told.get("options") or [], list[Option])
-        deadline: float | None = None
-        with contextlib.suppress(InvalidRequest):
-            until = told.get("deadline")
-            deadline = max(0.0, (wire.time_of(until) - now()) / 1e6) if isinstance(until, str) else None
-        kind, id_ = told.get("question_type"), told.get("question")
-        key = f"question-{id_}" if isinstance(id_, str) else f"ask-{number}"
-        try:
-            answer = await self._mounted.ask_while(
-                functools.partial(self._way.moved_on, id_),
-                kind if isinstance(kind, str) and kind else _ASKING, payload, schema,
-                key=key, prompt=translate.text_of(message), options=options, deadline=deadline, attachments=attached,
-            )  # fmt: skip
-        except Gone:
-            return
-        except QuestionExpired:
-            if deadline is None or not self._way.again:
-                raise
-            return  # it expires there too
-        metadata: dict[str, Any] = {} if free else {"answer": answer}
-        if id_ is not None:
-            metadata["question"] = id_
-        back = self._reply(message, USER, answer["text"] if free else translate.answer_text(answer), metadata)
-        await self._ctx.step("answer", self._answer, back, key, f"answer-{number}", key=f"answer-{number}")
+        metadata, attached = message.metadata or {}, translate.split(translate.model_message(message, "agent"))[1]
+        id_, schema = metadata.get("question"), metadata.get("answer_schema")
+        free = not isinstance(schema, dict)
 
-    async def _answer(self, message: wire.AnyMessage, key: str, step: str) -> None:
-        """Sends an answer to the agent. Records an answer that came too late, unless this very answer may have arrived
-        before a crash."""
-        if await self._mounted.shown_again(step):
-            return
-        before = self._mounted.passed_on(key)
-        await self._mounted.passing_on(key)
-        refused = await self._way.send(message)
-        if refused is not None and not before and not refused.again:
-            answered = refused.status == 409
-            late = self._mounted.too_late(key, step=step, answered=answered, told=refused.message)
-            await self._mounted.show(late)
+        async def send(answer: Any) -> None:
+            more: dict[str, Any] = {} if free else {"answer": answer}
+            if id_ is not None:
+                more["question"] = id_
+            text = answer["text"] if free else translate.answer_text(answer)
+            await self._mounted.passing_on(asked.place)
+            await self._way.send(self._reply(message, USER, text, more))
+
+        asked = _question(message, attached, f"question-{id_}" if isinstance(id_, str) else f"ask-{number}")
+        asked.answer = agent_manifest.TEXT if free else usable_answer(schema)
+        await self._put_question(asked, number, moved_on=functools.partial(self._way.moved_on, id_), send=send)
 
     async def _say(self, message: wire.AnyMessage, recipient: str, number: int) -> None:
         """Sends a message of the agent to a participant. A reply comes into the member's mailbox, and is passed on from
@@ -162,7 +134,7 @@ class Acting:
         """Delegates work through the gate of our team. A delegation that the team does not allow is refused and
         recorded."""
         ctx, told = self._ctx, message.metadata or {}
-        self._handed.add(message.task_id)
+        self.handed_over.add(message.task_id)
         if ctx.task is None:
             raise Denied(f"{self._me} is in no team here, and hands nothing over")
         text, attached = translate.split(translate.model_message(message, "agent"))
@@ -201,7 +173,7 @@ class Acting:
             attachments=attached, timestamp=wire.timestamp(now()), metadata={"verdict": output},
         )  # fmt: skip
 
-    async def _pass_on(self) -> None:
+    async def pass_mail_on(self) -> None:
         """Passes messages for the member on to the remote agent, as soon as its task has begun."""
         await self._way.begun.wait()
         while True:
@@ -235,21 +207,40 @@ class Acting:
         )  # fmt: skip
 
     async def _send(self, message: Any) -> None:
-        await self._way.send(message)
+        with contextlib.suppress(TooLate):
+            await self._way.send(message)
 
-    async def _reply_error(self, error: ErrorInfo, task: str, sender: str, recipient: str) -> None:
+    async def reply_error(self, error: ErrorInfo, task: str, sender: str, recipient: str) -> None:
         with contextlib.suppress(InterlinguaError):
             told = translate.error_response(error, task=task, sender=sender, recipient=recipient, time=now())
-            await self._way.send(told)
+            await self._send(told)
 
-    async def _cancel(self) -> None:
+    async def cancel(self) -> None:
         told = translate.error_response(
             ErrorInfo("cancelled", "the task was cancelled"), task=self._task, sender=self._back, recipient=self._me,
             time=now(),
         )  # fmt: skip
-        with contextlib.suppress(InterlinguaError, TimeoutError):
-            async with asyncio.timeout(_CANCEL_WITHIN):
-                await self._way.cancel(told)
+        await self._way.cancel(told)
+
+
+def _question(message: wire.AnyMessage, attached: list[Part], key: str) -> Asked:
+    """Returns the question in a message, without the schema of its answer."""
+    metadata, text = message.metadata or {}, translate.text_of(message)
+    payload: Any = metadata.get("payload")
+    if payload is None:
+        payload = {"message": text}
+        if attached:
+            payload["attachments"] = [wire.write(translate.attachment(part)) for part in attached]
+    kind, until, options = metadata.get("question_type"), metadata.get("deadline"), list[Option]()
+    with contextlib.suppress(msgspec.ValidationError):
+        options = msgspec.convert(metadata.get("options") or [], list[Option])
+    asked = Asked(
+        key=key, type=kind if isinstance(kind, str) and kind else _ASKING, payload=payload, answer={}, prompt=text,
+        options=options, attachments=attached,
+    )  # fmt: skip
+    with contextlib.suppress(InvalidRequest):
+        asked.until = wire.time_of(until) if isinstance(until, str) else None
+    return asked
 
 
 def _answerer(message: wire.AnyMessage, error: InterlinguaError) -> str:

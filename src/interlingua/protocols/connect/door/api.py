@@ -6,34 +6,25 @@ import asyncio
 import contextlib
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 
 from ....engine.engine import Engine
 from ....model.card import AgentCard
 from ....model.run import Run
 from ....security.auth import Authenticator
-from ....transports.http.body import HttpLimits, read_json
+from ....transports.http.body import read_json
 from .. import translate
+from ..config import DoorSettings
 from .watchers import Watchers
-
-
-class ConnectSettings(msgspec.Struct, kw_only=True, frozen=True):
-    limits: HttpLimits = HttpLimits()
-    disconnect_grace: float = 2.0
-    """Seconds in which a dropped stream can be taken up again before `on_disconnect: cancel` takes effect."""
-    keep_alive: float = 15.0
-    values_per_second: float = 20.0
-    """At most so many whole values per second and stream: one per token would be quadratic."""
 
 
 class ConnectDoor:
     """An engine behind the door, and what the door keeps while it is open."""
 
-    def __init__(self, engine: Engine, auth: Authenticator, settings: ConnectSettings | None = None) -> None:
+    def __init__(self, engine: Engine, auth: Authenticator, settings: DoorSettings | None = None) -> None:
         self.engine = engine
         self.auth = auth
-        self.settings = settings or ConnectSettings()
+        self.settings = settings or DoorSettings()
         self.watchers = Watchers(engine, lambda: self.settings.disconnect_grace)
         self.listeners: set[asyncio.Timeout] = set()  # of callers that wait only for a question to close
         self.cards: dict[str, AgentCard] = {}  # by the protocol's id; filled when first needed
@@ -41,7 +32,7 @@ class ConnectDoor:
 
     async def read(self, request: Request, type_: type[Any], *, optional: bool = False) -> Any:
         """The body of a request."""
-        return await read_json(request, type_, self.settings.limits, optional=optional)
+        return await read_json(request, type_, self.settings, optional=optional)
 
     def callback_body(self, run: Run) -> dict[str, Any]:
         """Returns the body that is POSTed to a run's webhook."""

@@ -10,10 +10,11 @@ from ....model.card import AgentCard
 from ....security.auth import Authenticator
 from ...base import Door
 from .. import translate
-from .http import ConnectDoor, ConnectSettings, routes
+from ..config import DoorSettings
+from .http import ConnectDoor, routes
 
 
-def door(engine: Engine, auth: Authenticator, settings: ConnectSettings | None) -> Door:
+def door(engine: Engine, auth: Authenticator, settings: DoorSettings | None) -> Door:
     connect = ConnectDoor(engine, auth, settings)
     return Door(
         routes=routes(connect), hint=_hint, close_streams=connect.close, callback_body=connect.callback_body,

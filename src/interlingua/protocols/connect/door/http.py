@@ -19,7 +19,7 @@ from . import openapi
 from . import operations_agents as agents
 from . import operations_runs as runs
 from . import operations_threads as threads
-from .api import ConnectDoor, ConnectSettings
+from .api import ConnectDoor
 from .errors import ERRORS
 
 log = logging.getLogger("interlingua.connect")
@@ -83,4 +83,4 @@ def routes(door: ConnectDoor) -> list[Route]:
     return endpoint.routes(door, OPERATIONS, endpoint.authenticated(door.auth), ERRORS, log)
 
 
-__all__ = ["ConnectDoor", "ConnectSettings", "routes"]
+__all__ = ["ConnectDoor", "routes"]

@@ -32,13 +32,13 @@ from ....model.run import Callback, Caller, Run, RunRequest, Thread
 from ....model.status import Status
 from ....security import scopes
 from ....transports.http.body import header, json_response, trace
-from ....transports.http.sse import KEEP_ALIVE
 from .. import translate, wire
-from ..projection import Place, follow
+from ..projection import Place
 from . import input as reading
 from .api import ConnectDoor, run_body
 from .operations_agents import find_card, known
 from .operations_threads import find_thread
+from .run_updates import follow
 from .watchers import WatchedStream
 
 # -- making runs --------------------------------------------------------------------------------------
@@ -370,8 +370,8 @@ async def stream(door: ConnectDoor, request: Request, caller: Caller) -> Respons
 def _streaming(
     door: ConnectDoor, run: str, caller: Caller, *, after: Place | None, modes: list[str], cancels: bool
 ) -> Response:
-    updates = follow(door.engine, run, after, modes, door.settings, KEEP_ALIVE, caller.id)
-    return WatchedStream(updates, door.watchers.watch(run, cancels))
+    updates = follow(door.engine, run, after, modes, door.settings, caller.id)
+    return WatchedStream(updates, door.watchers.watch(run, cancels), door.settings.keep_alive)
 
 
 async def cancel(door: ConnectDoor, request: Request, caller: Caller) -> Response:

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 from starlette.types import Receive, Scope, Send
 
+from ....doors.streams import PiecesStream
 from ....engine.engine import Engine
 from ....engine.ids import now
 from ....model.errors import Conflict, NotFound
 from ....model.filters import QuestionFilter
 from ....model.status import Status
-from ....transports.http.event_stream import PiecesStream
 
 _RESOLUTION = 0.01  # seconds by which a timer may ring early
 _MANY = 100_000
@@ -84,14 +84,16 @@ class Watchers:
 class WatchedStream(PiecesStream):
     """A stream that counts as a watcher from the first moment, and as answered once it was sent to its end."""
 
-    def __init__(self, updates: AsyncIterator[bytes], watching: contextlib.AbstractContextManager[Watch]) -> None:
-        super().__init__(updates)
+    def __init__(
+        self, updates: AsyncIterator[bytes], watching: contextlib.AbstractContextManager[Watch], keep_alive: float
+    ) -> None:
+        super().__init__(updates, keep_alive=keep_alive)
         self._watching = watching
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._watching as self._watch:
             await super().__call__(scope, receive, send)
 
-    async def tell(self) -> bool:
-        self._watch.answered = await super().tell()
+    async def produce(self) -> bool:
+        self._watch.answered = await super().produce()
         return self._watch.answered

@@ -23,7 +23,7 @@ from ....mounts.loader import RemoteAgent, RemoteServer, Target, Traits, local_a
 from ....mounts.settings import ORDINARY, Access
 from ..translate import OURS
 from .agent_card import Remote, id_of, names_of
-from .answers import KEY_VARIABLE, json_of, object_or_empty
+from .answers import json_of, object_or_empty
 from .remote_run import ConnectRun, Handle, cancel_left
 
 PAGE = 100
@@ -38,7 +38,7 @@ class ConnectServer(RemoteServer):
     traits = Traits(keeps_history=True, keeps_state=True, output="strict")
 
     def __init__(self, base: str, access: Access = ORDINARY) -> None:
-        self.address = HttpAddress(base, access, kind="connect", key_variable=KEY_VARIABLE)
+        self.address = HttpAddress(base, access, kind="connect")
         self.base = self.address.base
 
     def open_run(

@@ -1,18 +1,46 @@
-"""Makes the door of the Agent Client Protocol."""
+"""Makes the door of the Agent Client Protocol: our agents inside every editor, in versions 1 and 2."""
 
 from __future__ import annotations
 
 from ....engine.engine import Engine
 from ....model.card import AgentCard
+from ....model.run import OWNER, Caller
 from ....security.auth import Authenticator
+from ....transports.channel import Channel
+from ....transports.jsonrpc.connection import Trace
 from ...base import Door
-from .connection import EditorSettings
-from .http import WebDoor
-from .http_streams import WebSettings
+from ..config import DoorSettings
+from .connection import EditorConnection
+from .operations_sessions import OPERATIONS
 
 
-def door(engine: Engine, auth: Authenticator, settings: tuple[WebSettings, EditorSettings] | None) -> Door:
-    web = WebDoor(engine, auth, *(settings or ()))
+class EditorDoor:
+    """Serves clients over any channel."""
+
+    def __init__(self, engine: Engine, settings: DoorSettings | None = None) -> None:
+        self.engine = engine
+        self.settings = settings or DoorSettings()
+        self.connections: set[EditorConnection] = set()
+        engine.agents.listeners.append(self._agents_changed)
+
+    def _agents_changed(self) -> None:
+        for connection in self.connections:
+            connection.send_options()
+
+    def connect(self, channel: Channel, caller: Caller = OWNER, trace: Trace | None = None) -> EditorConnection:
+        """Returns a connection to one client, over any channel. `await connection.rpc.run()` serves it."""
+        connection = EditorConnection(
+            self.engine, OPERATIONS, channel, caller=caller, limits=self.settings, trace=trace
+        )
+        connection.left = self.connections.discard
+        self.connections.add(connection)
+        return connection
+
+
+def door(engine: Engine, auth: Authenticator, settings: DoorSettings | None) -> Door:
+    from .http import WebDoor  # pipes need no HTTP
+
+    web = WebDoor(EditorDoor(engine, settings), auth)
 
     def hint(base_url: str, agent: AgentCard) -> str:
         name = f"#{agent.name}" if len(list(engine.agents)) > 1 else ""

@@ -21,7 +21,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ....doors.sessions import Sessions
-from ....engine.engine import Engine
 from ....model.errors import InterlinguaError
 from ....model.run import Caller
 from ....security.auth import Authenticator
@@ -30,9 +29,9 @@ from ....transports.http.body import read_body
 from ....transports.jsonrpc.core import PARSE_ERROR
 from ....transports.jsonrpc.http_errors import Refused, error_response
 from ....transports.websocket import ServerSocket, WebSocketChannel
-from .connection import EditorDoor, EditorSettings
+from .door import EditorDoor
 from .http_clients import HttpConnection, SocketClient
-from .http_streams import WebSettings, sent
+from .http_streams import sent
 
 CONNECTION, SESSION = "acp-connection-id", "acp-session-id"
 _CONNECTION = CONNECTION.encode()
@@ -41,18 +40,12 @@ _CONNECTION = CONNECTION.encode()
 class WebDoor:
     """The endpoint."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        auth: Authenticator,
-        settings: WebSettings | None = None,
-        editor: EditorSettings | None = None,
-    ) -> None:
-        self.settings = settings or WebSettings()
+    def __init__(self, editors: EditorDoor, auth: Authenticator) -> None:
+        self.settings = editors.settings
         self.auth = auth
-        self.editors = EditorDoor(engine, editor)
+        self.editors = editors
         self.sessions = Sessions(
-            engine, "editor", limit=self.settings.max_connections, idle=self.settings.idle,
+            editors.engine, "editor", limit=self.settings.max_connections, idle=self.settings.idle,
             open_=lambda caller, id_, times: HttpConnection(self, caller, id_, times), id_in=_connection_id,
         )  # fmt: skip
 
@@ -87,7 +80,7 @@ class WebDoor:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Refused(415, f"the body is {kind or 'of no type'!r}; send application/json")
-        body = await read_body(request, self.settings.http)
+        body = await read_body(request, self.settings)
         message = _message(body)
         if message.get("method") == "initialize" and "id" in message:
             return await self._initialize(request, caller, message, body)
@@ -179,4 +172,4 @@ def _connection_id(scope: Scope) -> str | None:
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == _CONNECTION), None)
 
 
-__all__ = ["WebDoor", "WebSettings"]
+__all__ = ["WebDoor"]

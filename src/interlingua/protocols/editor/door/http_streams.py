@@ -10,31 +10,13 @@ from typing import Any
 import msgspec
 
 from ....doors.outbox_channel import OutboxChannel
-from ....transports.http.body import HttpLimits
 from ....transports.http.event_outbox import Outbox
 from ....transports.jsonrpc.core import Id
 from ....transports.jsonrpc.http_errors import Refused
+from ..config import DoorSettings
 
 _OPENING = ("session/load", "session/resume")
 _ENDING = ("session/close", "session/delete")
-
-
-class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
-    http: HttpLimits = HttpLimits(max_body_bytes=32 * 1024 * 1024)
-    keep_alive: float = 15.0
-    """Seconds after which a silent stream gets a comment."""
-    stall: float = 60.0
-    """Seconds after which a stream is closed whose reader takes nothing, and a request refused whose answers are not
-    read."""
-    idle: float = 300.0
-    """Seconds after which a connection is forgotten that has no stream and sends nothing."""
-    max_connections: int = 1000
-    max_streams: int = 1000
-    """Sessions of one connection that may have a stream."""
-    max_buffered_bytes: int = 64 * 1024 * 1024
-    """The limit for messages that wait for the readers of one connection."""
-    keep_bytes: int = 1024 * 1024
-    """The limit for sent messages of one stream, kept for a reader that comes back with Last-Event-ID."""
 
 
 class _Named(msgspec.Struct):
@@ -59,7 +41,7 @@ _named = msgspec.json.Decoder(_Named).decode
 class StreamsChannel(OutboxChannel):
     """Answers go to the stream of the session in the request."""
 
-    def __init__(self, settings: WebSettings, times: int = 0, overflow: Callable[[], None] | None = None) -> None:
+    def __init__(self, settings: DoorSettings, times: int = 0, overflow: Callable[[], None] | None = None) -> None:
         """`times` counts the processes that had the connection before this one. It is part of message ids, so that a
         process knows its own. `overflow` is called when the client reads too slowly."""
         super().__init__(settings.max_buffered_bytes, settings.keep_bytes, overflow)

@@ -16,7 +16,8 @@ from ....transports.jsonrpc import params as params_
 from ....transports.jsonrpc.connection import Answer
 from ....transports.jsonrpc.core import Id
 from .. import translate, wire
-from .sessions import ResumedPrompt, Session, Turn, outcome
+from .sessions import Session
+from .turns import ResumedPrompt, Turn, outcome
 
 if TYPE_CHECKING:
     from .connection import EditorConnection
@@ -38,13 +39,13 @@ class Prompts:
         session = self._connection.session(request.session_id)
         if (request.meta or {}).get(wire.META_END_OF_LAST) is True:
             return await self._end_of_last(session)
-        turn = session.spoken_to()
+        turn = session.asked_as_text()
         taken = "too late"
         if turn is not None:
             parts = translate.parts(request.prompt, open_types=self._connection.dialect.open_types)
-            taken = await session.take_up(turn, parts)
+            taken = await turn.questions.answer_as_text(parts)
         if turn is None or taken == "too late":
-            turn = Turn()
+            turn = Turn(session, session.card.key)
             session.turns.append(turn)  # before anything waits: a cancel that comes now finds it
             try:
                 message = await self._begun(session, turn, request)
@@ -58,7 +59,7 @@ class Prompts:
                 *session.prompted[-3:],
                 (turn.run, id_ if self._connection.dialect.number == 1 else None),
             ]
-            await self._connection.tell_changed()
+            await self._connection.sessions_changed()
         accepted = self._connection.dialect.accepted(message)
         if accepted is None:
             if taken != "asked again":
@@ -175,8 +176,8 @@ class Prompts:
         finished = turn.finished
         if finished is not None and finished.output is not None and _short(finished.output):
             meta["output"] = finished.output
-        if turn.spoken is not None:
-            meta["question"] = turn.spoken.id
+        if turn.questions.as_text is not None:
+            meta["question"] = turn.questions.as_text.id
         if finished is not None and finished.usage:
             meta["usage"] = finished.usage
         return {"stopReason": stop, "_meta": {"interlingua": meta}}

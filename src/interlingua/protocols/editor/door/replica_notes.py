@@ -16,11 +16,11 @@ from ....doors.replica_notes import Note
 from ....model.errors import InterlinguaError
 from ....model.events import QuestionAnswered, QuestionAsked, QuestionWithdrawn, RunFinished
 from ....model.run import Question
-from ....transports.jsonrpc import params as params_
 from ....transports.jsonrpc.core import Id
-from .. import wire
-from ..projection import Projection, fed
-from .sessions import ResumedPrompt, Session, Turn
+from ..projection import fed
+from . import operations_sessions as operations
+from .sessions import Session
+from .turns import ResumedPrompt, Turn
 
 if TYPE_CHECKING:
     from .connection import EditorConnection
@@ -68,14 +68,14 @@ class PromptNotes:
         """Takes over a connection of another process. Its sessions are open; their turns are shown again when the
         client reads the streams and names its position."""
         connection = self._client.connection
-        connection.met(params_.read(note.params, wire.InitializeRequest))
+        operations.begin(connection, note.params)
         for id_, prompts in msgspec.convert(note.extra, dict[str, list[Prompted]]).items():
             with contextlib.suppress(InterlinguaError):  # a session that was deleted meanwhile
-                session = await connection.reopen(id_)
+                session = await operations.reopen(connection, id_)
                 self._client.channel.add(id_)
                 self._lost[id_] = prompts
                 runs = [prompt.run for prompt in prompts]
-                session.turns += [_unseen(run) for run in runs if not await _is_over(connection, run)]
+                session.turns += [Turn(session, None, run) for run in runs if not await _is_over(connection, run)]
 
     async def show_again(self, id_: str, after: str) -> None:
         """Shows a session's turns to a client that reads its stream again, from its position on."""
@@ -116,13 +116,7 @@ class PromptNotes:
             connection.rpc.reopen([(request, "session/prompt", ResumedPrompt(session, turn))])
         else:
             connection.prompts.follow(session, turn)
-        session.ask_again(turn)
-
-
-def _unseen(run: str) -> Turn:
-    turn = Turn()
-    turn.run = run
-    return turn
+        turn.questions.ask_left_open()
 
 
 async def _is_over(connection: EditorConnection, run: str) -> bool:
@@ -133,9 +127,8 @@ async def _shown(connection: EditorConnection, session: Session, run: str, after
     """Returns a turn whose events are shown up to an event; None means all events. Each event is read by itself,
     because a reader that is behind gets several as one."""
     view = await connection.engine.runs.get(run)
-    turn = _unseen(run)
-    found = connection.engine.agents.find(view.agent, view.version)
-    turn.projection = Projection(run, found.card if found is not None else None, connection.dialect)
+    turn = session.turn_of(view)
+    assert turn.projection is not None
     asked: dict[str, Question] = {}
     while page := await connection.engine.runs.page(run, turn.cursor, 500):
         for event in page:
@@ -154,5 +147,5 @@ async def _shown(connection: EditorConnection, session: Session, run: str, after
             continue
         break
     still = {question.id for question in view.questions}
-    turn.open = [question for question in asked.values() if question.id in still]
+    turn.questions.left_open = [question for question in asked.values() if question.id in still]
     return turn

@@ -12,33 +12,30 @@ import datetime
 import itertools
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ....engine.ids import now
 from ....model import trace_context
 from ....model.card import AgentCard
-from ....model.content import Message, Part
-from ....model.errors import Conflict, ErrorInfo, InterlinguaError, InvalidAnswer, NotFound
+from ....model.content import Message
+from ....model.errors import Conflict, NotFound
 from ....model.events import QuestionAnswered, QuestionAsked, QuestionWithdrawn, RunFinished
 from ....model.filters import RunFilter
 from ....model.run import Question, Run, RunRequest
 from ....model.status import Status
 from ....security import scopes
-from ....transports.jsonrpc.connection import ConnectionLost
 from ....transports.jsonrpc.core import INVALID_PARAMS, Id, RpcError
-from .. import translate, wire
+from .. import translate
 from ..projection import Projection, fed, usage
 from ..translate import ConfigOption
+from .turns import Turn, outcome
 from .workspace import ClientEditor
 
 if TYPE_CHECKING:
     from .connection import EditorConnection
 
 log = logging.getLogger("interlingua.editor")
-
-_AGAIN = 3  # times that a form is shown again after an answer that does not fit
 
 
 class Place(msgspec.Struct):
@@ -50,33 +47,13 @@ class Place(msgspec.Struct):
     mcp_servers: list[dict[str, Any]] = []
 
 
-class Turn:
-    """One run that this connection follows."""
-
-    def __init__(self) -> None:
-        self.run: str | None = None  # None until it is submitted
-        self.cancelling = False
-        self.projection: Projection | None = None
-        self.cursor = 0
-        self.finished: RunFinished | None = None
-        self.spoken: Question | None = None  # asked as text: the next prompt is the answer
-        self.rests = asyncio.Event()  # such a question is open, or the run is over: the prompt can be answered
-        self.left = False  # this connection no longer follows it
-        self.failure: Exception | None = None  # it could not be followed
-        self.awaited = False  # a prompt is open that this turn answers
-        self.asks: dict[str, asyncio.Task[None]] = {}
-        self.open: list[Question] = []  # found open when the session was opened again
-        self.task: asyncio.Task[None] | None = None
-        self.watches: set[asyncio.Task[None]] = set()
-
-
 class Session:
     def __init__(
         self, connection: EditorConnection, thread: str, place: Place, card: AgentCard, config: dict[str, Any],
         title: str | None,
     ) -> None:  # fmt: skip
         self.connection = connection
-        self.engine = connection.door.engine
+        self.engine = connection.engine
         self.id = thread
         self.place = place
         self.card = card
@@ -93,9 +70,7 @@ class Session:
         """Removes the session from this connection. Its runs go on."""
         self.engine.workspaces.detach(self.id, self.editor)
         for turn in self.turns:
-            for task in [turn.task, *turn.asks.values(), *turn.watches]:
-                if task is not None:
-                    task.cancel()
+            turn.forget()
 
     def update(self, update: dict[str, Any]) -> None:
         self.connection.rpc.notify("session/update", {"sessionId": self.id, "update": update})
@@ -198,32 +173,12 @@ class Session:
             await self.cancel_run(turn)
         return f"{made.id}-prompt"
 
-    async def take_up(self, turn: Turn, parts: list[Part]) -> Literal["goes on", "asked again", "too late"]:
-        """Takes a prompt as the answer to a question that was asked as text."""
-        question = turn.spoken
-        assert question is not None
-        answer = translate.parse_answer(question, translate.prompt_text(parts))
-        try:
-            await self.engine.questions.answer(question.id, answer, by=self.connection.caller, door="editor")
-        except InvalidAnswer as error:
-            note = f"That does not answer the question: {error.message}\n\n{translate.question_text(question)}"
-            self.say(f"{question.id}-again-{now()}", note)
-            return "asked again"
-        except (Conflict, NotFound):
-            return "too late"  # another client answered: this prompt begins a turn
-        self._written(turn)
-        return "goes on"
-
-    def _written(self, turn: Turn) -> None:
-        turn.spoken = None
-        turn.rests.clear()
-
     def say(self, message: str, text: str) -> None:
         self.update(self.connection.dialect.chunk("agent_message", message, {"type": "text", "text": text}))
 
-    def spoken_to(self) -> Turn | None:
+    def asked_as_text(self) -> Turn | None:
         """Returns the turn that waits for a written answer, if there is one."""
-        return next((turn for turn in self.turns if turn.spoken is not None), None)
+        return next((turn for turn in self.turns if turn.questions.as_text is not None), None)
 
     async def follow(self, turn: Turn) -> None:
         """Shows a run to its end."""
@@ -246,16 +201,15 @@ class Session:
                 await self.updates_in_pieces(updates)
                 body = event.body
                 if isinstance(body, QuestionAsked):
-                    self._asked(turn, body.question)
+                    turn.questions.ask(body.question)
                 elif isinstance(body, QuestionAnswered | QuestionWithdrawn):
-                    self._settled(turn, body.question)
+                    turn.questions.settle(body.question)
                 elif isinstance(body, RunFinished):
                     turn.finished = body
                     break
                 del updates, event, body  # while a slow reader takes them, they are not held here
                 await rpc.drain(self.id)
-        for task in turn.asks.values():
-            task.cancel()
+        turn.questions.withdraw_all()
         await self._after(turn)
 
     async def _after(self, turn: Turn) -> None:
@@ -290,92 +244,6 @@ class Session:
         with contextlib.suppress(Conflict, NotFound):
             await self.engine.runs.cancel(turn.run, by=self.connection.caller, reason="the user cancelled the turn")
 
-    # -- questions ----------------------------------------------------------------------------------------
-
-    def _asked(self, turn: Turn, question: Question) -> None:
-        if question.answerer not in (None, self.connection.caller.id):
-            return  # another caller must answer; here it only shows
-        if translate.choices(question) is None and not self.connection.forms:
-            self._speak(turn, question)
-            return
-        self.updates(self.connection.dialect.state("requires_action"))
-        turn.asks[question.id] = asyncio.get_running_loop().create_task(self._ask(turn, question))
-
-    def _speak(self, turn: Turn, question: Question) -> None:
-        """Asks a question as text: the next prompt is the answer."""
-        turn.spoken = question
-        self.say(f"{question.id}-asked", translate.question_text(question))
-        turn.rests.set()
-
-    def _settled(self, turn: Turn, question: str) -> None:
-        """Withdraws the open request of a question that was answered or withdrawn, here or elsewhere."""
-        if turn.spoken is not None and turn.spoken.id == question:
-            self._written(turn)
-        task = turn.asks.pop(question, None)
-        if task is not None:
-            task.cancel()
-            if not turn.asks:
-                self.updates(self.connection.dialect.state("running"))
-
-    async def _ask(self, turn: Turn, question: Question) -> None:
-        try:
-            with contextlib.suppress(ConnectionLost):
-                await self._ask_client(turn, question)
-        except (Conflict, NotFound) as error:  # the first answer wins, and another was first
-            self.say(f"{question.id}-late", f"The answer was not taken: {error.message}")
-        except InterlinguaError as error:
-            self.say(f"{question.id}-failed", f"The answer was not taken: {error.message}")
-            await self.cancel_run(turn)
-        except Exception:  # this task is not awaited: unhandled, its error would let the turn wait for ever
-            log.exception("question %s of run %s could not be asked", question.id, turn.run)
-            self._speak(turn, question)
-
-    async def _ask_client(self, turn: Turn, question: Question) -> None:
-        choices = translate.choices(question)
-        rpc, dialect = self.connection.rpc, self.connection.dialect
-        if choices is None:
-            await self._ask_form(turn, question)
-            return
-        try:
-            told = await rpc.request("session/request_permission", dialect.permission(self.id, question, choices))
-            response = msgspec.convert(told, wire.PermissionResponse)
-        except (RpcError, msgspec.ValidationError):
-            response = wire.PermissionResponse(wire.PermissionOutcome("failed"))  # whatever it was, no permission
-        outcome, meta = response.outcome, response.meta
-        if outcome.outcome == "selected" and outcome.option_id in choices.answers:
-            whole = meta.get(wire.META_ANSWER) if isinstance(meta, dict) else None
-            await self._answer(question, choices.full_answer(outcome.option_id, whole))
-        elif outcome.outcome == "cancelled" or choices.rejection() is msgspec.UNSET:
-            if not turn.cancelling:
-                await self.cancel_run(turn)
-        else:
-            await self._answer(question, choices.rejection())
-
-    async def _ask_form(self, turn: Turn, question: Question) -> None:
-        message = question.prompt or question.type.replace("_", " ")
-        wanted = translate.form(question.answer_schema)
-        for _ in range(_AGAIN):
-            params = self.connection.dialect.elicitation(self.id, question, wanted, message)
-            try:
-                told = msgspec.convert(
-                    await self.connection.rpc.request("elicitation/create", params), wire.ElicitationResponse
-                )
-            except (RpcError, msgspec.ValidationError):
-                break
-            if told.action != "accept":
-                break
-            try:
-                await self._answer(question, wanted.answer(told.content or {}))
-                return
-            except InvalidAnswer as error:
-                message = f"{error.message}\n\n{question.prompt}"
-        if not turn.cancelling:
-            await self.cancel_run(turn)
-
-    async def _answer(self, question: Question, value: Any) -> None:
-        scopes.require(self.connection.caller, "answer")
-        await self.engine.questions.answer(question.id, value, by=self.connection.caller, door="editor")
-
     # -- opening again ------------------------------------------------------------------------------------
 
     async def replay(self) -> Turn | None:
@@ -396,18 +264,24 @@ class Session:
             if len(page) < 500:
                 return found[::-1]
 
+    def turn_of(self, run: Run) -> Turn:
+        """Returns the turn of an existing run, of which nothing is shown yet."""
+        agent = self.engine.agents.find(run.agent, run.version)
+        turn = Turn(self, f"{run.agent}@{run.version}", run.id)
+        turn.projection = Projection(run.id, agent.card if agent is not None else None, self.connection.dialect)
+        return turn
+
     async def _replay_run(self, listed: Run) -> Turn | None:
         run = await self.engine.runs.get(listed.id)
-        dialect = self.connection.dialect
-        turn = Turn()
-        turn.run = run.id
-        found = self.engine.agents.find(run.agent, run.version)
-        turn.projection = Projection(run.id, found.card if found is not None else None, dialect)
+        turn = self.turn_of(run)
+        assert turn.projection is not None
         if run.request is not None:
-            said = [block for message in run.request.messages for block in translate.said(message)]
-            if not said and run.request.input:
-                said = [{"type": "text", "text": _input_text(run.request.input, found.card if found else None)}]
-            self.updates(dialect.user_message(f"{run.id}-prompt", said))
+            blocks = [block for message in run.request.messages for block in translate.said(message)]
+            if not blocks and run.request.input:
+                agent = self.engine.agents.find(run.agent, run.version)
+                text = _input_text(run.request.input, agent.card if agent is not None else None)
+                blocks = [{"type": "text", "text": text}]
+            self.updates(self.connection.dialect.user_message(f"{run.id}-prompt", blocks))
         del run  # while a slow reader takes what it said, its output is not held here
         open_: dict[str, Question] = {}
         async for event in self.engine.runs.events(listed.id, follow=False):
@@ -420,7 +294,7 @@ class Session:
             elif isinstance(event.body, RunFinished):
                 return None
             await self.connection.rpc.drain(self.id)
-        turn.open = list(open_.values())
+        turn.questions.left_open = list(open_.values())
         return turn
 
     async def unfinished(self) -> Turn | None:
@@ -429,14 +303,12 @@ class Session:
         if thread.active is None:
             return None
         run = await self.engine.runs.get(thread.active)
-        turn = Turn()
-        turn.run = run.id
-        found = self.engine.agents.find(run.agent, run.version)
-        turn.projection = Projection(run.id, found.card if found is not None else None, self.connection.dialect)
+        turn = self.turn_of(run)
+        assert turn.projection is not None
         async for event in self.engine.runs.events(run.id, follow=False):
             await fed(self.engine, turn.projection, event)
             turn.cursor = event.seq
-        turn.open = run.questions
+        turn.questions.left_open = run.questions
         return turn
 
     async def ended_turn(self) -> Turn:
@@ -445,33 +317,9 @@ class Session:
         if not newest:
             raise NotFound(f"session {self.id} has had no prompt")
         run = await self.engine.runs.wait(newest[0].id)
-        turn = Turn()
-        turn.run, turn.finished = run.id, RunFinished(run.status, run.output, run.error)
+        turn = self.turn_of(run)
+        turn.finished = RunFinished(run.status, run.output, run.error)
         return turn
-
-    def ask_again(self, turn: Turn) -> None:
-        for question in turn.open:
-            self._asked(turn, question)
-        turn.open = []
-
-
-class ResumedPrompt:
-    """The params of a prompt that another process began to answer, and this process answers."""
-
-    def __init__(self, session: Session, turn: Turn) -> None:
-        self.session = session
-        self.turn = turn
-
-
-def outcome(turn: Turn) -> tuple[wire.StopReason, RpcError | None]:
-    """Returns the end of a turn: its stop reason, or the error that explains why there is none."""
-    finished = turn.finished
-    if finished is None or finished.status is Status.SUCCEEDED:
-        return "end_turn", None
-    if finished.status is Status.CANCELLED:
-        return "cancelled", None
-    info = finished.error or ErrorInfo("run_failed", f"the run {finished.status.value}")
-    return "end_turn", translate.run_error(info, turn.run)
 
 
 def _agent_name(card: AgentCard, others: list[AgentCard]) -> str:

@@ -16,13 +16,13 @@ from ....engine.handler.workspace import Editor, Terminal
 from ....model.errors import Denied, InterlinguaError, NotFound
 from ....model.run import Option
 from ....transports.jsonrpc.core import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
+from ..config import Policy
 from .local_files import Directory
 from .local_terminals import Terminals
 
 if TYPE_CHECKING:
     from .rpc_client import Place
 
-Policy = Literal["deny", "ask", "allow"]
 _DIFF_LINES = 400  # of a diff that a question shows
 
 

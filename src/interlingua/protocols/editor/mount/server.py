@@ -18,13 +18,14 @@ from ....engine.handler.mounted_run import LeftRun, attached
 from ....model.card import AgentCard
 from ....model.errors import InterlinguaError, Unavailable
 from ....mounts.links import Source
-from ....mounts.settings import Access
+from ....mounts.settings import Access, read_settings
 from ....security.redaction import redact_text
 from ....transports.jsonrpc.connection import ConnectionLost, RpcError
+from ..config import MountSettings
 from .agent_card import Choice, agents_of, card_of, questions_of
 from .remote_run import Turn, place_of
 from .rpc_client import Session
-from .sessions import AddressSource, Host, MountSettings, ProcessSource
+from .sessions import AddressSource, Host, ProcessSource
 
 __all__ = ["Mount", "MountSettings", "load"]
 
@@ -48,7 +49,7 @@ class Target(Protocol):
 async def load(target: Target) -> list[Agent[..., Any]]:
     """Returns the agents of editor:COMMAND, editor+http(s)://… or editor+ws(s)://…: all, or the one that #AGENT
     means."""
-    settings = MountSettings.from_environment(target.access)
+    settings = read_settings(MountSettings, "editor", target.access)
     source: Source
     if target.kind == "editor":
         source = ProcessSource(target.rest, settings, target.access.env)

@@ -10,82 +10,22 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
-
-from ....model.errors import Denied, InterlinguaError, InvalidRequest, Unavailable
+from ....model.errors import Denied, InterlinguaError, Unavailable
 from ....mounts.idle import Use
 from ....mounts.links import AddressLink, Link, ProcessLink, Source
-from ....mounts.settings import ORDINARY, Access
+from ....mounts.settings import variable
 from ....security.redaction import redact_text
 from ....transports.jsonrpc.connection import ConnectionLost, RpcError, Trace
+from ..config import MountSettings
 from ..translate import AUTH_REQUIRED
 from . import process
-from .local_tools import LocalWork, Policies, Policy
+from .local_tools import LocalWork, Policies
 from .process import environment, words_of
 from .rpc_client import AuthenticationNeeded, Peer, Place, Session
 
 log = logging.getLogger("interlingua.editor")
-
-_PREFIX = "INTERLINGUA_EDITOR_"
-
-
-class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
-    """The settings of a mount. Each can be given in the environment, as INTERLINGUA_EDITOR_ and its name in
-    capitals."""
-
-    version: Literal[1, 2] = 1
-    """The version of the protocol to ask for."""
-    directory: str | None = None
-    """The directory in which agents work, and whose files they may have; by default the current directory."""
-    read: Policy = "allow"
-    write: Policy = "ask"
-    terminal: Policy = "ask"
-    """The policy for agents that read and write files there and run commands: deny, ask or allow."""
-    auth: str | None = None
-    """The id of the way to log in, where the agent wants that."""
-    key: str | None = None
-    """A bearer token for agents at an address."""
-    start_timeout: float = 60.0
-    """Seconds for an agent to start and to agree on a version. Package runners download first."""
-    idle_timeout: float = 300.0
-    """Seconds without a run after which an agent is ended."""
-    answer_within: float = 3600.0
-    """Seconds to wait for a permission; then it is rejected."""
-    ask_again_within: float = 10.0
-    """Seconds for an agent that died to repeat its question."""
-    silence_after_answer: float = 0.3
-    """Seconds of silence after the answer to a prompt with which its turn is over: many agents send text after it."""
-    quiet_after: float = 5.0
-    """Seconds of silence after which a turn that was taken up again counts as over, in version 1."""
-
-    @classmethod
-    def from_environment(cls, access: Access = ORDINARY) -> MountSettings:
-        given: dict[str, Any] = {}
-        for name in cls.__struct_fields__:
-            value = os.environ.get(_PREFIX + name.upper())
-            if value:
-                given[name] = int(value) if name == "version" and value.isdecimal() else value
-        try:
-            return msgspec.convert({**given, **access.given(cls)}, cls, strict=False)
-        except msgspec.ValidationError as error:
-            said = f"a setting of the mount, or a variable {_PREFIX}…, is wrong: {error}"
-            raise InvalidRequest(said, path="/settings") from None
-
-    @property
-    def root(self) -> str:
-        return os.path.realpath(self.directory or ".")
-
-    def offers(self) -> dict[str, Any]:
-        """Returns the abilities that an agent can use here, in version 1; version 2 has no files and terminals."""
-        return {
-            "fs": {"readTextFile": self.read != "deny", "writeTextFile": self.write != "deny"},
-            "terminal": self.terminal != "deny",
-            "auth": {"terminal": True},
-            "elicitation": {"form": {}, "url": {}},
-            "session": {"configOptions": {"boolean": {}}},
-        }
 
 
 class ProcessSource:
@@ -337,7 +277,7 @@ class Host:
                     given = [f"{v.get('name')}={v.get('value')}" for v in variables or [] if isinstance(v, dict)]
                 ways.append(f"{name}: run `{' '.join([*given, *self.source.command, *args])}` in a terminal")
             else:
-                ways.append(f"{name}: set {_PREFIX}AUTH={id_}")
+                ways.append(f"{name}: set {variable('editor', 'auth')}={id_}")
         return "Ways to log in: " + "; ".join(ways) if ways else "It names no way to log in."
 
 

@@ -30,13 +30,14 @@ from ....transports.jsonrpc.core import (
     METHOD_NOT_FOUND,
     Call,
     Id,
-    Limits,
     Notice,
     RpcError,
 )
 from .. import translate, wire
+from ..config import DoorSettings
+from .client_questions import InputWanted
 from .request_state import RequestStates
-from .run_request import InputWanted, Running, failed
+from .run_request import Running, failed
 from .subscriptions import Listening
 from .unasked_runs import Unasked
 
@@ -50,16 +51,10 @@ _MODERN_ONLY = ("server/discover", "subscriptions/listen")
 _WAITS_AFTER_CANCELLING = ("2024-11-05", "mcp", "0.1.0")
 
 
-class McpSettings(msgspec.Struct, kw_only=True, frozen=True):
-    limits: Limits = Limits()
-    page: int = 1000
-    """Agents per page. Clients of the published SDKs never ask for a second one."""
-
-
 class McpDoor:
-    def __init__(self, engine: Engine, settings: McpSettings | None = None) -> None:
+    def __init__(self, engine: Engine, settings: DoorSettings | None = None) -> None:
         self.engine = engine
-        self.settings = settings or McpSettings()
+        self.settings = settings or DoorSettings()
         self.states = RequestStates(engine)
         self.unasked = Unasked(engine)
         self.connections: set[McpConnection] = set()
@@ -111,7 +106,7 @@ class McpConnection:
         self.engine = door.engine
         self.caller = caller
         self.rpc = Connection(
-            channel, self, limits=door.settings.limits, cancel=("notifications/cancelled", "requestId"),
+            channel, self, limits=door.settings, cancel=("notifications/cancelled", "requestId"),
             silent_cancel=silent_cancel, trace=trace,
         )  # fmt: skip
         self.version = ""  # once a handshake has been made
@@ -382,7 +377,7 @@ class McpConnection:
         if told is None:
             return await self._input_required(call, InputWanted(question, run))
         try:
-            given = await running.give(question, params_.read(told, wire.ElicitResult))
+            given = await running.questions.answer(question, params_.read(told, wire.ElicitResult))
         except InvalidAnswer as error:
             return await self._input_required(call, InputWanted(question, run), error.message)
         if not given:

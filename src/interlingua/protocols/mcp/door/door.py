@@ -6,13 +6,12 @@ from ....engine.engine import Engine
 from ....model.card import AgentCard
 from ....security.auth import Authenticator
 from ...base import Door
-from .connection import McpSettings
+from ..config import DoorSettings
 from .http import WebDoor
-from .http_streams import WebSettings
 
 
-def door(engine: Engine, auth: Authenticator, settings: tuple[WebSettings, McpSettings] | None) -> Door:
-    web = WebDoor(engine, auth, *(settings or ()))
+def door(engine: Engine, auth: Authenticator, settings: DoorSettings | None) -> Door:
+    web = WebDoor(engine, auth, settings)
 
     def hint(base_url: str, agent: AgentCard) -> str:
         name = f"#{agent.name}" if len(list(engine.agents)) > 1 else ""

@@ -23,11 +23,11 @@ from ....security.auth import Authenticator
 from ....transports.http.body import began, read_body
 from ....transports.jsonrpc.http_errors import Refused, about, error_response
 from .. import wire
+from ..config import DoorSettings
 from . import replica_notes
-from .connection import McpDoor, McpSettings
+from .connection import McpDoor
 from .http_clients import OldSession, Session, Single
 from .http_messages import SESSION, VERSION, Asked, accepts, by_name, check_modern, is_modern, read
-from .http_streams import WebSettings
 
 _SESSION = SESSION.encode()
 _METHODS = ["GET", "POST", "DELETE"]
@@ -39,12 +39,11 @@ class WebDoor:
         self,
         engine: Engine,
         auth: Authenticator,
-        settings: WebSettings | None = None,
-        mcp: McpSettings | None = None,
+        settings: DoorSettings | None = None,
     ) -> None:
-        self.settings = settings or WebSettings()
+        self.settings = settings or DoorSettings()
         self.auth = auth
-        self.mcp = McpDoor(engine, mcp)
+        self.mcp = McpDoor(engine, self.settings)
         self.sessions = Sessions(
             engine, "mcp", limit=self.settings.max_sessions, idle=self.settings.idle,
             open_=lambda caller, id_, times: Session(self, caller, id_, times), id_in=_session_id,
@@ -106,7 +105,7 @@ class WebDoor:
     async def _post(self, request: Request, caller: Caller) -> ASGIApp:
         raw = request.scope["headers"]
         headers = by_name(raw)
-        body = await read_body(request, self.settings.http)
+        body = await read_body(request, self.settings)
         with about(body):
             if not accepts(headers, "application/json", "text/event-stream"):
                 told = "an answer may be JSON or an event stream; accept application/json, text/event-stream"
@@ -141,7 +140,7 @@ class WebDoor:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Refused(415, f"the body is {kind or 'of no type'!r}; send application/json")
-        return read(body, self.mcp.settings.limits.max_batch)
+        return read(body, self.settings.max_batch)
 
     async def _initialize(self, asked: Asked, body: bytes, caller: Caller) -> Response:
         session = self.sessions.open(caller)
@@ -178,7 +177,7 @@ class WebDoor:
     async def old_post(self, request: Request) -> ASGIApp:
         try:
             caller = await self._caller(request)
-            body = await read_body(request, self.settings.http)
+            body = await read_body(request, self.settings)
             with about(body):
                 wanted = request.query_params.get("session_id")
                 if wanted is None:
@@ -212,4 +211,4 @@ def _not_allowed(*methods: str) -> Response:
     return Response(status_code=405, headers={"allow": ", ".join(methods)})
 
 
-__all__ = ["WebDoor", "WebSettings"]
+__all__ = ["WebDoor"]

@@ -13,9 +13,10 @@ from starlette.types import ASGIApp
 
 from ....doors.replica_notes import Note
 from ....doors.sessions import ClientSession, ResumableSession, wait_for_room
+from ....doors.streams import OutboxStream
 from ....model.run import Caller
 from ....transports.http.body import json_response
-from ....transports.http.event_outbox import Missed, Outbox, OutboxStream, Reader
+from ....transports.http.event_outbox import Missed, Outbox, Reader
 from ....transports.http.sse import KEEP_ALIVE
 from ....transports.jsonrpc.connection import Connection
 from ....transports.jsonrpc.core import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR

@@ -14,34 +14,10 @@ from typing import Any
 import msgspec
 
 from ....doors.outbox_channel import OutboxChannel
-from ....transports.http.body import HttpLimits
 from ....transports.http.event_outbox import Outbox
 from ....transports.jsonrpc.core import Id
 from ....transports.jsonrpc.http_errors import Refused
-
-
-class WebSettings(msgspec.Struct, kw_only=True, frozen=True):
-    http: HttpLimits = HttpLimits(max_body_bytes=32 * 1024 * 1024)
-    patience: float = 0.2
-    """Seconds after which the answer to a POST becomes an event stream: only that can be taken up again, and only then
-    is it noticed when its reader leaves."""
-    keep_alive: float = 15.0
-    """Seconds after which a silent stream gets a comment."""
-    stall: float = 60.0
-    """Seconds after which a stream is given up whose reader takes nothing."""
-    idle: float = 1800.0
-    """Seconds after which a session is forgotten that has no stream and sends nothing. Its runs go on."""
-    max_sessions: int = 1000
-    max_requests: int = 10_000
-    """Requests without a session that may be open."""
-    max_buffered_bytes: int = 64 * 1024 * 1024
-    """The limit for messages that wait for the readers of one session."""
-    keep_bytes: int = 16 * 1024 * 1024
-    """The limit for sent messages of one stream, kept for a reader that comes back with Last-Event-ID; and for all
-    ended streams of a session. It is more than the buffers of a connection hold: bytes that were sent into those may be
-    the ones that the reader has missed."""
-    keep_streams: int = 8
-    """The limit for a session's ended streams: the newest of them can be read again."""
+from ..config import DoorSettings
 
 
 class _Named(msgspec.Struct):
@@ -167,7 +143,7 @@ class PostsChannel(OutboxChannel):
 
     def __init__(
         self,
-        settings: WebSettings,
+        settings: DoorSettings,
         *,
         resumable: bool = True,
         times: int = 0,
@@ -340,7 +316,7 @@ class PostsChannel(OutboxChannel):
 class OneStream(OutboxChannel):
     """The channel of a client that reads everything from one stream."""
 
-    def __init__(self, settings: WebSettings, overflow: Callable[[], None]) -> None:
+    def __init__(self, settings: DoorSettings, overflow: Callable[[], None]) -> None:
         super().__init__(settings.max_buffered_bytes, 0, overflow)
         self.outbox = self.new_outbox(None, kind="message")
 

@@ -6,13 +6,11 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from ....engine.ports import LogReader, RunHandle, weight
+from ....engine.ports import RunHandle, weight
 from ....model import trace_context
 from ....model.card import AgentCard
 from ....model.delta import ABSENT, DeltaError, Joiner, diff
-from ....model.errors import Conflict, ErrorInfo, InvalidAnswer, NotFound, RunNotFound, ThreadNotFound
+from ....model.errors import Conflict, ErrorInfo, NotFound, RunNotFound, ThreadNotFound
 from ....model.events import (
     Event,
     OutputDelta,
@@ -26,31 +24,20 @@ from ....model.events import (
     blocked_warning,
 )
 from ....model.prompt_input import ContentCollector, add_data_parts
-from ....model.run import Caller, Question, RunRequest
+from ....model.run import Caller, RunRequest
 from ....model.status import Status
 from ....security import scopes
-from ....transports.jsonrpc.connection import ConnectionLost
 from ....transports.jsonrpc.core import INVALID_PARAMS, Call, RpcError
 from .. import translate, wire
+from .client_questions import RequestQuestions
 from .unasked_runs import mark_of
 
 if TYPE_CHECKING:
     from .connection import McpConnection
 
-_SHOWN = 3  # times that a form is shown, while its answers do not fit
 _MOST_JOINED = 256 * 1024  # bytes of deltas that are kept joined while a run goes on
 _TEXT_EVERY = 0.05  # seconds between two tellings of a tool's text so far
 _TEXT_RATE = 2_000_000  # characters per second of it: the whole text per token would be quadratic
-
-
-class InputWanted(Exception):
-    """Raised where the run asks and this revision returns questions as results: the client repeats the request with the
-    answer."""
-
-    def __init__(self, question: Question, run: str) -> None:
-        super().__init__(question.id)
-        self.question = question
-        self.run = run
 
 
 class Running:
@@ -79,8 +66,7 @@ class Running:
         self._length = 0  # of it
         self._text_at = 0.0  # when the next one may be sent
         self._text_timer: asyncio.Handle | None = None
-        self._asks: dict[str, asyncio.Task[None]] = {}
-        self._withdrawn: list[asyncio.Task[None]] = []  # of questions that need no answer any more
+        self.questions = RequestQuestions(self)
         self._mark: str | None = None  # of a request whose client cannot be asked: the next one like it joins its run
         self._waited = False  # it has joined a run, which may have been left waiting
         self.given = ContentCollector()  # beside its output
@@ -95,7 +81,7 @@ class Running:
             self._waited = True
             return
         key = self._named(wire.META_KEY) or None
-        if key is None and not self._can_ask and await self._join_waiting(input_, config):
+        if key is None and not self.questions.can_ask and await self._join_waiting(input_, config):
             return
         thread = self._named(wire.META_THREAD)
         if thread is not None:
@@ -118,11 +104,6 @@ class Running:
             raise RpcError(INVALID_PARAMS, f"_meta {key!r} is {value!r}; it is a string")
         return value
 
-    @property
-    def _can_ask(self) -> bool:
-        may = scopes.may(self.connection.caller, "answer", self.card.key)
-        return may.allowed and self.connection.asks(self.call)
-
     async def _join_waiting(self, input_: dict[str, Any], config: Any) -> bool:
         """Joins the run that an earlier identical request has left waiting. Returns False where there is none."""
         unasked, caller = self.connection.door.unasked, self.connection.caller
@@ -137,6 +118,11 @@ class Running:
             return False
         self._waited = True
         return True
+
+    async def note_unasked(self) -> None:
+        """Notes a run that waits because its client cannot be asked: the next request like this one joins it."""
+        if self._mark is not None:
+            await self.connection.door.unasked.note(self.card, self._mark, self.run)
 
     async def _check_thread(self, thread: str) -> None:
         """Checks the thread of a request. A thread of another caller counts as not found, because its state would be
@@ -172,15 +158,7 @@ class Running:
         finally:
             if self._text_timer is not None:
                 self._text_timer.cancel()
-            await self._stop_asking()
-
-    async def _stop_asking(self) -> None:
-        """Withdraws open questions before the answer is sent: after it there may be no stream for that."""
-        asking = [*self._asks.values(), *self._withdrawn]
-        for task in asking:
-            task.cancel()
-        if asking:
-            await asyncio.gather(*asking, return_exceptions=True)
+            await self.questions.asked.close()  # before the answer: after it there may be no stream for that
 
     async def _cancel(self) -> None:
         if self.connection.rpc.lost and (self.connection.runs_go_on or self.connection.door.stopping):
@@ -197,10 +175,11 @@ class Running:
 
     async def _follow(self) -> RunFinished:
         mark = getattr(self.connection.rpc.channel, "mark", None)
+        asked = self.questions.asked
         reader = self.engine.runs.reader(self.run, await self._told_before() if self._after else 0)
         try:
             while not reader.over:
-                for event in await (self._read_beside(reader) if self._asks else reader.read()):
+                for event in await (asked.beside(reader.read()) if asked else reader.read()):
                     if mark is not None:
                         mark(self.call.id, event.seq)
                     self.given.feed(event)
@@ -231,22 +210,9 @@ class Running:
                 elif isinstance(body, RunRestarted):
                     self._joins = False
                 elif isinstance(body, QuestionAsked):
-                    self._ask(body.question)
+                    self.questions.ask(body.question)
         self._joins = self._joins and cursor >= self._after
         return cursor
-
-    async def _read_beside(self, reader: LogReader) -> list[Event]:
-        """Reads on while questions are open: a question that cannot be asked ends the request."""
-        reading = asyncio.ensure_future(reader.read())
-        try:
-            while not reading.done():
-                done, _ = await asyncio.wait({reading, *self._asks.values()}, return_when=asyncio.FIRST_COMPLETED)
-                for task in done - {reading}:
-                    self._asks = {id_: other for id_, other in self._asks.items() if other is not task}
-                    task.result()
-            return reading.result()
-        finally:
-            reading.cancel()
 
     def _take(self, body: Any) -> None:
         if isinstance(body, RunBlocked):
@@ -256,12 +222,9 @@ class Running:
         elif isinstance(body, RunRestarted):
             self._joins = False  # sent deltas cannot be taken back; the result counts
         elif isinstance(body, QuestionAsked):
-            self._ask(body.question)
+            self.questions.ask(body.question)
         elif isinstance(body, QuestionAnswered | QuestionWithdrawn):
-            task = self._asks.pop(body.question, None)
-            if task is not None:
-                task.cancel()
-                self._withdrawn = [other for other in self._withdrawn if not other.done()] + [task]
+            self.questions.asked.withdraw(body.question)
         else:
             if isinstance(body, Warned):
                 self.connection.warn(self.card.name, body.message, about=self.call.id)
@@ -349,61 +312,6 @@ class Running:
             return
         if delta is not ABSENT and delta:
             self._send_delta(delta)
-
-    # -- questions ----------------------------------------------------------------------------------------
-
-    def _ask(self, question: Question) -> None:
-        if question.answerer not in (None, self.connection.caller.id):
-            return
-        task = self._asks[question.id] = asyncio.ensure_future(self._ask_client(question))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # several may fail; one is reported
-
-    async def _ask_client(self, question: Question) -> None:
-        if (await self.engine.questions.get(question.id)).state != "open":
-            return  # a run that is joined again repeats earlier questions
-        if not self._can_ask:
-            if self._mark is not None:
-                await self.connection.door.unasked.note(self.card, self._mark, self.run)
-            lacks = self.version == wire.MODERN and not self.connection.asks(self.call)
-            raise translate.question_open(question, self.run, lacks=lacks)
-        if self.version == wire.MODERN:
-            raise InputWanted(question, self.run)
-        await self._elicit(question, translate.elicitation(question, self.version))
-
-    async def _elicit(self, question: Question, params: dict[str, Any]) -> None:
-        meta: dict[str, Any] = {wire.META_QUESTION: question.id, wire.META_RUN: self.run}
-        if self.wants:  # over one pipe nothing else tells which of several runs asks
-            meta[wire.META_TOKEN] = self.token
-        asked = {**params, "_meta": {**params.get("_meta", {}), **meta}}
-        for _ in range(_SHOWN):
-            try:
-                told = msgspec.convert(
-                    await self.connection.rpc.request("elicitation/create", asked, about=self.call.id),
-                    wire.ElicitResult,
-                )
-                if not await self.give(question, told):
-                    break
-            except ConnectionLost:
-                return
-            except (InvalidAnswer, msgspec.ValidationError) as error:
-                asked["message"] = f"{error}\n\n{params['message']}"
-                continue
-            except RpcError:
-                break
-            return
-        raise translate.question_open(question, self.run)
-
-    async def give(self, question: Question, told: wire.ElicitResult) -> bool:
-        """Gives the client's answer to a question. Returns False where the client has not answered yet."""
-        value = translate.answer(question, told)
-        if value is msgspec.UNSET:
-            return False
-        scopes.require(self.connection.caller, "answer", self.card.key)
-        try:
-            await self.engine.questions.answer(question.id, value, by=self.connection.caller, door="mcp")
-        except (Conflict, NotFound) as error:  # the first answer wins, and another was first
-            self.connection.warn(self.card.name, f"the answer was not taken: {error.message}", about=self.call.id)
-        return True
 
 
 def request_of(

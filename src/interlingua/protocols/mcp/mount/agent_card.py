@@ -16,7 +16,7 @@ from .. import wire
 _KNOWN = ("name", "description", "inputSchema", "outputSchema", "configSchema", "version")
 
 
-def card_of(entry: dict[str, Any], source: str) -> AgentCard:
+def card_of(entry: dict[str, Any], source: str, *, streams: bool = True) -> AgentCard:
     """Returns the card of a listed agent. Unusable schemas are ignored, because the server checks by itself."""
     name, meta = entry["name"], entry.get("_meta")
     meta = meta if isinstance(meta, dict) else {}
@@ -35,7 +35,7 @@ def card_of(entry: dict[str, Any], source: str) -> AgentCard:
         config=_object_schema(entry["configSchema"]) if "configSchema" in entry else None,
         input_text=text_field(input_),
         output_text=text_field(output),
-        streams=True,
+        streams=streams,
         metadata={MOUNTED_FROM: source, "protocol": "mcp", "agent_name": entry["name"]}
         | ({"mcp": extra} if extra else {})
         | mount_path.metadata(meta.get(wire.META_VIA)),

@@ -13,46 +13,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from ....model.errors import InvalidRequest, Unavailable
+from ....model.errors import Unavailable
 from ....mounts.idle import Use
 from ....mounts.links import AddressLink, Link, ProcessLink, Source
 from ....mounts.settings import ORDINARY, Access
 from ....security.redaction import redact_text
 from ....transports.jsonrpc.connection import ConnectionLost
 from ....transports.process.child_process import Child, environment, words_of
+from ..config import MountSettings
 from .rpc_client import Peer
 
 log = logging.getLogger("interlingua.mcp")
 _said = logging.getLogger("interlingua.mcp.server")
-
-_PREFIX = "INTERLINGUA_MCP_"
-
-
-class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
-    """The settings of a mount. Each can be given in the environment, as INTERLINGUA_MCP_ and its name in capitals."""
-
-    key: str | None = None
-    """A bearer token for servers at an address."""
-    start_timeout: float = 60.0
-    """Seconds for a server to start and to agree on a revision. Package runners download first."""
-    idle_timeout: float = 300.0
-    """Seconds without a run after which the connection to a server is closed."""
-    answer_within: float = 3600.0
-    """Seconds to wait for the answer to a server's question; then it is declined."""
-    patience: float = 60.0
-    """Seconds for which a server that a run can be found at again is tried before the run fails as transient."""
-
-    @classmethod
-    def from_environment(cls, access: Access = ORDINARY) -> MountSettings:
-        names = {name: _PREFIX + name.upper() for name in cls.__struct_fields__}
-        given = {name: os.environ[variable] for name, variable in names.items() if os.environ.get(variable)}
-        try:
-            return msgspec.convert({**given, **access.given(cls)}, cls, strict=False)
-        except msgspec.ValidationError as error:
-            said = f"a setting of the mount, or a variable {_PREFIX}…, is wrong: {error}"
-            raise InvalidRequest(said, path="/settings") from None
 
 
 class ProcessSource:
@@ -101,10 +73,11 @@ class Host:
         self._noise_told = False
         self.starts = 0
         self.lost: Callable[[], None] = lambda: None  # called when it is gone, unless we let it go
+        self.changed: Callable[[], None] = lambda: None  # called when its agents may be others
 
     async def peer(self) -> Peer:
-        """Returns the connection with its agents known. Opens it if there is none, and lists the agents again if they
-        have changed."""
+        """Returns the connection with its entries known. Opens it if there is none, and lists them again if they have
+        changed."""
         async with self._opening:
             try:
                 return await self._listed()
@@ -118,9 +91,15 @@ class Host:
             await self._start()
         peer = self._peer
         assert peer is not None
-        if peer.changed or peer.agents is None:
-            await self._asked(peer, peer.find_agents())
+        if peer.changed or peer.entries is None:
+            await self._asked(peer, peer.list_entries())
         return peer
+
+    async def peer_listed_again(self) -> Peer:
+        """Returns the connection, with its entries listed anew also where no change was reported."""
+        if self._peer is not None:
+            self._peer.changed = True
+        return await self.peer()
 
     async def _start(self) -> None:
         if self._keeper is not None:
@@ -136,6 +115,7 @@ class Host:
             await asyncio.wait([keeper])
             raise
         self._peer = peer
+        peer.on_change = lambda: self.changed()
         keeper.add_done_callback(self._ended)
         self.starts += 1
         self._use.rest()

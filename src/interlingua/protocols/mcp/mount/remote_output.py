@@ -7,13 +7,13 @@ difference between the shown output and the remote one is computed, until both a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 from ....engine.handler.mounted_run import MountedRun, step_place
-from ....model.content import Artifact, read_part
+from ....model.content import Artifact, Part
 from ....model.delta import ABSENT, DeltaError, Joiner, diff, require_object
-from ....model.events import ArtifactAdded, OutputDelta, Warned
-from .. import wire
+from ....model.events import ArtifactAdded, OutputDelta, Thought, Warned
 
 STEP = "run"
 """The step of all output; it is never recorded, so that it can always be shown again."""
@@ -29,6 +29,8 @@ class Mirror:
         self._deltas = 0
         self._joins = True
         self._warnings: set[str] = set()  # that were shown
+        self._lines: Counter[str] = Counter()  # of activity, in this attempt
+        self._repeats: Counter[str] = Counter()  # lines of earlier attempts, which this one may repeat
         self._gave = False  # files and data beside the output were shown
 
     async def begin_again(self) -> None:
@@ -41,6 +43,8 @@ class Mirror:
                 self._warnings.add(body.message)
             elif isinstance(body, ArtifactAdded):
                 self._gave = True
+            elif isinstance(body, Thought):
+                self._repeats[body.text] += 1
             await self._mounted.show(body)
         self._here = here
 
@@ -48,6 +52,8 @@ class Mirror:
         """Notes a reconnect in the middle of the remote run, which sends its deltas from the beginning."""
         self._here = self._here or self._there
         self._there, self._joins, self._deltas = Joiner(), True, 0
+        self._repeats |= self._lines
+        self._lines = Counter()
 
     async def take(self, delta: Any) -> None:
         if not self._joins:
@@ -75,14 +81,17 @@ class Mirror:
         if self._deltas and self._joins and not _same(self._there.value, output):
             await self.warned("the deltas do not join to the result; the result is what counts")
 
-    async def given(self, result: dict[str, Any]) -> None:
+    async def given(self, parts: list[Part]) -> None:
         """Shows the files and data beside the output, once."""
-        meta = result.get("_meta")
-        told = meta.get(wire.META_PARTS) if isinstance(meta, dict) else None
-        parts = [read_part(one) for one in told if isinstance(one, dict)] if isinstance(told, list) else []
         if parts and not self._gave:
             self._gave = True
             await self._mounted.show(ArtifactAdded(Artifact("beside", parts), _PLACE))
+
+    async def progress(self, line: str) -> None:
+        """Shows a line of activity, unless an earlier attempt has shown it."""
+        self._lines[line] += 1
+        if self._lines[line] > self._repeats[line]:
+            await self._mounted.show(Thought(line, step=_PLACE))
 
     async def warned(self, message: str) -> None:
         """Shows a warning once, although the remote run repeats it at every reconnect."""

@@ -1,8 +1,9 @@
-"""One run of a mounted agent: one `agents/run`, and all that comes of it.
+"""One run of a mounted agent: one request (`agents/run`, `tools/call`, `prompts/get`), and all that comes of it.
 
 The begin is recorded before the request is sent. Over pipes, and at foreign servers, the request is sent once: a run
-that is resumed, or whose server died, fails as transient, because it cannot know how far the agent came. An Interlingua
-server behind an address keeps the run: the same request with the same key finds it again.
+that is resumed, or whose server died, fails as transient, because it cannot know how far the agent came. Two kinds of
+runs go on. An Interlingua server behind an address keeps the run: the same request with the same key finds it again. A
+tool that only reads or is idempotent, and a prompt, are called again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import msgspec
 
 from ....engine.handler.context import Context
 from ....engine.handler.mounted_run import LeftRun, MountedRun
+from ....model.content import Part
 from ....model.errors import (
     InterlinguaError,
     Invalid,
@@ -34,6 +36,7 @@ from ....mounts.errors import RemoteError, our_failure
 from ....transports.jsonrpc.connection import ConnectionLost, RpcError
 from .. import translate, wire
 from .connection import Host
+from .entries import Entry, Key
 from .questions import Asking
 from .remote_output import STEP, Mirror
 from .rpc_client import NotBegun, Peer
@@ -41,30 +44,32 @@ from .rpc_client import NotBegun, Peer
 _THREADS = uuid.UUID("2c9f6d0e-3a55-5c0f-8a5f-6f3d0f6f9b1a")  # names remote threads after local ones
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds before a request that is only wanted again is sent again
 _CANCEL_WITHIN = 5.0
+_CALLS = 3  # at most, of an entry that may be called again, in one process
 _BEGUN = 1.0  # seconds for a run to be found again before it is cancelled
 
 
 class Handle(msgspec.Struct):
     """The record that is written before the request is sent."""
 
-    again: bool  # whether the run can be found again
+    kept: bool  # the server keeps the run, which is found again there
+    repeatable: bool = False  # the call may be sent again
 
 
 class Attachment:
     def __init__(
-        self, host: Host, name: str, schema: Validator, ctx: Context[Any, Any], existing: str | None = None
+        self, host: Host, key: Key, schema: Validator, ctx: Context[Any, Any], existing: str | None = None
     ) -> None:
         """`existing` is a run at an Interlingua server, to go on with instead of beginning one."""
         self._existing = existing
         self._host = host
-        self._name = name  # as the server calls it
+        self._key = key  # of the entry
         self._schema = schema  # of its output, as the server tells it
         self._ctx = ctx
         self._mounted = MountedRun(ctx)
         self._mirror = Mirror(self._mounted)
         self._asking = Asking(self._mounted, host.settings.answer_within)
         self._peer: Peer | None = None
-        self._again = False
+        self._handle = Handle(False)
         self._token = ""
         self._trace: Carrier = {}
         self._request: asyncio.Future[Any] | None = None
@@ -92,57 +97,56 @@ class Attachment:
     async def _run(self, input_: dict[str, Any]) -> dict[str, Any]:
         self._trace = self._mounted.onward()
         entered_again = self._mounted.recorded("start")
-        handle = await self._ctx.step("start", self._start, key="start")
+        self._handle = await self._ctx.step("start", self._start, key="start")
         await self._mounted.committed()
-        self._again = handle.again
         if entered_again:
             await self._mirror.begin_again()
-            if not handle.again:
+            if not (self._handle.kept or self._handle.repeatable):
                 raise RunLost(f"this process ended in the middle of a run at {self._host.source.name}")
-        told = await self._result(input_)
+        output, parts = await self._result(input_)
         for late in self._mounted.unused(STEP):
             await self._mounted.show(late)
-        output = told.get("output")
-        if "output" not in told:
-            raise RemoteError(f"{self._host.source.name} answered agents/run without an output")
-        result = output if isinstance(output, dict) else {} if output is None else {"value": output}
-        await self._mirror.compare(result)
-        await self._mirror.given(told)
+        await self._mirror.compare(output)
+        await self._mirror.given(parts)
         try:
-            self._schema.check(result, InvalidOutput)
+            self._schema.check(output, InvalidOutput)
         except Invalid as error:
             await self._mirror.warn(f"the output does not fit the schema that the server tells: {error.message}")
         for message, details in self._host.notes():
             await self._mirror.warn(message, details)
-        return result
+        return output
 
     async def _start(self) -> Handle:
         """Returns the handle. Nothing has been sent yet that would have to be found again."""
-        peer = await self._listed()
-        return Handle(peer.finds_again)
+        peer, entry = await self._entry()
+        return Handle(peer.finds_again, entry.repeatable)
 
-    async def _listed(self) -> Peer:
+    async def _entry(self) -> tuple[Peer, Entry]:
         peer = await self._host.peer()
-        if self._name not in (offered := peer.offered):
+        entries = peer.entries or {}
+        if (entry := entries.get(self._key)) is None:
+            kind, name = self._key
+            others = ", ".join(name for _, name in entries) or "none"
             raise RemoteError(
-                f"{self._host.source.name} no longer has an agent {self._name!r}; it has: {', '.join(offered)}",
+                f"{self._host.source.name} no longer has {_a(kind)} {name!r}; it has: {others}",
                 code="agent_not_found",
             )
-        return peer
+        return peer, entry
 
     # -- the request --------------------------------------------------------------------------------------
 
-    async def _result(self, input_: dict[str, Any]) -> dict[str, Any]:
-        """Returns the answer to the request, over any number of connections."""
+    async def _result(self, input_: dict[str, Any]) -> tuple[dict[str, Any], list[Part]]:
+        """Returns the output in the answer to the request, over any number of connections."""
         loop = asyncio.get_running_loop()
         lost_at: float | None = None
         pause = 0.05
+        calls = 0
         while True:
             try:
-                peer = await self._listed()
-                async with named(peer, self._name, self._ctx.config) as name:
+                peer, entry = await self._entry()
+                async with named(peer, entry, self._ctx.config) as name:
                     try:
-                        return await self._attempt(peer, name, input_)
+                        return entry.read(await self._attempt(peer, entry, name, input_))
                     except asyncio.CancelledError:
                         self._left()  # before the agent goes that was made for it
                         raise
@@ -150,9 +154,10 @@ class Attachment:
                 if isinstance(error, ConnectionLost):
                     lost_at = None if self._heard else lost_at  # it was there again in between
                     self._heard = False
-                if isinstance(error, Unavailable) and not (self._again and error.transient):
+                    calls += not isinstance(error, NotBegun)
+                if isinstance(error, Unavailable) and not (self._handle.kept and error.transient):
                     raise
-                if not self._again and not isinstance(error, NotBegun):
+                if calls and not self._handle.kept and not (self._handle.repeatable and calls < _CALLS):
                     raise RunLost(f"the server died in the middle of a run: {await self._host.why()}") from error
                 lost_at = loop.time() if lost_at is None else lost_at
                 if loop.time() - lost_at > self._host.settings.patience:
@@ -163,13 +168,14 @@ class Attachment:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 2.0)
 
-    async def _attempt(self, peer: Peer, name: str, input_: dict[str, Any]) -> dict[str, Any]:
+    async def _attempt(self, peer: Peer, entry: Entry, name: str, input_: dict[str, Any]) -> dict[str, Any]:
         self._peer = peer
         self._asking.server_is_gone = lambda: peer.rpc.lost
         more: dict[str, Any] = {}
         pauses = iter(_PAUSES)
         while True:
-            told = await self._ask(peer, {"name": name, "input": input_, **more})
+            params = self._params(peer, {**entry.params(name, input_), **more}, input_)
+            told = await self._ask(peer, entry.method, params)
             self._found(told)
             if told.get("resultType") != "input_required":
                 return told
@@ -182,17 +188,16 @@ class Attachment:
                 raise RemoteError(f"{self._host.source.name} wants input again and again, and does not say which")
             self._mirror.met_again()  # a request of its own, whose deltas make the whole output
 
-    async def _ask(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
-        params = self._params(peer, params)
+    async def _ask(self, peer: Peer, method: str, params: dict[str, Any]) -> dict[str, Any]:
         token = self._token
         peer.listeners[token] = self
         try:
-            told = await self._answered(peer.request("agents/run", params, opened=self._opened))
+            told = await self._answered(peer.request(method, params, opened=self._opened))
         finally:
             peer.listeners.pop(token, None)
         return told if isinstance(told, dict) else {}
 
-    def _params(self, peer: Peer, params: dict[str, Any]) -> dict[str, Any]:
+    def _params(self, peer: Peer, params: dict[str, Any], input_: dict[str, Any]) -> dict[str, Any]:
         self._token = f"il-{uuid.uuid4().hex}"  # a new one each time: messages for an old one are too late
         meta: dict[str, Any] = {"progressToken": self._token, **self._trace}
         if self._existing is not None:
@@ -203,7 +208,7 @@ class Attachment:
             meta[wire.META_THREAD] = str(uuid.uuid5(_THREADS, self._ctx.thread_id))
         if self._ctx.metadata:
             meta[wire.META_METADATA] = self._ctx.metadata
-        beside = self._mounted.beside(params["input"])
+        beside = self._mounted.beside(input_)
         if beside:
             meta[wire.META_PARTS] = [msgspec.to_builtins(part) for part in beside]
         return {**params, "_meta": meta}
@@ -247,7 +252,7 @@ class Attachment:
     def _left(self) -> None:
         """Cancels the remote run with the local one, or leaves it where the local run is only parked and can find it
         again later."""
-        self._asking.silent = self._again and not self._mounted.leaving_for_good
+        self._asking.silent = self._handle.kept and not self._mounted.leaving_for_good
         if not self._asking.silent:
             self._asking.taken_back = True
             self._take_back()
@@ -273,6 +278,10 @@ class Attachment:
 
     async def warned(self, message: str) -> None:
         await self._shown(self._mirror.warned, message)
+
+    async def progressed(self, params: dict[str, Any]) -> None:
+        if line := translate.progress_line(params):
+            await self._shown(self._mirror.progress, line)
 
     async def _shown(self, show: Callable[[Any], Awaitable[None]], news: Any) -> None:
         if self._over or self._answer is None or self._answer.done():
@@ -306,22 +315,25 @@ class Attachment:
                 await self._mirror.warn("the server asked something, and did not say for which of several runs")
 
 
-async def cancel_left(host: Host, name: str, left: LeftRun, existing: str | None = None) -> None:
+async def cancel_left(host: Host, key: Key, left: LeftRun, existing: str | None = None) -> None:
     """Cancels the remote run of a run that was cancelled while its handler was not here, where it can be found
     again."""
     handle = left.recorded("start")
-    if not isinstance(handle, dict) or not handle.get("again"):
+    if not isinstance(handle, dict) or not handle.get("kept"):
         return  # a process of ours ended with this one, and foreign servers cannot find the run
     try:
         async with asyncio.timeout(_CANCEL_WITHIN):
             with host.using():
                 peer = await host.peer()
+                entry = (peer.entries or {}).get(key)
+                if entry is None:
+                    return  # the server has ended it with its agent
                 meta = {wire.META_KEY: left.id} if existing is None else {wire.META_RUN: existing}
                 if left.thread is not None:
                     meta[wire.META_THREAD] = str(uuid.uuid5(_THREADS, left.thread))
-                async with named(peer, name, left.request.config) as called:
-                    params = {"name": called, "input": left.request.input, "_meta": meta}
-                    request = asyncio.ensure_future(peer.request("agents/run", params))
+                async with named(peer, entry, left.request.config) as name:
+                    params = {**entry.params(name, left.request.input), "_meta": meta}
+                    request = asyncio.ensure_future(peer.request(entry.method, params))
                     request.add_done_callback(_noticed)
                     await asyncio.wait({request}, timeout=_BEGUN)
                     request.cancel()
@@ -332,14 +344,14 @@ async def cancel_left(host: Host, name: str, left: LeftRun, existing: str | None
 
 
 @contextlib.asynccontextmanager
-async def named(peer: Peer, name: str, config: Any) -> AsyncIterator[str]:
-    """Yields the name to run an agent by: its own, or that of an agent that is made from its template for the time of
+async def named(peer: Peer, entry: Entry, config: Any) -> AsyncIterator[str]:
+    """Yields the name to run an entry by: its own, or that of an agent that is made from a template for the time of
     this context."""
-    if not config and name in (peer.agents or ()):
-        yield name
+    if not config and not entry.is_made:
+        yield entry.name
         return
     try:
-        told = await peer.request("agents/create", {"templateName": name, "config": config or {}})
+        told = await peer.request("agents/create", {"templateName": entry.name, "config": config or {}})
     except RpcError as error:
         raise failure(error) from error
     made = told.get("agent") if isinstance(told, dict) else None
@@ -379,3 +391,7 @@ def failure(error: RpcError) -> RunError:
 def _noticed(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
         future.exception()  # the run may be over by then
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind == "agent" else f"a {kind}"

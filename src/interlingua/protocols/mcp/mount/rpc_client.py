@@ -1,4 +1,4 @@
-"""Our side of one connection to a server: the agreed revision, its agents, and the listener of each run.
+"""Our side of one connection to a server: the agreed revision, what it has to run, and the listener of each run.
 
 Published servers of this protocol end at a request that they do not know (acp-sdk 0.0.6), so nothing is tried out on
 them: `initialize` comes first, and `server/discover` only where that was refused.
@@ -16,6 +16,7 @@ from ....transports.channel import Channel
 from ....transports.jsonrpc.connection import Connection, ConnectionLost
 from ....transports.jsonrpc.core import INTERNAL_ERROR, METHOD_NOT_FOUND, Call, Notice, RpcError
 from .. import wire
+from .entries import AgentEntry, Entry, Key, PromptEntry, ToolEntry, takes_arguments
 
 log = logging.getLogger("interlingua.mcp")
 
@@ -29,6 +30,7 @@ NO_SERVER = "unsuitable_server"
 _OFFERS: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 _MAX_PAGES = 1000
 _PROGRESS = "notifications/agents/run/progress"
+_LIST_CHANGES = frozenset(f"notifications/{kind}/list_changed" for kind in ("agents", "tools", "prompts"))
 _RESULT = {"jsonrpc", "id", "result"}  # the members of a message with a result
 
 
@@ -48,12 +50,13 @@ class Listener(Protocol):
 
     async def told(self, delta: Any) -> None: ...
     async def warned(self, message: str) -> None: ...
+    async def progressed(self, params: dict[str, Any]) -> None: ...
     async def asked(self, params: dict[str, Any]) -> dict[str, Any]: ...
     async def not_asked(self) -> None: ...
 
 
 class Peer:
-    """One connection. `open` agrees on the revision, `find_agents` lists; `rpc.run` reads until the server is gone."""
+    """One connection. `open` agrees on the revision, `list_entries` lists; `rpc.run` reads until the server is gone."""
 
     def __init__(self, channel: Channel, name: str) -> None:
         self.channel = channel
@@ -64,9 +67,9 @@ class Peer:
         self.version = ""
         self.info: dict[str, Any] = {}
         self.able: dict[str, Any] = {}
-        self.agents: dict[str, dict[str, Any]] | None = None  # by name; None before they were listed
-        self.templates: dict[str, dict[str, Any]] = {}  # by name: agents are made from them, with a config
+        self.entries: dict[Key, Entry] | None = None  # None before they were listed
         self.changed = True  # they must be listed (again)
+        self.on_change: Callable[[], None] = lambda: None  # called when the server reports a change of its lists
         self.forgotten = False  # the server has ended our session
         self.listeners: dict[str, Listener] = {}  # by the progress token of their run
         self.note: str | None = None  # a warning for the next run
@@ -161,42 +164,46 @@ class Peer:
         extensions = _object(self.able.get("extensions"))
         return any(isinstance(place.get("agents"), dict) for place in places) or wire.EXTENSION in extensions
 
-    async def find_agents(self) -> None:
-        """Lists the agents. A server that does not declare agents is asked too, unless it is one that ends at an
-        unknown request."""
-        others = [what for what in ("tools", "prompts", "resources") if what in self.able]
+    async def list_entries(self) -> None:
+        """Lists the agents of a server that has agents, and the tools and prompts of another.
+
+        A server that does not declare agents is asked for them too, unless it is one that ends at an unknown request.
+        """
+        self.entries = None  # whatever goes wrong, they are listed anew
+        self.changed = False  # a change from here on may be newer than the list
+        if self.declares_agents:
+            try:
+                self.entries = await self._agents()
+            except RpcError as error:
+                raise Unsuitable(f"{self.name} declares agents, and answers agents/list with {error}") from error
+            return
+        others = [feature for feature in ("tools", "prompts", "resources") if feature in self.able]
         none = f"{self.name} offers no agents"
         if others:
             none += f"; it is an MCP server that has only {_and(others)}"
-        if not self.declares_agents:
-            if self.version == OLDEST and others:
-                raise Unsuitable(none)
+        undeclared: dict[Key, Entry] = {}
+        refusal = ""
+        if self.version != OLDEST or not others:
+            try:
+                undeclared = await self._agents()
+            except RpcError as error:
+                refusal = f" (agents/list was answered with {error})"
+        if undeclared:
             self.note = f"{self.name} does not declare capabilities.agents; it is used as if it did"
-        try:
-            agents = await self._list()
-        except RpcError as error:
-            if self.declares_agents:
-                raise Unsuitable(f"{self.name} declares agents, and answers agents/list with {error}") from error
-            raise Unsuitable(f"{none} (agents/list was answered with {error})") from error
-        self.templates = await self._list_templates()
-        if self.note is not None:
             log.warning("%s", self.note)
-        self.agents = agents
+        elif (refusal or others) and not {"tools", "prompts"} & self.able.keys():
+            raise Unsuitable(none + refusal)
+        self.entries = undeclared or await self._tools_and_prompts()
 
-    @property
-    def offered(self) -> dict[str, dict[str, Any]]:
-        """Returns the agents and templates, by name. An agent of an Interlingua server that is a template, too, may
-        have a config."""
-        agents = self.agents or {}
-        more = {name: entry for name, entry in self.templates.items() if self.ours or name not in agents}
-        return {**agents, **more}
+    async def _agents(self) -> dict[Key, Entry]:
+        """Lists agents and templates. An agent of an Interlingua server that is a template, too, may have a config."""
+        agents = await self._pages("agents/list", "agents")
+        templates = await self._templates()
+        shown = {**agents, **{name: entry for name, entry in templates.items() if self.ours or name not in agents}}
+        entries = [AgentEntry(entry, only_template=name not in agents) for name, entry in shown.items()]
+        return {entry.key: entry for entry in entries}
 
-    async def _list(self) -> dict[str, dict[str, Any]]:
-        self.agents = None  # whatever goes wrong, they are listed anew
-        self.changed = False  # a change from here on may be newer than the list
-        return await self._pages("agents/list", "agents")
-
-    async def _list_templates(self) -> dict[str, dict[str, Any]]:
+    async def _templates(self) -> dict[str, dict[str, Any]]:
         """Lists the templates, only of a server that declares them: others may end at the request."""
         if not _object(self.able.get("agents")).get("templates"):
             return {}
@@ -205,6 +212,18 @@ class Peer:
         except RpcError as error:
             log.warning("%s declares templates, and answers agents/templates/list with %s", self.name, error)
             return {}
+
+    async def _tools_and_prompts(self) -> dict[Key, Entry]:
+        entries: list[Entry] = []
+        try:
+            if "tools" in self.able:
+                entries += [ToolEntry(tool) for tool in (await self._pages("tools/list", "tools")).values()]
+            if "prompts" in self.able:
+                prompts = (await self._pages("prompts/list", "prompts")).values()
+                entries += [PromptEntry(prompt) for prompt in prompts if takes_arguments(prompt)]
+        except RpcError as error:
+            raise Unsuitable(f"{self.name} declares {_and(list(self.able))}, and cannot list them: {error}") from error
+        return {entry.key: entry for entry in entries}
 
     async def _pages(self, method: str, member: str) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
@@ -217,7 +236,7 @@ class Peer:
                 if isinstance(entry, dict) and isinstance(entry.get("name"), str) and entry["name"]:
                     found.setdefault(entry["name"], entry)
             cursor = told.get("nextCursor")
-            # Published servers do not know pages: they would send the first one for ever.
+            # Published servers of agents do not know pages: they would send the first one for ever.
             if not isinstance(cursor, str) or cursor in seen:
                 break
             seen.add(cursor)
@@ -232,14 +251,21 @@ class Peer:
         if notice.method == _PROGRESS:
             # A delta after the result, or of an unknown run, is ignored.
             return listener.told(params.get("delta")) if listener is not None else None
-        if notice.method == "notifications/progress":  # its text is a warning of the run, from an Interlingua server
-            message = params.get("message")
-            return listener.warned(message) if listener is not None and self.ours and isinstance(message, str) else None
-        if notice.method == "notifications/agents/list_changed":
+        if notice.method == "notifications/progress":
+            return self._progress(listener, params) if listener is not None else None
+        if notice.method in _LIST_CHANGES:
             self.changed = True  # the next run lists them first
+            self.on_change()
         elif notice.method == "notifications/message":
             log.info("the server says: %s", str(params.get("data"))[:2000])
         return None
+
+    def _progress(self, listener: Listener, params: dict[str, Any]) -> Awaitable[None] | None:
+        """Passes progress on: of an Interlingua server its text is a warning of the run, of others it is activity."""
+        if not self.ours:
+            return listener.progressed(params)
+        message = params.get("message")
+        return listener.warned(message) if isinstance(message, str) else None
 
     async def called(self, call: Call) -> Any:
         if call.method == "ping":

@@ -1,11 +1,12 @@
-"""The mount: finds agents of a server that has agents over MCP, started as a process or at an address, and makes local
-agents of them.
+"""The mount: makes local agents of what an MCP server offers, started as a process or at an address. These are its
+agents, or, where it has none, its tools and its prompts that take arguments.
 
-`connection` keeps the server reachable, `rpc_client` is one connection, `remote_run` carries a run, `remote_output`
-shows its output, `questions` asks its questions, and `http_channel` is the channel to an address.
+`connection` keeps the server reachable, `rpc_client` is one connection, `entries` says what can be run, `remote_run`
+carries a run, `remote_output` shows its output, `questions` asks its questions, and `http_channel` is the channel to an
+address.
 
-When a server's agents change, the next run lists them again: a run of a removed agent fails and says so, and new agents
-appear when the server is mounted again.
+When a server reports a change, its lists are read again over the same connection. A run of an agent that was removed
+fails and says so, and a server that keeps the mount gets the new agents.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from ....model.card import ANY_OBJECT
 from ....model.errors import InvalidRequest
 from ....model.schemas import Validator
 from ....mounts.links import Source
-from ....mounts.settings import Access
+from ....mounts.settings import Access, read_settings
+from ..config import MountSettings
 from .agent_card import card_of
-from .connection import AddressSource, Host, MountSettings, ProcessSource
+from .connection import AddressSource, Host, ProcessSource
+from .entries import Entry, Key
 from .remote_run import Attachment, cancel_left
 from .rpc_client import Unsuitable
 
@@ -45,7 +48,7 @@ class Target(Protocol):
 
 async def load(target: Target) -> list[Agent[..., Any]]:
     """Returns the agents of mcp:COMMAND or mcp+http(s)://…: all of them, or those that #AGENT can mean."""
-    settings = MountSettings.from_environment(target.access)
+    settings = read_settings(MountSettings, "mcp", target.access)
     source: Source
     if target.kind == "mcp":
         source = ProcessSource(target.rest, target.access)
@@ -74,36 +77,40 @@ class Mount:
         return self._host[1]
 
     def watch(self, tell: Callable[[], None]) -> None:
-        """Calls back when the server is gone without being closed."""
-        self.host.lost = tell
+        """Calls back when the server is gone without being closed, and when its agents may be others."""
+        self.host.lost = self.host.changed = tell
 
     async def close(self) -> None:
         """Closes the connection to the server. The end of the event loop does it too."""
         await self.host.close()
 
-    async def agents(self, wanted: str | None = None) -> list[Agent[..., Any]]:
+    async def agents(self, wanted: str | None = None, *, again: bool = False) -> list[Agent[..., Any]]:
+        """Returns the agents of the server: all, or those that a name can mean. `again` lists them anew over a
+        connection that is kept."""
         try:
-            peer = await self.host.peer()
-            if not peer.offered:
+            peer = await (self.host.peer_listed_again() if again else self.host.peer())
+            if not peer.entries:
                 raise Unsuitable(f"{self.source.name} offers no agents: its list of them is empty")
         except BaseException:
-            await self.host.close()
+            if not again:
+                await self.host.close()
             raise
-        entries = list(peer.offered.values())
-        entries = [entry for entry in entries if entry["name"] == wanted] or entries
-        made: dict[str, Agent[..., Any]] = {}
+        entries = list(peer.entries.values())
+        entries = [entry for entry in entries if entry.name == wanted] or entries
+        agents: dict[str, Agent[..., Any]] = {}
         for entry in entries:
-            agent = self._agent(entry, made, finds=peer.finds_again)
-            made[agent.card.key] = agent
-        return list(made.values())
+            agent = self._agent(entry, agents, finds=peer.finds_again)
+            agent.relist = lambda: self.agents(wanted, again=True)
+            agents[agent.card.key] = agent
+        return list(agents.values())
 
     def _agent(
-        self, entry: dict[str, Any], others: dict[str, Agent[..., Any]], *, finds: bool, existing: str | None = None
+        self, entry: Entry, others: dict[str, Agent[..., Any]], *, finds: bool, existing: str | None = None
     ) -> Agent[..., Any]:
         """Returns an agent. `finds` tells if the server finds a run by its id; `existing` is the run to go on with."""
-        name = entry["name"]
+        key: Key = entry.key
         prefix = "mcp:" if self.source.command else "mcp+"
-        card = card_of(entry, f"{prefix}{self.source.name}")
+        card = card_of(entry.listed, f"{prefix}{self.source.name}", streams=entry.streams)
         plain, number = card.name, 1
         while card.key in others:  # two names that are one when written plainly
             number += 1
@@ -111,12 +118,12 @@ class Mount:
         schema = Validator(card.output, what="output")
 
         async def handler(ctx: Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
-            return await Attachment(self.host, name, schema, ctx, existing).run(input)
+            return await Attachment(self.host, key, schema, ctx, existing).run(input)
 
         async def on_cancel(left: LeftRun) -> None:
-            await cancel_left(self.host, name, left, existing)
+            await cancel_left(self.host, key, left, existing)
 
-        handler.__name__ = name  # so that a target can name the agent as its server does
+        handler.__name__ = entry.name  # so that a target can name the agent as its server does
         handler.__doc__ = card.description
         made: Agent[..., Any] = Agent(
             card if existing is None else attached(card), handler, shape="async", ctx_param="ctx", retries=3,

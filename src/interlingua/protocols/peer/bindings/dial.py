@@ -9,10 +9,11 @@ import asyncio
 import logging
 import os
 import random
+import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from websockets.client import ClientProtocol
@@ -25,6 +26,8 @@ from ..wire.links import DIRECT, Link
 from .sockets import LineSocket, WebSocket, Wire, quiet
 
 log = logging.getLogger("interlingua.peer")
+
+_HEAD_START = 0.25  # seconds that an address has before the next one is tried beside it
 
 W = TypeVar("W", bound=Wire)
 
@@ -108,15 +111,54 @@ async def dial(
 
 async def _connect(made: W, link: Link, context: ssl.SSLContext | None, address: str | None) -> W:
     loop = asyncio.get_running_loop()
-    await loop.create_connection(
-        lambda: made,
-        address or link.host,
-        link.port,
-        ssl=context,
-        server_hostname=link.host if context else None,
-        happy_eyeballs_delay=None if address else 0.25,
-    )
+    connected = await _first_to_answer(loop, address or link.host, link.port)
+    try:
+        await loop.create_connection(
+            lambda: made, sock=connected, ssl=context, server_hostname=link.host if context else None
+        )
+    except BaseException:
+        connected.close()
+        raise
     return made
+
+
+async def _first_to_answer(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+    """Connects to the address of a host that answers first. Each has a moment for itself before the next is tried
+    beside it, as one of two families of addresses may lead nowhere."""
+    waiting = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    running: set[asyncio.Task[socket.socket]] = set()
+    error: BaseException = OSError(f"{host} has no address")
+    try:
+        while waiting or running:
+            if waiting:
+                family, _, _, _, address = waiting.pop(0)
+                running.add(loop.create_task(_socket_to(loop, family, address)))
+            done, _ = await asyncio.wait(
+                running, timeout=_HEAD_START if waiting else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            for ended in done:
+                running.discard(ended)
+                error = ended.exception() or error
+                if ended.exception() is None:
+                    return ended.result()
+        raise error
+    finally:
+        for left in running:
+            left.cancel()
+        for too_late in await asyncio.gather(*running, return_exceptions=True):
+            if isinstance(too_late, socket.socket):
+                too_late.close()
+
+
+async def _socket_to(loop: asyncio.AbstractEventLoop, family: int, address: Any) -> socket.socket:
+    connecting = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        connecting.setblocking(False)
+        await loop.sock_connect(connecting, address)
+    except BaseException:
+        connecting.close()
+        raise
+    return connecting
 
 
 class _DialledWebSocket(WebSocket):

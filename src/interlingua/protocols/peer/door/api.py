@@ -21,7 +21,7 @@ from ....security.errors import Unauthenticated
 from ....transports.http.body import HttpLimits, WrongContentType, decode_json, header, json_response, read_body
 from ..node.tasks import Surface
 from ..wire import frames
-from .http_streams import Streams, StreamSettings
+from .http_streams import NodeStreams, StreamSettings
 from .send import DoorSending
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Api(ABC):
         """Serves this node from now on, at the same paths."""
         self.node = node
         self.limits = HttpLimits(max_body_bytes=2 * node.settings.max_msg_bytes + 65_536)
-        self.streams = Streams(node, self._settings)
+        self.streams = NodeStreams(node, self._settings)
         self.door_sending = DoorSending(node)
 
     async def admit(self, request: Request, operation: PeerOperation) -> Surface:
@@ -74,7 +74,7 @@ class Api(ABC):
 
     async def close(self) -> None:
         """Ends all streams when the server stops."""
-        await self.streams.close()
+        self.streams.close()
 
     async def body(self, request: Request) -> Any:
         """Returns the body, with any content type, because programs with curl send all kinds. Refuses the body of a web

@@ -10,24 +10,27 @@ from ....engine.engine import Engine
 from ....model.card import AgentCard
 from ....security.auth import Authenticator
 from ...base import Door, Opening
-from ..config import NodeSettings
+from ..config import DoorSettings
 from ..node.failover import Standby
 from ..node.hosting import Hosting
 from ..node.node import Node
+from ..node_flags import settings_of
 from .http import PeerDoor, routes
 
 
-def door(engine: Engine, auth: Authenticator, settings: NodeSettings | None) -> Door:
-    node = Node(engine, settings)
+def door(engine: Engine, auth: Authenticator, settings: DoorSettings | None) -> Door:
+    settings = settings or DoorSettings()
+    wanted = settings_of(settings)
+    node = Node(engine, wanted)
     api = PeerDoor(node, auth)
-    standby = Standby(api, Hosting(node), lambda: Node(engine, settings))
+    standby = Standby(api, Hosting(node), lambda: Node(engine, wanted))
 
     @contextlib.asynccontextmanager
     async def lifespan(opening: Opening) -> AsyncIterator[list[str]]:
         if opening.base_url is not None:
             node.files.offer_at(opening.base_url)
         try:
-            yield await standby.start(opening.serve)
+            yield await standby.start(opening.serve if settings.ports else None)
         finally:
             await standby.stop()
 

@@ -123,7 +123,7 @@ async def _socket_stream(api: Api, socket: WebSocket) -> None:
         surface = await api.surface(socket)
         if surface.door:
             scopes.require(surface.caller, "read")
-        stream = await api.streams.listener(SocketStream, surface, place(socket))
+        stream = await api.streams.subscribe(SocketStream, surface, place(socket))
     except InterlinguaError as error:
         await socket.send_denial_response(ERRORS.response(error, socket))
         return

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from ....doors.streams import EventStream, Streams
 from ....model.errors import InvalidRequest
 from ....transports.http.body import header
-from ....transports.http.event_stream import EventStream
 from ....transports.websocket import ServerSocket, WebSocketChannel
 from ..node.node_store import Feed, Heard
 from ..node.task_record import Task
@@ -36,10 +37,9 @@ _HEADERS = {
 # Some clients read in blocks of 256 bytes, and would see nothing of a quiet stream.
 _FILL = b": " + b"." * 600 + b"\n"
 _KEEP_ALIVE = b": keepalive\n"
-_SHARE = 10  # one caller of the door has at most this part of all streams
 
 
-L = TypeVar("L", bound="Listener")
+S = TypeVar("S", "FeedStream", "WholeStream", "SocketStream")
 
 
 class StreamSettings(msgspec.Struct, kw_only=True, frozen=True):
@@ -47,7 +47,7 @@ class StreamSettings(msgspec.Struct, kw_only=True, frozen=True):
     """Seconds after which a reader looks for news by itself: another process may have told something."""
     keep_alive: float = 15.0
     stall: float = 60.0
-    """Seconds after which a reader that takes nothing is given up."""
+    """Seconds after which a reader that takes nothing is dropped."""
 
 
 def place(request: Request | WebSocket) -> int | None:
@@ -66,24 +66,13 @@ def _header(request: Request | WebSocket) -> str | None:
     return request.headers.get("last-event-id")
 
 
-class Streams:
+class NodeStreams(Streams):
     """All readers of one node through one app."""
 
     def __init__(self, node: Node, settings: StreamSettings | None = None) -> None:
+        super().__init__(node.settings.max_streams, tenths=1)
         self._node = node
         self.settings = settings or StreamSettings()
-        self.open: dict[Listener, str] = {}
-        self._closed = False
-
-    def check_room(self, surface: Surface) -> None:
-        limit = self._node.settings.max_streams
-        if self._closed:
-            raise Refusal(BUSY, 503, "the node stops")
-        if len(self.open) >= limit:
-            raise Refusal(BUSY, 503, f"{limit} streams are open already")
-        share = max(1, limit // _SHARE)
-        if surface.scope and sum(scope == surface.scope for scope in self.open.values()) >= share:
-            raise Refusal(BUSY, 429, f"you have {share} streams open already")
 
     def feed(self, surface: Surface, task: Task | None = None) -> Feed:
         caller = surface.feed
@@ -91,50 +80,34 @@ class Streams:
             caller = task.scope.removeprefix("caller:") if task.scope.startswith("caller:") else ""
         return self._node.journal.feed(caller)
 
-    async def listener(self, kind: type[L], surface: Surface, since: int | None, task: Task | None = None) -> L:
-        """Returns a listener. A task is shown from its beginning, everything else from now on, unless the reader has a
+    async def subscribe(self, kind: type[S], surface: Surface, since: int | None, task: Task | None = None) -> S:
+        """Returns a stream. A task is shown from its beginning, everything else from now on, unless the reader has a
         cursor."""
-        self.check_room(surface)
+        caller = surface.scope or None
+        if why := self.why_full(caller):
+            raise Refusal(BUSY, 503 if self.closed or self.is_full else 429, why)
         feed = self.feed(surface, task)
         head = await feed.head()
         beginning = head if task is None else 0
         after = beginning if since is None else min(since, head)  # a cursor cannot lie in the future
-        return kind(self, feed, after, surface, task)
-
-    async def task_now(self, task: Task) -> Task:
-        return await self._node.journal.task(task.scope, task.id) or task
-
-    async def close(self) -> None:
-        """Ends all streams when the server stops."""
-        self._closed = True
-        for listener in list(self.open):
-            listener.end()
+        stream = kind(FeedReader(self._node, self.settings, feed, after, task), self.settings)
+        stream.counted = self.holding(stream, caller)
+        return stream
 
 
-class Listener:
-    """One reader. Its subclasses decide what it is sent, and how."""
+class FeedReader:
+    """Reads a feed from a cursor on: all of it, or the events of one task until the task ends."""
 
-    def __init__(self, streams: Streams, feed: Feed, after: int, surface: Surface, task: Task | None) -> None:
-        self._streams = streams
-        self._settings = streams.settings
+    def __init__(self, node: Node, settings: StreamSettings, feed: Feed, after: int, task: Task | None) -> None:
+        self._node = node
+        self._settings = settings
         self._feed = feed
-        self._began = self._after = after
-        self._told = False
-        self._surface = surface
-        self._task = task
+        self._read_any = False
         self._over = False
-        self._due = False  # nothing was said for a while
         self._news: asyncio.Future[None] | None = None
-        self._writing: float | None = None  # since when
-        self._said = 0.0
-        self._running: asyncio.Task[Any] | None = None
-        self._gave_up = False
-
-    async def greet(self) -> None: ...
-
-    async def put(self, events: list[Heard]) -> None: ...
-
-    async def keep_alive(self) -> None: ...
+        self._timer: asyncio.TimerHandle | None = None
+        self.began = self.after = after
+        self.task = task
 
     def end(self) -> None:
         self._over = True
@@ -144,131 +117,95 @@ class Listener:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
-    async def run(self) -> bool:
-        """Serves until the reader goes, or there is nothing more to come. Returns False where the reader took nothing
-        any more."""
-        loop = asyncio.get_running_loop()
-        self._running, self._said = asyncio.current_task(), loop.time()
-        self._streams.open[self] = self._surface.scope
-        timer = loop.call_later(self._settings.look, self._tick)
-        self._timer = timer
-        try:
-            await self.greet()
-            await self._follow()
-        except asyncio.CancelledError:
-            if not self._gave_up or self._running is None or self._running.uncancel():
-                raise
-            return False
-        finally:
-            self._timer.cancel()
-            self._streams.open.pop(self, None)
-            if self._news is not None:
-                self._feed.forget(self._news)
-        return True
-
-    def _tick(self) -> None:
-        """Runs one clock for looking, keeping alive, and giving up: a timer per event would cost more than the
-        event."""
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._settings.look, self._tick)
-        if self._writing is not None:
-            if loop.time() - self._writing > self._settings.stall and self._running is not None:
-                self._gave_up = True
-                self._running.cancel()
-            return
-        self._due = loop.time() - self._said >= self._settings.keep_alive
+    def _look(self) -> None:
+        """Wakes the reader, which reads the store: another process may have written something. One timer per reader:
+        one per event would cost more than the event."""
+        self._timer = asyncio.get_running_loop().call_later(self._settings.look, self._look)
         self._wake()
 
-    async def _follow(self) -> None:
-        topic = self._task.id if self._task is not None else None
-        looked = False
-        while not self._over:
-            self._news = news = self._feed.news()
-            events, self._after = await self._feed.read(self._after, topic)
-            if events:
-                self._feed.forget(news)
-                await self._tell(events)
-                continue
-            if self._task is not None and (not looked or self._due):
-                looked = True
-                if await self._has_ended(self._task):
-                    return
-            await news
-            if self._due and not self._over:
-                self._due = False
-                self._writing = asyncio.get_running_loop().time()
-                await self.keep_alive()
-                self._written()
+    async def events(self) -> AsyncGenerator[list[Heard]]:
+        """Yields events as they come, until the reader ends, or the task."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._settings.look, self._look)
+        check_task_at = 0.0
+        try:
+            while not self._over:
+                self._news = self._feed.news()
+                events, self.after = await self._feed.read(self.after, self.task.id if self.task is not None else None)
+                if not events and self.task is not None and loop.time() >= check_task_at:
+                    check_task_at = loop.time() + self._settings.keep_alive
+                    events = await self._last_events(self.task)
+                if events:
+                    self._feed.forget(self._news)
+                    self._read_any = True
+                    if self.task is not None:
+                        end = next((place for place, event in enumerate(events, 1) if ends(event)), None)
+                        self._over = end is not None
+                        events = events[:end]
+                    given = [events]
+                    del events
+                    yield given.pop()
+                elif not self._over:
+                    await self._news
+        finally:
+            self._timer.cancel()
+            if self._news is not None:
+                self._feed.forget(self._news)
 
-    async def _tell(self, events: list[Heard]) -> None:
-        self._told = True
-        self._writing = asyncio.get_running_loop().time()
-        if self._task is not None:
-            for index, event in enumerate(events):
-                if _ends(event):
-                    await self.put(events[: index + 1])
-                    self._over = True
-                    return
-        await self.put(events)
-        self._written()
-
-    def _written(self) -> None:
-        self._said, self._writing = asyncio.get_running_loop().time(), None
-
-    async def _has_ended(self, task: Task) -> bool:
-        """Tells if a task has no more events. Its last event is in the store together with the end of the task, at the
-        latest."""
-        task = await self._streams.task_now(task)
+    async def _last_events(self, task: Task) -> list[Heard]:
+        """Returns the last events of a task that has ended. Its last event is in the store together with the end of the
+        task, at the latest."""
+        task = await self.task_now(task)
         if task.status not in task_states.TERMINAL:
-            return False
-        left = await self._feed.stored(self._after, task.id)
+            return []
+        left = await self._feed.stored(self.after, task.id)
         if left:
-            self._after = left[-1].seq
-            await self._tell(left)
-            return self._over
-        if not self._told and not await self._saw_the_end(task):
-            # It ended so long ago that its events are gone, but the task still holds its end.
-            await self.put([await self._last_word(task)])
-        return True
+            self.after = left[-1].seq
+            return left
+        self._over = True
+        if self._read_any or await self._saw_the_end(task):
+            return []
+        # It ended so long ago that its events are gone, but the task still holds its end.
+        return [await self._last_word(task)]
+
+    async def task_now(self, task: Task) -> Task:
+        return await self._node.journal.task(task.scope, task.id) or task
 
     async def _saw_the_end(self, task: Task) -> bool:
         """Tells if the end of the task lies before the reader's cursor."""
         after = 0
-        while after < self._began and (page := await self._feed.stored(after, task.id)):
-            if any(_ends(event) for event in page if event.seq <= self._began):
+        while after < self.began and (page := await self._feed.stored(after, task.id)):
+            if any(ends(event) for event in page if event.seq <= self.began):
                 return True
             after = page[-1].seq
         return False
 
     async def _last_word(self, task: Task) -> Heard:
         seq = await self._feed.head()
-        told: dict[str, Any] = {"type": "status", "ts": task.updated_at, "task_id": task.id}
-        told["state"] = task.status
+        event: dict[str, Any] = {"type": "status", "ts": task.updated_at, "task_id": task.id, "state": task.status}
         if task.error is not None:
-            told["error"] = task.error
-        return Heard(seq, "status", task.id, msgspec.json.encode(told))
+            event["error"] = task.error
+        return Heard(seq, "status", task.id, msgspec.json.encode(event))
 
 
-def _ends(event: Heard) -> bool:
+def ends(event: Heard) -> bool:
     """Tells if an event is the last of its task."""
     return event.kind == "status" and msgspec.json.decode(event.data)["state"] in task_states.TERMINAL
 
 
-class FeedStream(Listener, EventStream):
+class FeedStream(EventStream):
     """A stream of server-sent events."""
 
-    def __init__(self, streams: Streams, feed: Feed, after: int, surface: Surface, task: Task | None) -> None:
-        Listener.__init__(self, streams, feed, after, surface, task)
-        EventStream.__init__(self, stall=streams.settings.stall, headers=_HEADERS)
+    def __init__(self, reader: FeedReader, settings: StreamSettings) -> None:
+        super().__init__(keep_alive=settings.keep_alive, stall=settings.stall, headers=_HEADERS, comment=_KEEP_ALIVE)
+        self._reader = reader
 
-    async def tell(self) -> bool:
-        return await self.run()
-
-    def left(self) -> None:
-        self.end()
-
-    async def greet(self) -> None:
-        await self.write(_KEEP_ALIVE + ready(self._after) + _FILL)
+    async def produce(self) -> bool:
+        await self.write(_KEEP_ALIVE + ready(self._reader.after) + _FILL)
+        async with contextlib.aclosing(self._reader.events()) as batches:
+            async for events in batches:
+                await self.put(events)
+        return True
 
     async def put(self, events: list[Heard]) -> None:
         if len(events) == 1:
@@ -282,13 +219,8 @@ class FeedStream(Listener, EventStream):
             if size >= _PIECE:
                 await self.write(b"".join(pieces))
                 pieces, size = [], 0
-                if self._over:
-                    return
         if pieces:
             await self.write(b"".join(pieces))
-
-    async def keep_alive(self) -> None:
-        await self.write(_KEEP_ALIVE)
 
 
 class WholeStream(FeedStream):
@@ -296,8 +228,9 @@ class WholeStream(FeedStream):
 
     async def put(self, events: list[Heard]) -> None:
         await super().put(events)
-        if self._task is not None and events and _ends(events[-1]):
-            await self.write(whole(await self._streams.task_now(self._task)))
+        task = self._reader.task
+        if task is not None and ends(events[-1]):
+            await self.write(whole(await self._reader.task_now(task)))
 
 
 def ready(after: int) -> bytes:
@@ -312,46 +245,52 @@ def whole(task: Task) -> bytes:
     return b"event: acp.task\ndata: %s\n\n" % msgspec.json.encode(told)
 
 
-class SocketStream(Listener):
+class SocketStream:
     """A stream of WebSocket frames, in the reference's shape: the name of the event, and its data."""
 
-    channel: WebSocketChannel
+    def __init__(self, reader: FeedReader, settings: StreamSettings) -> None:
+        self._reader = reader
+        self._stall = settings.stall
+        self.counted: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+
+    def stop(self) -> None:
+        self._reader.end()
 
     async def serve(self, socket: WebSocket) -> None:
         try:
             await socket.accept()
         except WebSocketDisconnect:
             return
-        self.channel = WebSocketChannel(ServerSocket(socket))
-        listening = asyncio.ensure_future(self._listen())
+        channel = WebSocketChannel(ServerSocket(socket))
+        listening = asyncio.ensure_future(self._listen(channel))
         try:
-            with contextlib.suppress(Exception):  # an engine that has closed ends a stream silently
-                await self.run()
+            # An engine that has closed, and a reader that takes nothing, end a stream silently.
+            with contextlib.suppress(Exception), self.counted:
+                await self._produce(channel)
         finally:
             listening.cancel()
-            await self.channel.close()
+            await channel.close()
 
-    async def _listen(self) -> None:
-        while await self.channel.receive():
+    async def _listen(self, channel: WebSocketChannel) -> None:
+        while await channel.receive():
             pass
-        self.end()
+        self._reader.end()
 
-    async def greet(self) -> None:
-        ready = {"event": "acp.ready", "data": {"type": "ready", "ts": now_z(), "seq": self._after}}
-        await self._send(msgspec.json.encode(ready))
+    async def _produce(self, channel: WebSocketChannel) -> None:
+        ready = {"event": "acp.ready", "data": {"type": "ready", "ts": now_z(), "seq": self._reader.after}}
+        await self._send(channel, msgspec.json.encode(ready))
+        async with contextlib.aclosing(self._reader.events()) as batches:
+            async for events in batches:
+                for event in events:
+                    await self._send(channel, _frame(event))
 
-    async def put(self, events: list[Heard]) -> None:
-        for event in events:
-            await self._send(_frame(event))
-            if self._over:
-                return
-
-    async def _send(self, frame: bytes) -> None:
+    async def _send(self, channel: WebSocketChannel, frame: bytes) -> None:
         """Sends one frame, and waits until the reader has taken it."""
-        self.channel.send(frame)
+        channel.send(frame)
         del frame
-        if not await self.channel.written():
-            self.end()
+        async with asyncio.timeout(self._stall):
+            if not await channel.written():
+                raise ConnectionError("the reader has gone")
 
 
 def _frame(event: Heard) -> bytes:

@@ -32,7 +32,7 @@ async def create_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
     task, new = await api.node.tasking.create(body, surface, trace(request))
     if streams and task.kind == "run":
         # A client that follows the task need not ask twice, and gets its result at the end.
-        return await api.streams.listener(WholeStream, surface, before if new else None, task)
+        return await api.streams.subscribe(WholeStream, surface, before if new else None, task)
     view = task.view()
     return json_response({"ok": True, "task": view, **view}, 201 if new else 200)
 
@@ -133,9 +133,7 @@ async def wait_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
 async def subscribe(api: Api, request: Request, surface: Surface) -> ASGIApp:
     since = place(request)
     task = await _task(api, request, surface)
-    stream = await api.streams.listener(FeedStream, surface, since, task)
-    assert isinstance(stream, FeedStream)
-    return stream
+    return await api.streams.subscribe(FeedStream, surface, since, task)
 
 
 # -- streams ----------------------------------------------------------------------------------------------
@@ -143,4 +141,4 @@ async def subscribe(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 async def stream(api: Api, request: Request, surface: Surface) -> ASGIApp:
     """Everything that happens, as server-sent events."""
-    return await api.streams.listener(FeedStream, surface, place(request))
+    return await api.streams.subscribe(FeedStream, surface, place(request))

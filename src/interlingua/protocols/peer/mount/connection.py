@@ -19,11 +19,12 @@ from ....mounts.errors import RemoteError
 from ....transports import wire_tap
 from ....transports.channel import Channel
 from ..bindings.dial import Backoff
+from ..config import MountSettings
 from ..wire import card as cards
 from ..wire import frames
 from ..wire.links import Link
 from ..wire.signatures import Trust
-from .credentials import MountSettings, check_card, dial_link, our_card, read_frame, received
+from .credentials import check_card, dial_link, our_card, read_frame, received, trust_of
 
 log = logging.getLogger("interlingua.peer")
 
@@ -114,7 +115,7 @@ class Remote:
         self._keep = keep
         self._lost = lost  # called when the node hung up, or cannot be reached
         self._impatient: list[asyncio.Future[None]] = []  # callers that give up as soon as the node is away
-        self._trust = settings.trust()
+        self._trust = trust_of(settings)
         self._inboxes: dict[str, Inbox] = {}
         self._current: Connection | None = None
         self._opening: asyncio.Task[Connection] | None = None

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from typing import Any
 
-import msgspec
-
 from ....model.errors import Denied, InvalidRequest, Unavailable
-from ....mounts.settings import ORDINARY, Access
 from ....transports import json_text, wire_tap
 from ....transports.channel import Channel
 from ..bindings.dial import dial, trusting
 from ..bindings.http import dial_http
 from ..bindings.relay import dial_relay
+from ..config import MountSettings
 from ..wire import card as cards
 from ..wire import extensions, frames
 from ..wire.links import HTTP, RELAYED, Link
 from ..wire.signatures import Identity, Trust
 
-_PREFIX = "INTERLINGUA_PEER_"
 _HTTP_OUTAGE = 5.0  # seconds; then the mount takes over, which knows the waiting runs
 
 Frame = dict[str, Any]
@@ -29,48 +25,9 @@ Frame = dict[str, Any]
 log = logging.getLogger("interlingua.peer")
 
 
-class MountSettings(msgspec.Struct, kw_only=True, frozen=True):
-    """The settings of a mount. Each can be given in the environment, as INTERLINGUA_PEER_ and its name in capitals."""
-
-    name: str = "interlingua"
-    """The name of this side at the node."""
-    key: str | None = None
-    """A bearer token, for nodes behind an http(s):// address."""
-    secret: str | None = None
-    """The secret that is shared with the node, for signing."""
-    identity: str | None = None
-    """The key file of an identity of our own."""
-    tls_ca: str | None = None
-    """The certificates that are trusted, beside the authorities of the system."""
-    start_timeout: float = 10.0
-    """Seconds to connect to a node and get its card."""
-    idle_timeout: float = 300.0
-    """Seconds without a run after which a connection is closed."""
-    reply_within: float = 300.0
-    """Seconds for a node that takes no tasks to reply to a message."""
-    patience: float = 60.0
-    """Seconds for which a node that is away is tried again before a run fails as transient."""
-    cancel_within: float = 5.0
-    """Seconds for a node to hear that a task is cancelled."""
-    max_bytes: int = 64 * 1024 * 1024
-    """The longest frame that is taken."""
-    headers: dict[str, str] = {}
-    """The headers of every request, for nodes behind an http(s):// address."""
-
-    @classmethod
-    def from_environment(cls, access: Access = ORDINARY) -> MountSettings:
-        names = {name: _PREFIX + name.upper() for name in cls.__struct_fields__ if name != "headers"}
-        given = {name: os.environ[variable] for name, variable in names.items() if os.environ.get(variable)}
-        try:
-            given_here = {**access.given(cls), "headers": access.headers}
-            return msgspec.convert({**given, **given_here}, cls, strict=False)
-        except msgspec.ValidationError as error:
-            said = f"a setting of the mount, or a variable {_PREFIX}…, is wrong: {error}"
-            raise InvalidRequest(said, path="/settings") from None
-
-    def trust(self) -> Trust:
-        identity = Identity.load_or_create(self.identity) if self.identity is not None else None
-        return Trust(self.secret, identity)
+def trust_of(settings: MountSettings) -> Trust:
+    identity = Identity.load_or_create(settings.identity) if settings.identity is not None else None
+    return Trust(settings.secret, identity)
 
 
 async def dial_link(link: Link, settings: MountSettings) -> Channel:
@@ -91,7 +48,7 @@ async def look(link: Link, settings: MountSettings) -> dict[str, Any]:
     """Returns the card of a node. The node learns nothing: it sends its card unasked, and we leave before we send
     ours."""
     channel = await dial_link(link, settings)
-    trust = settings.trust()
+    trust = trust_of(settings)
     try:
         async with asyncio.timeout(settings.start_timeout):
             telling = asyncio.get_running_loop().call_later(
