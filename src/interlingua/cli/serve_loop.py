@@ -87,8 +87,8 @@ async def _stay(
 ) -> int:
     import asyncio
 
-    from ..server import load_agents
     from ..server.config import build
+    from ..server.loading import sources
     from ..server.logs import LogFormat
     from ..server.reload import Reloader
     from ..terminal.signals import Signals
@@ -105,7 +105,7 @@ async def _stay(
     with Signals(end, hangup=_hangup(reload)) as signals:
         try:
             mounts = build.mounts(config)
-            own = await load_agents.load_all(config, project.root)
+            own = await sources.load_all(config, project.root)
             agents = [agent for source in own for agent in source.agents]
             project = project.renamed(config["project"])
             store = config["store.path"] or project.store

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from ..model.errors import RunNotFound
 from ..terminal.errors import CommandError, ExitCode
-from ..terminal.output import TextView, View
+from ..terminal.events.views import TextView, View
 
 if TYPE_CHECKING:
     from ..engine.agents.agent import Agent
     from ..engine.engine import Engine
     from ..model.run import Question
-    from ..protocols.targets import Loaded
+    from ..server.loading.target import Loaded
 
 
 class ServerRun:

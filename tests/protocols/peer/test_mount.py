@@ -24,7 +24,8 @@ from interlingua.model.events import (
     Warned,
 )
 from interlingua.mounts.loader import local_agents
-from interlingua.protocols.targets import load_all, parse
+from interlingua.protocols.targets import parse
+from interlingua.server.loading.target import load_all
 from interlingua.transports import wire_tap
 from tests.kit.certificates import certificate
 from tests.kit.engines import bodies, finish, question, submit

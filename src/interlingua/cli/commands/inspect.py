@@ -37,7 +37,7 @@ def inspect(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="URL|COMMAND", help="An address, an acp:// link, or a command in quotes.", show_default=False
+            metavar="URL|COMMAND", help="An address, a link, or a command in quotes.", show_default=False
         ),
     ],
     header: Header = None,

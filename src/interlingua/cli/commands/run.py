@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from ...engine.engine import Engine
     from ...engine.reading import AnyEngine
     from ...model.card import AgentCard
-    from ...protocols.targets import Loaded, Target
+    from ...protocols.targets import Target
+    from ...server.loading.target import Loaded
     from ...terminal.crash import CrashSite
     from ...terminal.errors import ExitCode
+    from ...terminal.events.views import View
     from ...terminal.keyboard import Interrupts
-    from ...terminal.output import View
     from ..server_run import ServerRun
 
 EPILOG = (
@@ -40,7 +41,7 @@ def run(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="The agent: `FILE` or `FILE:AGENT`, an address, or one of another kind, as `editor:COMMAND`.",
+            help="The agent: `FILE` or `FILE:AGENT`, an address, or a command as `PROTOCOL:COMMAND`.",
             show_default=False,
         ),
     ],
@@ -112,7 +113,8 @@ async def _run(
     config: str | None, timeout: float | None, metadata: list[str], no_input: bool, resume: str | None,
     attach: str | None,
 ) -> int:  # fmt: skip
-    from ...protocols.targets import load, parse, spelled
+    from ...protocols.targets import parse, spelled
+    from ...server.loading.target import load
     from ...server.paths import Place, nearby
     from ...terminal.console import note
     from ...terminal.crash import CrashSite
@@ -239,8 +241,8 @@ async def _watch(
     from ...model.errors import Conflict
     from ...terminal.ask import AskAtTerminal
     from ...terminal.errors import ExitCode
+    from ...terminal.events.views import JsonView, TextView
     from ...terminal.follow_run import Watch
-    from ...terminal.output import JsonView, TextView
 
     view: View = JsonView(out) if json else TextView(await card_of(engine, run), out, crash_site=site)
     asker = AskAtTerminal() if ask else None

@@ -90,9 +90,10 @@ async def _export(
     text: str, names: list[str], url: str | None, image: str | None, authors: list[str], extension: ExtensionName
 ) -> dict[str, dict[str, Any]]:
     from ...engine.ids import now
+    from ...server.loading.target import load_to_serve
     from ...terminal.errors import CommandError
-    from ...terminal.event_lines import iso
-    from ..targets import choose, load_to_serve, parse
+    from ...terminal.times import iso
+    from ..targets import choose, parse
     from . import manifest, translate
 
     target = parse(text)

@@ -239,8 +239,9 @@ async def _peer(targets: list[str], flags: DoorSettings, store: Path | None, for
     import logging
     import signal
 
+    from ...server.loading.target import load_to_serve
     from ...server.paths import Place
-    from ..targets import load_to_serve, parse
+    from ..targets import parse
     from .commands_node import hosting
     from .node_flags import settings_of
 

@@ -208,7 +208,7 @@ class MountsEntry(msgspec.Struct, kw_only=True, frozen=True):
     target: Annotated[
         str | None,
         Meta(
-            description="The place: `connect+http://HOST/connect`, `mcp:COMMAND`, `acp://…`. `#AGENT` picks one of "
+            description="The place: an address, a link, or a command as `PROTOCOL:COMMAND`. `#AGENT` picks one of "
             "several agents."
         ),
     ] = None

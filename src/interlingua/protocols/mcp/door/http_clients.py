@@ -17,11 +17,12 @@ from ....doors.streams import OutboxStream
 from ....model.run import Caller
 from ....transports.http.body import json_response
 from ....transports.http.event_outbox import Missed, Outbox, Reader
-from ....transports.http.sse import KEEP_ALIVE
+from ....transports.http.sse import KEEP_ALIVE, NO_DATA, event_of
 from ....transports.jsonrpc.connection import Connection
 from ....transports.jsonrpc.core import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
 from ....transports.jsonrpc.http_errors import Refused
 from .. import wire
+from . import operations_lifecycle as lifecycle
 from .http_messages import SESSION, Asked
 from .http_streams import Exchange, OneStream, PostsChannel
 from .replica_notes import StreamNotes
@@ -80,7 +81,7 @@ class Session(ResumableSession):
         return self.connection.level
 
     async def restore(self, note: Note) -> None:
-        self.connection.met(note.params)
+        lifecycle.begin(self.connection, note.params)
         self.connection.level = note.extra
         # The client missed changes between the two processes, and it may come back without an event's id.
         self.channel.catch_up()
@@ -160,7 +161,7 @@ class Session(ResumableSession):
     def _first(self, outbox: Outbox, reader: Reader) -> bytes:
         # Who has an id can take the stream up again, even before the first message. Clients of older revisions take an
         # event without data for a broken message (mcp 1.x).
-        return outbox.place(reader.after) + b"data:\n\n" if self._names_first else KEEP_ALIVE
+        return outbox.place(reader.after) + NO_DATA if self._names_first else KEEP_ALIVE
 
     @property
     def _names_first(self) -> bool:
@@ -184,7 +185,7 @@ class OldSession(ClientSession):
         """Returns the stream. `posts` is the address for the client's messages: a path, because clients insist on the
         origin that they connected to."""
         outbox = self.channel.outbox
-        first = b"event: endpoint\ndata: %s?session_id=%s\n\n" % (posts.encode(), self.id.encode())
+        first = event_of(f"{posts}?session_id={self.id}".encode(), event="endpoint")
         return OutboxStream(
             outbox, outbox.open(), keep_alive=self.settings.keep_alive, stall=self.settings.stall, left=self._left,
             first=first,
