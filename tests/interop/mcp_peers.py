@@ -18,9 +18,10 @@ from typing import Any
 import interlingua as il
 from interlingua.model.delta import Joiner
 from interlingua.model.events import OutputDelta, Warned
+from interlingua.mounts.loader import local_agents
 from interlingua.protocols.mcp.config import MountSettings
-from interlingua.protocols.mcp.mount.connection import AddressSource, ProcessSource
-from interlingua.protocols.mcp.mount.server import Mount
+from interlingua.protocols.mcp.mount.connection import source_of
+from interlingua.protocols.mcp.mount.server import McpServer
 from tests.kit import rpc_client
 from tests.kit.engines import bodies, engine, finish, submit
 from tests.kit.rpc_client import INTERLINGUA
@@ -106,7 +107,7 @@ async def driven(command: list[str], folder: Path, *, quiet: bool = True) -> Asy
 class Mounted:
     """A mounted server, and short ways to run its agents."""
 
-    def __init__(self, eng: il.Engine, mount: Mount) -> None:
+    def __init__(self, eng: il.Engine, mount: McpServer) -> None:
         self.engine, self.mount = eng, mount
 
     async def run(self, name: str, **input_: Any) -> il.Run:
@@ -132,14 +133,10 @@ class Mounted:
 async def mounted(store: Path, target: str) -> AsyncIterator[Mounted]:
     """A server that is started or reached as the target says."""
     settings = MountSettings()
-    mount = Mount(
-        ProcessSource(target.removeprefix("mcp:"))
-        if target.startswith("mcp:")
-        else AddressSource(target.removeprefix("mcp+"), settings),
-        settings,
-    )
+    kind = target.partition(":")[0]
+    mount = McpServer(source_of(kind, target.removeprefix("mcp:"), settings), settings)
     try:
-        async with engine(store, *await mount.agents(), settings=SETTINGS) as eng:
+        async with engine(store, *await local_agents(mount, None), settings=SETTINGS) as eng:
             yield Mounted(eng, mount)
     finally:
         await mount.close()

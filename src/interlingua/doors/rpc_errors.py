@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection
 from ..model.errors import InterlinguaError, Invalid
 from ..security.errors import Unauthenticated
 from ..transports.json_text import glimpse
-from ..transports.jsonrpc.core import INTERNAL_ERROR, INVALID_REQUEST, Id, RpcError
+from ..transports.jsonrpc.core import INTERNAL_ERROR, INVALID_REQUEST, Id, RpcError, failure_message
 from .errors import STATUSES, HttpErrors
 
 __all__ = ["ERRORS", "Refused", "about", "id_of"]
@@ -47,7 +47,7 @@ def _body(error: InterlinguaError, status: int, request: HTTPConnection) -> dict
     else:
         code = INTERNAL_ERROR if status >= 500 else INVALID_REQUEST
         rpc_error = RpcError(_UNAUTHENTICATED if isinstance(error, Unauthenticated) else code, error.message)
-    return {"jsonrpc": "2.0", "id": id_, "error": rpc_error.plain()}
+    return failure_message(id_, rpc_error.plain())
 
 
 ERRORS = _RpcHttpErrors(STATUSES, _body)

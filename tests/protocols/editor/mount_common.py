@@ -14,7 +14,7 @@ from typing import Any
 import interlingua as il
 from interlingua.protocols.editor.config import MountSettings
 from interlingua.protocols.editor.mount.server import Mount
-from interlingua.protocols.editor.mount.sessions import ProcessSource
+from interlingua.protocols.editor.mount.sessions import source_of
 from tests.kit.engines import engine
 
 FAKE = Path(__file__).with_name("fake_agent.py")
@@ -29,7 +29,7 @@ def command(given: dict[str, Any] | None = None) -> str:
 
 def mount(given: dict[str, Any] | None = None, *, line: str | None = None, **settings: Any) -> Mount:
     made = MountSettings(**{"silence_after_answer": SILENCE, **settings})
-    return Mount(ProcessSource(line or command(given), made), made)
+    return Mount(source_of("editor", line or command(given), made), made)
 
 
 @contextlib.asynccontextmanager

@@ -35,7 +35,7 @@ ON_VERSION_2 = {
 
 
 def kill_agent(eng: il.Engine, made: Any) -> None:
-    os.kill(made.host._link._child.pid, signal.SIGKILL)
+    os.kill(made.keeper._link._child.pid, signal.SIGKILL)
 
 
 async def asked_next(eng: il.Engine, run: str, before: AskedQuestion) -> AskedQuestion:

@@ -54,7 +54,7 @@ async def test_where_there_are_several_each_is_an_agent(tmp_path: Path, store: P
                 config = {"tone": "warm"} if name == "styled" else None
                 run = await finish(eng, name, {"text": "hi"}, config=config, thread="t", create_thread=name == "plain")
                 assert run.output == {"text": said}
-        assert made.host.starts == 1, "one connection is enough for all"
+        assert made.keeper.starts == 1, "one connection is enough for all"
         await made.close()
 
 

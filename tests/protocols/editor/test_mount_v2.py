@@ -39,7 +39,7 @@ async def test_version_1_is_asked_for_unless_somebody_wants_2(store: Path) -> No
         assert told["protocolVersion"] == 2
         assert told["info"]["name"] == "interlingua"
         assert told["capabilities"]["elicitation"] == {"form": {}, "url": {}}
-        assert (await made.host.peer()).version == 2
+        assert (await made.keeper.connection()).version == 2
         assert (await eng.agents.card(AGENT)).metadata["protocol_version"] == 2
 
 
@@ -47,12 +47,12 @@ async def test_an_agent_of_version_1_that_is_asked_for_2_still_sees_what_we_offe
     async with mounted(store, version=2) as (eng, made):
         told = (await asked_of(eng))["initialize"]
         assert told["clientCapabilities"]["terminal"] is True
-        assert (await made.host.peer()).version == 1
+        assert (await made.keeper.connection()).version == 1
 
 
 async def test_a_2_without_info_is_version_1(store: Path) -> None:
     async with mounted(store, {"init": {"protocolVersion": 2}}, version=2) as (eng, made):
-        assert (await made.host.peer()).version == 1
+        assert (await made.keeper.connection()).version == 1
         assert (await finish(eng, AGENT, script("say hello"))).output == {"text": "hello"}
 
 

@@ -55,4 +55,4 @@ async def test_an_agent_may_be_quiet_for_as_long_as_it_likes_where_its_server_is
         ended = await finish(eng, "script", script(act("until_looked_at", told)))
         assert ended.output == {"text": "at last"}, ended.error
         assert web.server.looks[-1] == asks
-        assert mount.host.starts == 1
+        assert mount.keeper.starts == 1

@@ -17,6 +17,7 @@ from interlingua.model.delta import Joiner
 from interlingua.model.errors import Denied, Unavailable
 from interlingua.model.events import OutputDelta, RunRestarted, Warned
 from interlingua.model.filters import RunFilter
+from interlingua.mounts.loader import local_agents
 from interlingua.protocols.mcp.mount.http_channel import HttpChannel
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
@@ -251,7 +252,7 @@ async def test_a_run_at_our_own_server_survives_a_crash_here_and_is_not_started_
     gate = Gate()
     async with there(tmp_path, gate) as server:
         made = mount(f"{server.address}/mcp")
-        eng = engine(store, *await made.agents(), settings=SETTINGS)
+        eng = engine(store, *await local_agents(made, None), settings=SETTINGS)
         await eng.__aenter__()
         run = await submit(eng, "words", {"text": "one two three"})
         await seen(eng, run.id, "delta")
@@ -319,7 +320,7 @@ async def test_a_run_cancelled_after_a_crash_is_cancelled_at_our_own_server(tmp_
     gate = Gate()
     async with there(tmp_path, gate) as server:
         made = mount(f"{server.address}/mcp")
-        eng = engine(store, *await made.agents(), settings=SETTINGS)
+        eng = engine(store, *await local_agents(made, None), settings=SETTINGS)
         await eng.__aenter__()
         run = await submit(eng, "words", {"text": "one two three"})
         await seen(eng, run.id, "delta")

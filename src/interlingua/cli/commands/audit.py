@@ -219,7 +219,7 @@ def _print_report(report: Report, asked: bool) -> None:
 
     from ...security.signing_key import fingerprint
     from ...terminal.console import as_json
-    from ...terminal.event_lines import iso
+    from ...terminal.times import iso
 
     told = {"ok": report.ok, **msgspec.to_builtins(report), "origin": _origin(report, asked)}
     told["fingerprint"] = fingerprint(report.key) if report.key else None
@@ -232,7 +232,7 @@ def _show_report(report: Report, file: Path, asked: bool) -> None:
 
     from ...security.signing_key import fingerprint
     from ...terminal.console import clean, console
-    from ...terminal.event_lines import iso
+    from ...terminal.times import iso
 
     def say(text: str, style: str = "") -> None:
         console().print(Text(clean(text), style), soft_wrap=True)
@@ -294,17 +294,15 @@ def key_(
 
 
 def _key_file(key: Path | None, store: Path | None) -> Path:
-    from ...server.paths import Place, user_folder
+    from ...server.paths import Place, audit_key
     from ...server.stores import is_postgres
 
     if key is not None:
         return key.expanduser()
     place = Place(store)
-    beside = place.store
-    if is_postgres(beside):
-        return user_folder() / "audit.key"  # this user's alone
-    place.project.prepare(beside)
-    return beside.with_name(f"{beside.name}.key")
+    if not is_postgres(place.store):
+        place.project.prepare(place.store)
+    return audit_key(place.store)
 
 
 def _key(key: Path | None, store: Path | None) -> SigningKey:

@@ -174,8 +174,9 @@ def answer(
 
 async def _answer(part: str, text: str | None, reason: str | None, json: bool, store: Path | None) -> int:
     from ....terminal import inbox
-    from ....terminal.console import as_json, error_console, note, question_view
+    from ....terminal.console import as_json, error_console, note
     from ....terminal.errors import CommandError, ExitCode
+    from ....terminal.parts import question_view
     from ....terminal.resume_hint import resume_command
     from ....terminal.session import confirmed, engine_at, interactive
     from ....terminal.short_ids import short
@@ -244,7 +245,7 @@ async def _asked(engine: Engine, part: str) -> QuestionRecord:
 
 async def nobody_runs(engine: AnyEngine, run: str) -> bool:
     """Returns whether a run that has not ended stays as it is until a person resumes it by hand."""
-    return await engine.runs.is_abandoned(run)
+    return await engine.runs.blocked_report.is_abandoned(run)
 
 
 async def _value(question: Question, text: str | None, reason: str | None) -> Any:
