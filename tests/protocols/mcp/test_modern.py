@@ -158,6 +158,26 @@ async def test_a_question_is_returned_and_the_request_comes_again_with_the_answe
         assert not client.notices("elicitation/create")
 
 
+@il.agent(asks=[il.Confirm])
+async def twice(text: str, ctx: il.Context[Any, Any]) -> str:
+    verdicts = [(await ctx.ask(il.Confirm(message=f"{text}, {n}?"))).approved for n in ("once", "twice")]
+    return str(verdicts)
+
+
+async def test_an_answer_that_comes_after_another_one_answers_nothing_and_the_next_question_is_returned(
+    store: Path,
+) -> None:
+    async with in_process(store, twice) as (client, engine):
+        asked = (await run(client, "twice", {"text": "it"}, elicits=True))["result"]
+        [first] = asked["inputRequests"]
+        await engine.questions.answer(first, {"approved": False})
+        again = (await run(client, "twice", {"text": "it"}, elicits=True, **retry(asked, YES)))["result"]
+        [second] = again["inputRequests"]
+        assert second != first
+        result = (await run(client, "twice", {"text": "it"}, elicits=True, **retry(again, YES)))["result"]
+        assert result["output"] == {"text": "[False, True]"}
+
+
 async def test_a_question_of_a_tool_is_returned_too(store: Path) -> None:
     async with in_process(store, careful) as (client, _):
         params = {"name": "careful", "arguments": {"text": "it"}}
