@@ -16,6 +16,7 @@ from interlingua.protocols.mcp.translate import QUESTION_OPEN
 from interlingua.protocols.mcp.wire import MISSING_CAPABILITY, UNSUPPORTED_VERSION
 from interlingua.transports.jsonrpc.core import INVALID_PARAMS, METHOD_NOT_FOUND
 from tests.kit.engines import QUICK, crash, question
+from tests.kit.wait_for import wait_for
 
 from .common import (
     DELTA,
@@ -171,6 +172,11 @@ async def test_an_answer_that_comes_after_another_one_answers_nothing_and_the_ne
         asked = (await run(client, "twice", {"text": "it"}, elicits=True))["result"]
         [first] = asked["inputRequests"]
         await engine.questions.answer(first, {"approved": False})
+
+        async def open_ids() -> list[str]:
+            return [question.id for question in await engine.questions.open() if question.id != first]
+
+        await wait_for(open_ids)
         again = (await run(client, "twice", {"text": "it"}, elicits=True, **retry(asked, YES)))["result"]
         [second] = again["inputRequests"]
         assert second != first
