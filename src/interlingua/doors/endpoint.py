@@ -71,10 +71,10 @@ def route(door: D, operation: Operation[D, C], admit: Admit[C], errors: HttpErro
             log.exception("%s %s failed", request.method, request.url.path)
             return errors.response(InterlinguaError(_INTERNAL), request)
 
-    found = Route(operation.path, endpoint, methods=[operation.method])
+    path_route = Route(operation.path, endpoint, methods=[operation.method])
     if not operation.head:
-        found.methods = {operation.method}
-    return found
+        path_route.methods = {operation.method}
+    return path_route
 
 
 def routes(

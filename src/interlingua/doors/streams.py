@@ -99,10 +99,10 @@ _large: weakref.WeakValueDictionary[bytes, _Large] = weakref.WeakValueDictionary
 
 def _held_once(piece: bytes) -> _Large:
     digest = hashlib.sha256(piece).digest()
-    found = _large.get(digest)
-    if found is None:
-        found = _large[digest] = _Large(piece)
-    return found
+    large = _large.get(digest)
+    if large is None:
+        large = _large[digest] = _Large(piece)
+    return large
 
 
 class EventStream(Response):
