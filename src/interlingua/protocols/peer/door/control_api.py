@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket
 
 from ....model.errors import InterlinguaError
 from ....security.errors import Unauthenticated
-from ....security.headers import one
+from ....security.headers import single
 from ....security.origins import HostPolicy
 from ....transports.http.fixed_routes import IndexedRouter
 from ..node.tasks import Surface
@@ -44,7 +44,7 @@ class Control(Api):
 
     @staticmethod
     def _check(headers: Mapping[str, str], token: str) -> None:
-        scheme, _, token_sent = (one(headers, "authorization") or "").partition(" ")
+        scheme, _, token_sent = (single(headers, "authorization") or "").partition(" ")
         if scheme.lower() != "bearer":
             raise Unauthenticated('This node wants its token, as "Authorization: Bearer TOKEN"', rejected=False)
         if not hmac.compare_digest(token_sent.strip().encode("utf-8", "surrogateescape"), token.encode()):
