@@ -17,7 +17,7 @@ from typing import Any
 from interlingua.model.errors import Unavailable
 from interlingua.transports.raw_client import Answer, Http
 
-from ..base import Broken, Gone, NotApplicable, Subject, applies, shown
+from ..base import Broken, Gone, NotApplicable, Subject, applies, expect, shown
 from .feed import Feed
 from .memory import once
 from .records import Connecting, Heard, Sent
@@ -67,6 +67,12 @@ class Node:
         """Returns the value at a path. The check does not apply if the server has none."""
         answer = await self.ask("GET", path)
         applies(answer.status == 200, f"GET {path} was answered with {told(answer)}")
+        return answer.json()
+
+    async def answer(self, method: str, path: str, body: Any = None) -> Any:
+        """Returns the value of an answer that has to succeed."""
+        answer = await self.ask(method, path, body)
+        expect(answer.status == 200, f"{method} {path} is answered with {told(answer)}")
         return answer.json()
 
     async def opened(self, path: str) -> Feed:

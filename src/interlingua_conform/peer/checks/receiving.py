@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...base import Broken, Gone, NotApplicable, applies, expect, shown
+from ...rows import Played, add
 from ..driver import Node
 from ..memory import once
 from ..records import Heard
 from ..shapes import listed, told
-from ..suite import check
+from ..suite import check, suite
 from ..wires import Frame, new_id
 
 
@@ -62,14 +63,7 @@ async def a_wrong_signature_loses_no_message(node: Node) -> None:
     await _badly_identified(node)
 
 
-@check("peer.7-2.mismatch-warns")
-async def a_wrong_identity_loses_no_message(node: Node) -> None:
-    await _badly_identified(node)
-
-
-@check("peer.comparison.auth-optional")
-async def a_message_need_not_be_signed(node: Node) -> None:
-    await node.hear()
+add(suite, Played("peer.7-2.mismatch-warns", _badly_identified), Played("peer.comparison.auth-optional", Node.hear))
 
 
 @check("peer.7-1.mismatch-delivered")
