@@ -15,8 +15,9 @@ import pytest
 
 import interlingua as il
 from interlingua.model.filters import RunFilter
-from interlingua.protocols.targets import load_all, parse
+from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.server.loading.target import load_all
 from tests.kit.engines import PATIENT, finish
 from tests.kit.traces import TRACE, requests
 

@@ -1,20 +1,19 @@
-"""Writes docs/parity.md, and its short form in README.md, from the tables of the five protocols; `--check` only says
-whether they are up to date."""
+"""Writes docs/parity.md, and its short form in README.md, from the tables of the protocols; `--check` only says whether
+they are up to date."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from importlib import import_module
 from pathlib import Path
 
+from interlingua.protocols.installed import protocols
 from interlingua.protocols.parity import FEATURES, Carried
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "parity.md"
 README = ROOT / "README.md"
 
-PROTOCOLS = ("connect", "editor", "mcp", "peer", "cap")
 SIDES = {"DOOR": "door", "MOUNT": "mount"}
 
 Tables = dict[str, dict[str, dict[str, Carried]]]  # by side, protocol and feature
@@ -53,10 +52,10 @@ the losses above, of both sides together.
 
 def tables() -> Tables:
     found: Tables = {side: {} for side in SIDES}
-    for protocol in PROTOCOLS:
-        module = import_module(f"interlingua.protocols.{protocol}.parity")
+    for protocol in protocols():
+        module = protocol.load("parity")
         for side in SIDES:
-            found[side][protocol] = getattr(module, side)
+            found[side][protocol.name] = getattr(module, side)
     return found
 
 
@@ -64,8 +63,8 @@ def problems(given: Tables) -> list[str]:
     """What is wrong with the tables: each has one entry per feature, in their order, and says how."""
     wanted = [feature.id for feature in FEATURES]
     found = []
-    for side, protocols in given.items():
-        for protocol, table in protocols.items():
+    for side, by_protocol in given.items():
+        for protocol, table in by_protocol.items():
             name = f"{side} of {protocol}"
             if list(table) != wanted:
                 odd = sorted(set(wanted) ^ set(table)) or ["they are in another order"]
@@ -84,7 +83,7 @@ def losses(given: Tables) -> dict[Place, int]:
     places = [
         (side, protocol, feature.id)
         for side in SIDES
-        for protocol in PROTOCOLS
+        for protocol in given[side]
         for feature in FEATURES
         if given[side][protocol][feature.id].lost
     ]
@@ -95,7 +94,7 @@ def render(given: Tables) -> str:
     numbers = losses(given)
     parts = [
         INTRO, _DOORS, _carried(given, "DOOR", numbers), _MOUNTS, _carried(given, "MOUNT", numbers),
-        "## Losses\n", _notes(given, numbers), _PAIRS, _pairs(numbers),
+        "## Losses\n", _notes(given, numbers), _PAIRS, _pairs(given, numbers),
     ]  # fmt: skip
     return "\n".join(parts)
 
@@ -107,18 +106,18 @@ def short(given: Tables, text: str) -> str:
     if not begin or not end:
         raise ValueError("there should be <!-- parity:begin --> and <!-- parity:end -->, each on a line of its own")
     numbers = losses(given)
-    return before + begin + _pairs(numbers, nothing="all") + "\n" + _notes(given, numbers) + end + after
+    return before + begin + _pairs(given, numbers, nothing="all") + "\n" + _notes(given, numbers) + end + after
 
 
 def _carried(given: Tables, side: str, numbers: dict[Place, int]) -> str:
     rows = []
     for feature in FEATURES:
         row = [feature.title]
-        for protocol in PROTOCOLS:
+        for protocol in given[side]:
             number = numbers.get((side, protocol, feature.id))
             row.append(given[side][protocol][feature.id].how + (f" ({number})" if number else ""))
         rows.append(row)
-    return _table(["", *(f"`{protocol}`" for protocol in PROTOCOLS)], rows)
+    return _table(["", *(f"`{protocol}`" for protocol in given[side])], rows)
 
 
 def _notes(given: Tables, numbers: dict[Place, int]) -> str:
@@ -130,16 +129,16 @@ def _notes(given: Tables, numbers: dict[Place, int]) -> str:
     return "\n".join(lines or ["None."]) + "\n"
 
 
-def _pairs(numbers: dict[Place, int], nothing: str = "nothing") -> str:
+def _pairs(given: Tables, numbers: dict[Place, int], nothing: str = "nothing") -> str:
     rows = []
-    for mounted in PROTOCOLS:
+    for mounted in given["MOUNT"]:
         row = [f"`{mounted}`"]
-        for served in PROTOCOLS:
+        for served in given["DOOR"]:
             both = {("MOUNT", mounted), ("DOOR", served)}
             lost = [number for (side, protocol, _), number in numbers.items() if (side, protocol) in both]
             row.append(("all but " if nothing == "all" and lost else "") + (", ".join(map(str, lost)) or nothing))
         rows.append(row)
-    return _table(["mounted from", *(f"served on `{protocol}`" for protocol in PROTOCOLS)], rows)
+    return _table(["mounted from", *(f"served on `{protocol}`" for protocol in given["DOOR"])], rows)
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .model.status import Status
     from .model.team.authority import Limits, Scope
     from .model.team.oversight import ReviewVerdict
-    from .teams.load import load_team, team
+    from .server.loading.team import load_team, team
 
 __all__ = [
     "Agent", "AgentCard", "AgentError", "Artifact", "AskText", "Caller", "ChildFailed", "Choice", "Choose", "Confirm",
@@ -52,7 +52,7 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "teams.load": ("load_team", "team"),
+    "server.loading.team": ("load_team", "team"),
     "engine.agents.agent": ("Agent",),
     "engine.handler.context": ("Context", "SyncContext"),
     "engine.definition": ("agent",),

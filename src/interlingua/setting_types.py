@@ -3,7 +3,7 @@
 A setting is a described field: `Annotated[Seconds, Meta(description="…")]`.
 
 `Meta(extra=…)` says what the name of the field does not: `key` (the name in a file), `flag`, `env`, `metavar`,
-`secret`, `basic` (it stands in the short help), `section` (another one than that of the struct), `defaults` (a function
+`secret`, `basic` (what the short help says), `section` (another one than that of the struct), `defaults` (a function
 that reads the file of this setting, which holds defaults of its section). `server/config/fields` uses them.
 """
 

@@ -76,7 +76,9 @@ def conform(
     failures: Annotated[bool, typer.Option("--failures", help="Show only what failed.")] = False,
     json: Json = False,
 ) -> None:
-    """Check a server of any of the five protocols against its document, as anyone could from outside.
+    """Check a server of any protocol against its document.
+
+    The checks see what any client can see.
 
     Each requirement that can be seen from outside passes, fails, or does not apply to this server; it is shown with its
     id, its section and what it asks for. Agents of the server are run for this: name ones that do no harm. What needs
@@ -144,7 +146,7 @@ async def _conform(
 async def _subject(text: str, protocol: str | None, headers: dict[str, str]) -> tuple[str, Subject]:
     """Returns the protocol to check, and the server that a target names."""
     from interlingua.detection.detect import addressed, detected
-    from interlingua.protocols.targets import schemes
+    from interlingua.protocols.targets import kinds, protocol_of
     from interlingua.terminal.errors import CommandError
     from interlingua.transports.process.child_process import words_of
 
@@ -154,23 +156,22 @@ async def _subject(text: str, protocol: str | None, headers: dict[str, str]) -> 
     if protocol is not None and protocol not in PROTOCOLS:
         raise CommandError(f"there is no protocol {protocol!r}", hint=f"there are {', '.join(PROTOCOLS)}")
     text = addressed(text)
-    scheme, mark, _ = text.partition("://")
+    scheme, mark, rest = text.partition("://")
     if not mark or " " in scheme:
         kind, colon, command = text.partition(":")
-        if colon and kind in schemes("command"):
-            return protocol or kind, Subject(command=tuple(words_of(command, kind)))
+        if colon and kind in kinds() and (owner := protocol_of(kind)) is not None:
+            return protocol or owner.name, Subject(command=tuple(words_of(command, kind)))
         if protocol is None:
             raise CommandError(
                 f"which protocol does {text!r} speak?", hint="say it with --protocol, or ask `interlingua inspect`"
             )
         return protocol, Subject(command=tuple(words_of(text, protocol)))
-    named, plus, wire = scheme.partition("+")
-    if plus and named in PROTOCOLS:
-        return protocol or named, Subject(address=f"{wire}://{text.partition('://')[2]}")
-    if scheme in ("acp", "acps", "tcp") or named == "acp":
-        return protocol or "peer", Subject(address=text)
+    if (owner := protocol_of(scheme)) is not None:
+        address = text if kinds()[scheme].secret_path else f"{scheme.rpartition('+')[2]}://{rest}"
+        return protocol or owner.name, Subject(address=address)
     if scheme in ("ws", "wss"):
-        return protocol or "editor", Subject(address=text)
+        named = (one for one in PROTOCOLS if f"{one}+{scheme}" in kinds())
+        return protocol or next(named), Subject(address=text)
     if protocol is None:
         spoken = await detected(text, headers)
         assert spoken.target is not None

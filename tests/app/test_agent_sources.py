@@ -10,13 +10,15 @@ import pytest
 import interlingua as il
 from interlingua.model.card import AgentCard
 from interlingua.protocols import targets
-from interlingua.protocols.targets import Target, load_to_serve, parse
+from interlingua.protocols.targets import Target, parse
 from interlingua.server.config.build import mounts as mounts_of
 from interlingua.server.config.load import read
 from interlingua.server.config.settings import Mounting
-from interlingua.server.load_agents import Origin, Source
+from interlingua.server.loading import target as target_loading
+from interlingua.server.loading.sources import Origin, Source
+from interlingua.server.loading.target import load_to_serve
+from interlingua.server.loading.team import load_team, team
 from interlingua.server.mounts.supervisor import Supervised
-from interlingua.teams.load import load_team, team
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILE = """
@@ -93,7 +95,7 @@ async def test_an_agent_that_is_mounted_has_the_source_that_it_had_while_it_was_
 
         return [mailer]
 
-    monkeypatch.setitem(targets.loaders, "connect+http", load)
+    monkeypatch.setattr(target_loading, "mount_of", lambda scheme: load)
     config = read(None, {"mounts": ['{"target": "connect+http://far:1", "prefix": "far-"}']}, environ={})
     (entry,) = mounts_of(config)
     card = AgentCard("mailer", "1.0")

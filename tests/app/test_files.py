@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from interlingua.engine.agents.imported_files import imports_of
-from interlingua.server.load_file import agents_of_file, forget_modules
+from interlingua.server.loading.file import agents_of_file, forget_modules
 
 CODE = "import interlingua as il\n\nclass Kind:\n    pass\n\n@il.agent\nasync def say() -> str:\n    return '{}'\n"
 

@@ -14,8 +14,9 @@ import pytest
 
 import interlingua as il
 from bench.bridge_clients import CLIENTS
-from interlingua.protocols.targets import load_to_serve, parse
+from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.server.loading.target import load_to_serve
 from tests.kit.engines import QUICK
 
 PROTOCOLS = sorted(CLIENTS)

@@ -19,9 +19,10 @@ import interlingua as il
 from interlingua.detection.detect import Spoken, addressed, detected, inspect
 from interlingua.model.errors import Unavailable
 from interlingua.model.filters import RunFilter, ThreadFilter
-from interlingua.protocols.targets import load_all, parse
+from interlingua.protocols.targets import parse
 from interlingua.server.app import ServeSettings, serving
 from interlingua.server.http_server import HttpServer, listen
+from interlingua.server.loading.target import load_all
 from tests.kit import warm_python
 
 ECHO = str(Path(__file__).parents[2] / "examples" / "echo.py")

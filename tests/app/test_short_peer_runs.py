@@ -13,7 +13,8 @@ import interlingua as il
 from interlingua.model.documents import Follow
 from interlingua.model.filters import RunFilter
 from interlingua.model.run import RunRequest
-from interlingua.protocols.peer.mount.server import Mount
+from interlingua.mounts.loader import local_agents
+from interlingua.protocols.peer.mount.server import PeerServer
 from interlingua.protocols.peer.wire import links
 from interlingua.transports.http.sse import Reader
 from tests.kit.databases import keeps_not_once
@@ -149,8 +150,8 @@ async def test_what_could_not_be_kept_with_its_run_is_begun_once_all_the_same(
 
 async def test_a_mounted_agent_is_one_run_there(tmp_path: Path) -> None:
     async with up(tmp_path) as (server, gate):
-        mount = Mount(links.parse(f"peer+{server.address}/peer"))
-        agents = await mount.agents()
+        mount = PeerServer(links.parse(f"peer+{server.address}/peer"))
+        agents = await local_agents(mount)
         async with il.Engine(tmp_path / "hub.db", agents=agents) as hub:
 
             async def through(agent: str, text: str) -> il.Run:

@@ -94,7 +94,9 @@ def test_a_task_is_exported_and_checked_by_somebody_who_has_only_the_file_and_th
     (tmp_path / "owner.pub").write_text(public.out)
     for one in tmp_path.glob("store.db*"):
         one.rename(tmp_path / f"away-{one.name}")
-    good = cli("audit", "verify", "audit-T1.jsonl", "--key", "owner.pub", INTERLINGUA_STORE=str(tmp_path / "none.db"))
+    good = cli(
+        "audit", "verify", "audit-T1.jsonl", "--public-key", "owner.pub", INTERLINGUA_STORE=str(tmp_path / "none.db")
+    )
     assert good.code == 0, good.out + good.err
     assert "is whole: 7 runs with" in good.out
     assert "of task T1" in good.out
@@ -111,19 +113,19 @@ def test_without_a_key_it_is_said_that_origin_was_not_checked(here: Cli, task: s
     assert fingerprint in told.out
     report = here("audit", "verify", "audit-T1.jsonl", "--json").json
     assert (report["ok"], report["origin"], report["fingerprint"]) == (True, "unchecked", fingerprint)
-    assert here("audit", "verify", "audit-T1.jsonl", "--key", fingerprint, "--json").json["origin"] == "checked"
+    assert here("audit", "verify", "audit-T1.jsonl", "--public-key", fingerprint, "--json").json["origin"] == "checked"
 
 
 def test_an_export_signed_with_another_key_is_refused(here: Cli, task: str) -> None:
-    assert here("audit", "export", "T1", "--key", "mine.key").code == 0
+    assert here("audit", "export", "T1", "--signing-key", "mine.key").code == 0
     usual = here("audit", "key", "--public").out.strip()
-    assert here("audit", "key", "--public", "--key", "mine.key").out.strip() != usual
-    bad = here("audit", "verify", "audit-T1.jsonl", "--key", usual)
+    assert here("audit", "key", "--public", "--signing-key", "mine.key").out.strip() != usual
+    bad = here("audit", "verify", "audit-T1.jsonl", "--public-key", usual)
     assert bad.code == 1
     assert "signed with another key" in bad.out
     assert "that you gave" not in bad.out
-    assert here("audit", "verify", "audit-T1.jsonl", "--key", usual, "--json").json["origin"] == "failed"
-    assert here("audit", "verify", "audit-T1.jsonl", "--key", "mine.key").code == 0
+    assert here("audit", "verify", "audit-T1.jsonl", "--public-key", usual, "--json").json["origin"] == "failed"
+    assert here("audit", "verify", "audit-T1.jsonl", "--public-key", "mine.key").code == 0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -276,7 +278,7 @@ def test_what_cannot_be_done_is_told_kindly(here: Cli, task: str, tmp_path: Path
         (("export", "T7"), 3, "there is no task T7"),
         (("export", "zzz"), 3, "there is no run 'zzz'"),
         (("export", "01a1de97-1299-7e22-bc4f-3260440dd4d4"), 3, "there is no run"),
-        (("export", "T1", "--key", "no.key"), 2, "holds no private Ed25519 key"),
+        (("export", "T1", "--signing-key", "no.key"), 2, "holds no private Ed25519 key"),
         (("export", "T1", "-o", "nowhere/file"), 2, "cannot be written"),
         (("export", "T1", "-o", "."), 2, "is a folder"),
         (("tree", "T1.9"), 3, "there is no task T1.9"),
@@ -284,8 +286,8 @@ def test_what_cannot_be_done_is_told_kindly(here: Cli, task: str, tmp_path: Path
         (("verify", "."), 2, "cannot be read"),
         (("verify", "text.txt"), 1, "no audit export"),
         (("verify", "new.jsonl"), 1, "format version 99"),
-        (("verify", "audit-T1.jsonl", "--key", "nobody"), 2, "no public key"),
-        (("verify", "audit-T1.jsonl", "--key", "no.key"), 2, "holds no Ed25519 key"),
+        (("verify", "audit-T1.jsonl", "--public-key", "nobody"), 2, "no public key"),
+        (("verify", "audit-T1.jsonl", "--public-key", "no.key"), 2, "holds no Ed25519 key"),
     ):
         done = here("audit", *args)
         told = done.out + done.err

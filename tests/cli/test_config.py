@@ -259,9 +259,9 @@ def test_the_line_of_every_key_is_known_however_it_is_written(tmp_path: Path) ->
 
 def test_init_writes_a_file_that_serves_the_agents_beside_it(here: Cli, home: Path) -> None:
     (home / "other.py").write_text("import interlingua\n")
-    assert here("config", "init").out == "interlingua.toml is written\n"
+    assert here("config", "init").out == "wrote interlingua.toml\n"
     done = here("config", "check")
-    assert (done.code, done.out) == (0, f"{home / 'agents.py'}: echo@0.1.0\nall is well\n")
+    assert (done.code, done.out) == (0, f"{home / 'agents.py'}: echo@0.1.0\nno mistakes\n")
     before = (home / "interlingua.toml").read_text()
     done = here("config", "init", "--all")
     assert done.code == 2
@@ -368,6 +368,32 @@ def test_targets_leave_the_file_of_the_folder_alone_unless_it_is_named(env: dict
     variables = {**env, "INTERLINGUA_CONFIG": "interlingua.toml"}
     with serve(variables, home, "agents.py", "--port", "0", "--no-peer-ports") as server:
         assert sorted(agents(f"{server.address}/connect")) == ["echo", "other"]
+
+
+def test_only_the_doors_that_are_named_are_served(env: dict[str, str], home: Path) -> None:
+    with serve(env, home, "agents.py", "--port", "0", "--door", "cap", "--door", "connect") as server:
+        at = server.address
+        assert agents(f"{at}/connect") == ["echo"]
+        assert httpx2.get(f"{at}/cap/agents").status_code == 200
+        for closed in ("/mcp", "/editor", "/peer/.well-known/acp.json"):
+            assert httpx2.get(at + closed).status_code == 404
+        assert "acp://" not in server.said
+        assert httpx2.get(f"{at}/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ('doors = ["cap", "mpc"]', "interlingua.toml:2: server.doors: there is no door 'mpc'; did you mean mcp?"),
+        ('doors = ["cap"]\n[doors.cap]\nenabled = false', "server.doors: names cap, and doors.cap.enabled is false"),
+    ],
+)
+def test_a_door_that_cannot_be_served_is_a_mistake(here: Cli, home: Path, written: str, said: str) -> None:
+    write(home, f'[server]\n{written}\n[[agents]]\nfile = "agents.py"\n')
+    for command in (["config", "check"], ["serve"]):
+        done = here(*command)
+        assert done.code == 2
+        assert said in done.err
 
 
 @pytest.mark.parametrize("door", ["connect", "cap", "peer"])

@@ -125,7 +125,7 @@ def test_a_mounted_agent_whose_name_is_taken_is_told_with_what_to_do_and_is_not_
         "`prefix`, or `as` where it has one agent\n"
     ) in done.err
     assert f"{command('far.py')}: up; other@0.1.0\n" in done.out
-    assert "all is well" not in done.out
+    assert "no mistakes" not in done.out
     write(home, SERVED + mounted("far.py") + 'prefix = "far-"\n')
     done = here("config", "check")
     assert (done.code, done.err) == (0, "")

@@ -15,7 +15,8 @@ import pytest
 import typer.main
 
 from interlingua import __version__
-from interlingua.cli.app import app
+from interlingua.cli.app import PANELS, app
+from interlingua.server.config.settings import all_settings
 from tests.kit.commands import COMMAND, Result
 
 from .conftest import nothing_ran
@@ -72,6 +73,32 @@ def test_every_command_tells_its_usage_when_it_is_asked(path: str, here: Cli) ->
     done = here(*path.split(), "--help")
     assert (done.code, done.err) == (0, "")
     assert f"Usage: interlingua {path}".rstrip() in done.out
+
+
+@pytest.mark.parametrize("command", ["serve", "worker", "config show"])
+def test_the_help_of_settings_fits_on_one_screen_and_help_all_shows_all(cli: Cli, command: str) -> None:
+    brief, whole = cli(*command.split(), "--help"), cli(*command.split(), "--help-all")
+    assert (brief.code, whole.code, brief.err, whole.err) == (0, 0, "", "")
+    assert len(brief.out.strip().splitlines()) <= 32
+    assert "--help-all" in brief.out
+    assert "--limits-max-running" not in brief.out
+    for one in all_settings():
+        for flag in one.flags.split("/"):
+            assert flag in whole.out or command == "worker", flag
+
+
+def test_the_help_of_serve_has_the_options_that_people_need(cli: Cli) -> None:
+    shown = set(re.findall(r"--[a-z-]+", cli("serve", "--help").out))
+    assert shown - {"--help-all", "--help"} == {
+        "--config", "--host", "--port", "--store", "--mount", "--door", "--log", "--allow-host", "--allow-origin",
+        "--issuer", "--audience",
+    }  # fmt: skip
+
+
+def test_the_commands_are_listed_by_what_they_are_for(cli: Cli) -> None:
+    shown = cli("--help").out
+    places = [shown.index(f" {panel} ") for panel in PANELS]
+    assert places == sorted(places)
 
 
 def test_wrong_usage_is_exit_code_2(here: Cli) -> None:

@@ -81,7 +81,7 @@ def test_bad_input_names_the_path_and_the_fields_and_changes_nothing(here: Cli, 
         ([f"{ZOO}:shout", '{"text": "a", "more": 1}'], ["more"]),
         ([f"{ZOO}:total", "text"], ["takes no plain text"]),
         ([f"{ZOO}:shout", "@missing.txt"], ["missing.txt cannot be read"]),
-        ([f"{ZOO}:shout", "hi", "--config", "{"], ["--config is not JSON"]),
+        ([f"{ZOO}:shout", "hi", "--agent-config", "{"], ["--agent-config is not JSON"]),
         ([f"{ZOO}:shout", "hi", "--metadata", "odd"], ["KEY=VALUE"]),
     ]:
         done = here("run", *args)
@@ -93,7 +93,7 @@ def test_bad_input_names_the_path_and_the_fields_and_changes_nothing(here: Cli, 
 
 
 def test_a_config_that_does_not_fit_is_refused_with_its_path(cli: Cli) -> None:
-    done = cli("run", str(EXAMPLES / "mailcomposer.py"), "hi", "--config", '{"style": "rude"}')
+    done = cli("run", str(EXAMPLES / "mailcomposer.py"), "hi", "--agent-config", '{"style": "rude"}')
     assert done.code == 2
     assert "/style" in done.err
 
@@ -101,7 +101,7 @@ def test_a_config_that_does_not_fit_is_refused_with_its_path(cli: Cli) -> None:
 def test_a_config_may_come_from_a_file(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "style.json").write_text('{"style": "friendly"}')
     text = "To: a@b.example. Subject: Hi."
-    done = cli("run", str(EXAMPLES / "mailcomposer.py"), text, "--config", "@style.json")
+    done = cli("run", str(EXAMPLES / "mailcomposer.py"), text, "--agent-config", "@style.json")
     assert done.code == 4
     assert "Cheers" in done.err
 

@@ -9,7 +9,7 @@ import asyncio
 import sys
 
 import interlingua as il
-from interlingua.server.load_file import agents_of_file
+from interlingua.server.loading.file import agents_of_file
 from tests.kit.processes import say
 
 

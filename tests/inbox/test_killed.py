@@ -13,7 +13,8 @@ import pytest
 import interlingua as il
 from interlingua.model.errors import AlreadyAnswered
 from interlingua.model.events import Warned
-from interlingua.protocols.targets import load, parse
+from interlingua.protocols.targets import parse
+from interlingua.server.loading.target import load
 from tests.kit.engines import PATIENT, bodies, crash, engine, question, submit
 from tests.protocols.cap.test_client import program
 from tests.protocols.editor import mount_common as editor

@@ -14,8 +14,9 @@ import pytest
 import interlingua as il
 from interlingua.model.events import Warned
 from interlingua.protocols.connect.mount import follow
-from interlingua.protocols.targets import load, parse
+from interlingua.protocols.targets import parse
 from interlingua.server.app import ServeSettings, serving
+from interlingua.server.loading.target import load
 from tests.kit.engines import PATIENT, QUICK, bodies, engine, parked, question, submit
 from tests.protocols.connect.reference import Proxy
 from tests.protocols.editor.mount_common import PERMISSION

@@ -17,7 +17,8 @@ import interlingua as il
 from interlingua.engine.handler import mounted_run
 from interlingua.model.filters import QuestionFilter
 from interlingua.model.run import QuestionRecord
-from interlingua.protocols.targets import load, parse
+from interlingua.protocols.targets import parse
+from interlingua.server.loading.target import load
 from interlingua.terminal import inbox
 from tests.kit import processes
 from tests.kit.engines import PATIENT, QUICK, engine, listens, parked, question, submit, with_settings

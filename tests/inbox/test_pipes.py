@@ -13,7 +13,8 @@ import pytest
 
 import interlingua as il
 from interlingua.protocols.cap.door.stdio import StdioDoor
-from interlingua.protocols.targets import load, parse
+from interlingua.protocols.targets import parse
+from interlingua.server.loading.target import load
 from interlingua.transports.process.pipes import PipeChannel
 from tests.kit.agents import asker
 from tests.kit.engines import PATIENT, QUICK, engine, question, submit

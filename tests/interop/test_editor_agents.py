@@ -25,7 +25,8 @@ from interlingua.model.events import Diff, OutputDelta, Plan, PlanEntry, Thought
 from interlingua.protocols.editor.config import MountSettings
 from interlingua.protocols.editor.mount.server import Mount
 from interlingua.protocols.editor.mount.sessions import AddressSource, ProcessSource
-from interlingua.protocols.targets import load_all, parse
+from interlingua.protocols.targets import parse
+from interlingua.server.loading.target import load_all
 from tests.kit.engines import bodies, engine, finish, question, submit
 
 from ..protocols.editor.mount_common import SETTINGS, seen

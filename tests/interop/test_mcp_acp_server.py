@@ -14,7 +14,8 @@ import pytest
 
 import interlingua as il
 from interlingua.model.errors import InvalidInput
-from interlingua.protocols.targets import load_all, parse
+from interlingua.protocols.targets import parse
+from interlingua.server.loading.target import load_all
 from tests.kit.engines import finish
 
 from ..protocols.mcp.mount_common import seen

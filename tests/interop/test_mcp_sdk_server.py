@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import interlingua as il
-from interlingua.protocols.targets import load_all, parse
+from interlingua.protocols.targets import parse
+from interlingua.server.loading.target import load_all
 from tests.kit.engines import question
 
 from ..protocols.mcp.common import LATEST, MODERN

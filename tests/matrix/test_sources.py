@@ -33,8 +33,9 @@ from interlingua.model.filters import RunFilter
 from interlingua.model.prompt_input import prompt_input
 from interlingua.model.question_forms import choices, form
 from interlingua.protocols.parity import FEATURES
-from interlingua.protocols.targets import load_all, parse
+from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.server.loading.target import load_all
 from interlingua.terminal.typed_answers import answer_from
 from tests.kit.engines import PATIENT, QUICK, engine
 from tests.kit.postgres import beside

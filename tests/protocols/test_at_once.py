@@ -16,8 +16,9 @@ from interlingua.engine.execution.execution import Execution
 from interlingua.model.events import Recorded
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp.mount.rpc_client import Peer
-from interlingua.protocols.targets import load_all, parse
+from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.server.loading.target import load_all
 from interlingua.transports.http import plain_client
 from tests.kit.engines import QUICK, crash, engine, finish, question, submit
 

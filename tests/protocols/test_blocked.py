@@ -14,8 +14,9 @@ import pytest
 import interlingua as il
 from interlingua.model.events import RunBlocked
 from interlingua.model.filters import RunFilter
-from interlingua.protocols.targets import load_all, parse
+from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.server.loading.target import load_all
 from tests.kit.engines import QUICK, engine, parked, submit
 from tests.protocols.mcp.common import client_of
 

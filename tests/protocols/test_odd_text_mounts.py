@@ -18,8 +18,9 @@ from interlingua.model.events import OutputDelta, Thought
 from interlingua.model.whole_text import has_halves
 from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
 from interlingua.protocols.peer.wire import links
-from interlingua.protocols.targets import load_all, parse
+from interlingua.protocols.targets import parse
 from interlingua.server.app import ServeSettings, serving
+from interlingua.server.loading.target import load_all
 from tests.kit.engines import QUICK, engine, finish, log
 from tests.kit.rpc_client import INTERLINGUA
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,20 @@ from typer.main import get_command
 from ..server.config.fields import Entries, Setting
 from ..server.config.settings import ENTRIES, all_settings
 
-_GIVEN = "interlingua.settings"
+_GIVEN, _HELP_ALL = "interlingua.settings", "help_all"
+_ORDER = (
+    "targets", "file", "config", "server_host", "server_port", "store_path", "mounts", "server_doors", "server_log",
+    "server_allowed_hosts", "server_allowed_origins", "auth_issuers", "auth_audience", "changed", "as_json", _HELP_ALL,
+    "help",
+)  # fmt: skip
+"""The parameters of the short help."""
+_OWN_BRIEF = {
+    "targets": "Files with agents, team:DIR, or mounts.",
+    "config": "The config file; by default ./interlingua.toml.",
+}
+_MORE = (
+    "Each option is also a key of `interlingua.toml` and a variable: see `--help-all`, and `interlingua config show`."
+)
 _TYPES: dict[str, Any] = {
     "text": str | None, "whole": int | None, "number": float | None, "yes": bool | None, "path": Path | None,
     "texts": list[str] | None, "numbers": list[float] | None, "counts": list[str] | None,
@@ -27,8 +41,11 @@ _PANELS = {
 
 
 class SettingsCommand(TyperCommand):
-    """A command that also has a flag for every setting; `given` returns their values. The flags are many and most calls
-    are of another command, so they are made when first needed."""
+    """A command that also has a flag for every setting; `given` returns their values.
+
+    The flags are many and most calls are of another command, so they are made when first needed. `--help` shows the
+    basic ones, `--help-all` shows all.
+    """
 
     _own: list[Any]
     _made: list[Any] | None
@@ -48,8 +65,31 @@ class SettingsCommand(TyperCommand):
     def params(self, own: list[Any]) -> None:
         self._own, self._made = own, None
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        brief = copy(self)
+        brief._made = sorted(filter(None, map(self._brief, self.params)), key=lambda one: _ORDER.index(one.name))
+        brief.help, brief.epilog = (self.help or "").partition("\n\n")[0], _MORE
+        super(SettingsCommand, brief).format_help(ctx, formatter)
+
+    def _brief(self, parameter: Any) -> Any:
+        """Returns a parameter as the short help shows it; None: it does not."""
+        if parameter.name not in _ORDER:
+            return None
+        texts = {one.parameter: one.basic for one in all_settings()} | {one.parameter: one.basic for one in ENTRIES}
+        parameter = copy(parameter)
+        parameter.help = texts.get(parameter.name) or _OWN_BRIEF.get(parameter.name, parameter.help)
+        parameter.rich_help_panel, parameter.show_default = None, False
+        return parameter
+
+    def all_help(self, ctx: Any) -> str:
+        """Returns the help with all options."""
+        formatter = ctx.make_formatter()
+        super().format_help(ctx, formatter)
+        return str(formatter.getvalue())
+
     def invoke(self, ctx: Any) -> Any:
         own = {one.name for one in self._own}
+        ctx.params.pop(_HELP_ALL, None)
         ctx.meta[_GIVEN] = {name: ctx.params.pop(name) for name in list(ctx.params) if name not in own}
         return super().invoke(ctx)
 
@@ -74,12 +114,22 @@ def _flags(has: Callable[[str], bool]) -> list[Any]:
 
     entries = (_entries(one) for one in ENTRIES if one.flag.startswith("-") and has(one.path))
     parameters = [*entries, *(_setting(one) for one in all_settings() if has(one.path))]
+    show_all = typer.Option(
+        "--help-all", help="Show all options.", callback=_help_all, is_eager=True, show_default=False
+    )
+    parameters.append(_parameter(_HELP_ALL, bool | None, show_all))
     nothing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     nothing.__annotations__ = {one.name: one.annotation for one in parameters}
     app = typer.Typer(add_completion=False)
     app.command()(nothing)
     wanted = {one.name for one in parameters}
     return [_quick(one) for one in get_command(app).params if one.name in wanted]
+
+
+def _help_all(ctx: typer.Context, wanted: bool | None) -> None:
+    if wanted and isinstance(ctx.command, SettingsCommand):
+        typer.echo(ctx.command.all_help(ctx).rstrip())
+        raise typer.Exit
 
 
 def _quick(option: Any) -> Any:
@@ -113,7 +163,7 @@ def _spelled(setting: Setting) -> list[str]:
 def _default(setting: Setting) -> bool | str:
     """Returns the default that the help shows for a flag. A flag that is not given is None here, whatever it means
     then."""
-    if setting.default in (None, [], {}):
+    if setting.default in (None, [], (), {}):
         return False
     if isinstance(setting.default, bool):
         return setting.flags.partition("/")[0 if setting.default else 2].removeprefix("--")

@@ -6,9 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,15 +28,6 @@ if TYPE_CHECKING:
     Show = Callable[[Any, LogFormat], None]
 
 _FEW = 8  # agents that are named
-
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", "-c", metavar="FILE", show_default=False,
-        help="The config file; without it `$INTERLINGUA_CONFIG`, or, where no target is named, `./interlingua.toml`, "
-        "whose store counts in any case.",
-    ),
-]  # fmt: skip
 
 
 def stay(config: Path | None, targets: list[str], flags: dict[str, Any], verb: str, open_: Open, show: Show) -> None:
@@ -98,8 +87,8 @@ async def _stay(
 ) -> int:
     import asyncio
 
-    from ..server import load_agents
     from ..server.config import build
+    from ..server.loading import sources
     from ..server.logs import LogFormat
     from ..server.reload import Reloader
     from ..terminal.signals import Signals
@@ -116,7 +105,7 @@ async def _stay(
     with Signals(end, hangup=_hangup(reload)) as signals:
         try:
             mounts = build.mounts(config)
-            own = await load_agents.load_all(config, project.root)
+            own = await sources.load_all(config, project.root)
             agents = [agent for source in own for agent in source.agents]
             project = project.renamed(config["project"])
             store = config["store.path"] or project.store

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..engine.agents.agent import Agent
     from ..engine.engine import Engine
     from ..model.run import Question
-    from ..protocols.targets import Loaded
+    from ..server.loading.target import Loaded
 
 
 class ServerRun:

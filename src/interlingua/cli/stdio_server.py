@@ -19,7 +19,8 @@ def serve_pipes(targets: list[str], protocol: str, trace: Path | None, store: Pa
 async def _serve(
     targets: list[str], protocol: str, trace: Path | None, store: Path | None, pipes: tuple[int, int]
 ) -> int:
-    from ..protocols.targets import load_to_serve, parse
+    from ..protocols.targets import parse
+    from ..server.loading.target import load_to_serve
     from ..server.paths import Place
     from ..server.stdio import serve_stdio
 

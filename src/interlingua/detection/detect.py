@@ -12,9 +12,9 @@ import shutil
 
 from ..model.errors import Unavailable
 from ..protocols.installed import protocols
-from ..protocols.probing import Spoken
-from ..protocols.targets import kinds, parse, schemes
-from .probes import is_installed, probes, with_title
+from ..protocols.probing import Probes, Spoken
+from ..protocols.targets import kinds, parse, protocol_of, schemes
+from .probes import is_installed, with_title
 
 __all__ = ["Spoken", "addressed", "detected", "inspect", "is_installed"]
 
@@ -73,10 +73,11 @@ async def _spoken(text: str, headers: dict[str, str] | None) -> tuple[list[Spoke
 
 async def _at_link(link: str, scheme: str) -> Spoken:
     """Looks at a target whose path is a secret: the protocol of its scheme knows how."""
-    for protocol, own in probes():
-        if own.link is not None and any(kind.scheme == scheme for kind in protocol.targets):
-            return await own.link(link)
-    raise Unavailable(f"nobody here knows how to look at {scheme}:// links", transient=False)
+    protocol = protocol_of(scheme)
+    own: Probes | None = protocol.load("probes") if protocol is not None else None
+    if own is None or own.link is None:
+        raise Unavailable(f"nobody here knows how to look at {scheme}:// links", transient=False)
+    return await own.link(link)
 
 
 async def detected(url: str, headers: dict[str, str] | None = None) -> Spoken:

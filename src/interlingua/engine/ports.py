@@ -15,6 +15,8 @@ from .cluster.membership import Replica as Replica
 from .cluster.remote_agents import RemoteAgents as RemoteAgents
 from .cluster.session_affinity import SessionAffinity as SessionAffinity
 from .log.log_reader import LogReader as LogReader
+from .log.record_keys import kind_of as kind_of
+from .log.record_keys import name_of as name_of
 from .log.run_log import TransactionParticipant as TransactionParticipant
 from .log.run_log import weight as weight
 from .runs.queries import RunQueries as RunQueries

@@ -153,6 +153,7 @@ class QuestionWithdrawn(_Body, tag="withdrawn"):
     reason: str
     still_open: bool = False
     run: str | None = None
+    by: str = ""  # the caller that withdrew it; empty: the agent did, or the deadline passed
 
 
 class Recorded(_Body, tag="recorded"):

@@ -91,7 +91,7 @@ class RemoteServer:
         """Calls back whenever that has ended by itself, or could not be reached."""
 
 
-async def local_agents(server: RemoteServer, wanted: str | None) -> list[Agent[..., Any]]:
+async def local_agents(server: RemoteServer, wanted: str | None = None) -> list[Agent[..., Any]]:
     """Returns the agents of a server as local agents: all of them, or those that the name can mean."""
     found = await server.agents(wanted)
     keys = set[str]()

@@ -206,9 +206,13 @@ class RemoteQuestions:
     # -- questions that are over --------------------------------------------------------------------------
 
     def withdraw(self, place: str, reason: str) -> None:
-        """Withdraws a question. When the remote side asks it again, it is asked anew."""
+        """Withdraws a question, if it is open. When the remote side asks it again, it is asked anew."""
         if place in self._mounted.open():
             self._mounted.withdraw(place, reason)
+            self._withdrawn.add(place)
+
+    def refused(self, place: str) -> None:
+        """Notes that the remote side does not take the answer. When it asks again, the question is asked anew."""
         self._withdrawn.add(place)
 
     def withdraw_all(self, reason: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -35,6 +36,8 @@ from ..model.trace_context import Carrier
 from .errors import remote_error
 from .remote_output import RemoteOutput
 from .remote_questions import Asked, RemoteQuestions
+
+log = logging.getLogger("interlingua.mounts")
 
 ENDED, FAILED, ASKED = "ended", "failed", "asked"
 """Kinds of stretches that all wires have. A run goes on after all others."""
@@ -322,6 +325,10 @@ async def _tell_unused_answers(remote: RemoteRun) -> None:
 
 
 async def _cancel(remote: RemoteRun) -> None:
-    with contextlib.suppress(InterlinguaError, OSError, TimeoutError):
+    try:
         async with asyncio.timeout(remote.cancel_within):
             await remote.cancel()
+    except TimeoutError:
+        log.warning("%s could not be told in time that a run is over", remote.where)
+    except (InterlinguaError, Disconnected, OSError) as error:
+        log.warning("%s could not be told that a run is over: %s", remote.where, error)

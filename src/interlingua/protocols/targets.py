@@ -1,13 +1,12 @@
-"""Parses targets, the names of agents on a command line, and loads their agents.
+"""Parses targets, the names of agents on a command line.
 
-Files and teams are loaded here; each protocol names its own kinds of target, and what loads them.
+Files and teams are known here; each protocol names its own kinds of target, and what loads them.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Awaitable, Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +17,7 @@ from ..model.errors import InvalidRequest
 from ..model.run_identity import mount_source
 from ..mounts.settings import ORDINARY, Access
 from ..security.redaction import redact_text
-from .base import TargetKind, addresses
+from .base import Protocol, TargetKind, addresses
 from .installed import protocols
 
 if TYPE_CHECKING:
@@ -69,19 +68,15 @@ class Target(msgspec.Struct, frozen=True):
         return self.form in ("address", "command")
 
 
-class Loaded(msgspec.Struct, frozen=True):
-    agents: list[Any]  # all that the target has: they may call each other
-    chosen: Any  # the one to run
-
-
-Loader = Callable[[Target], Awaitable["list[Agent[..., Any]]"]]
-loaders: dict[str, Loader] = {}
-
-
 @cache
 def kinds() -> dict[str, TargetKind]:
     """Returns the kinds of targets beside files, by their schemes."""
     return {kind.scheme: kind for kind in (*_OWN, *(kind for protocol in protocols() for kind in protocol.targets))}
+
+
+def protocol_of(scheme: str) -> Protocol | None:
+    """Returns the protocol of a kind of target."""
+    return next((one for one in protocols() for kind in one.targets if kind.scheme == scheme), None)
 
 
 def schemes(*forms: str) -> list[str]:
@@ -124,44 +119,9 @@ def _split_agent(text: str) -> tuple[str, str | None]:
     return (before, after) if mark and before and _AGENT.fullmatch(after) else (text, None)
 
 
-async def load(target: Target, root: Path | None = None) -> Loaded:
-    """Returns the agents of a target, and the agent that it names. `root` is the folder of their project, where it is
-    already known."""
-    agents = await load_all(target, root)
-    return Loaded(agents, choose(agents, target))
-
-
-async def load_to_serve(target: Target, root: Path | None = None) -> list[Agent[..., Any]]:
-    """Returns all agents of a target, or only the agent that it names."""
-    agents = await load_all(target, root)
-    return agents if target.agent is None else [choose(agents, target)]
-
-
-async def load_all(target: Target, root: Path | None = None) -> list[Agent[..., Any]]:
-    if target.kind == "file":
-        from ..server.load_file import agents_of_file
-
-        return agents_of_file(target.rest, root)
-    if target.form == "folder":
-        from ..teams.load import load_team
-
-        return [await load_team(target.rest, root=root)]
-    agents = await (loaders.get(target.kind) or _mount_of_protocol(target.kind))(target)
-    for agent in agents:
-        agent.source = source_of_mount(target, agent.card.name)
-    return agents
-
-
 def source_of_mount(target: Target, agent: str) -> str:
     """Returns the source of a mounted agent: its target, with the name that the agent has there."""
     return mount_source(_shown(target).rstrip("/"), agent)
-
-
-def _mount_of_protocol(scheme: str) -> Loader:
-    mount: Loader = next(
-        protocol.load("mount") for protocol in protocols() for kind in protocol.targets if kind.scheme == scheme
-    )
-    return mount
 
 
 def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:
@@ -225,23 +185,3 @@ def _unique(names: list[str], agents: list[Agent[..., Any]]) -> list[str]:
 def _did_you_mean(wanted: str, known: list[str]) -> str:
     close = difflib.get_close_matches(wanted, known, 1)
     return f"did you mean {close[0]}?" if close else ""
-
-
-async def resolve(target: Target) -> Target:
-    """Returns the target. Where an address does not name its protocol, returns a target that does."""
-    if target.kind not in ("http", "https"):
-        return target
-    from ..detection.detect import detected
-
-    key = {"x-api-key": target.access.key} if target.access.key else {}
-    spoken = await detected(target.rest, {**key, **target.access.headers})
-    assert spoken.target is not None
-    found = parse(spoken.target)
-    return Target(found.kind, found.rest, target.agent, target.access)
-
-
-async def _load_detected(target: Target) -> list[Agent[..., Any]]:
-    return await load_all(await resolve(target))
-
-
-loaders["http"] = loaders["https"] = _load_detected

@@ -30,6 +30,7 @@ from .http_app import HttpApp, NotingAuthenticator, Webhooks, access, fetch
 from .http_server import CannotListen, HttpServer, OwnPorts, listen
 from .mounts.entry import MountEntry, views
 from .mounts.supervisor import Mounts
+from .paths import audit_key
 from .stores import shown
 from .wire_trace import TracedApp, WireTrace
 from .worker_process import Workplace
@@ -108,7 +109,7 @@ async def serving(
     engine.callbacks.keep_trying = settings.callbacks.hours * 3600
     engine.reminders.serves = True
     hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
-    app = HttpApp(engine, auth, hosts, settings.doors)
+    app = HttpApp(engine, auth, hosts, settings.doors, audit_key(store))
     listening = listen(settings.host, settings.port)
     wire = WireTrace(settings.trace, "http") if settings.trace is not None else None
     server = HttpServer(

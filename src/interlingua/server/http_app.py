@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -21,8 +23,12 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from ..control.api import ControlApi
+from ..control.app import control_app
+from ..control.wire import PREFIX as CONTROL_PREFIX
 from ..doors.settings import DoorSettings
 from ..engine.engine import Engine
+from ..engine.ids import now
 from ..engine.ports import NotTaken
 from ..model.errors import DefinitionError, InterlinguaError, Unavailable
 from ..model.run import Caller
@@ -33,9 +39,10 @@ from ..security import webhook_signatures
 from ..security.auth import Authenticator
 from ..security.egress import EgressGuard
 from ..security.origins import HostPolicy
+from ..security.signing_key import SigningKey
 from ..transports.http.body import json_response
 from ..transports.http.fixed_routes import IndexedRouter
-from . import cors
+from . import audit, cors
 from .health import Probes
 from .logs import FOR_MACHINES, asker
 from .replicas.forward import Passing
@@ -53,12 +60,16 @@ class HttpApp:
     """Puts doors, checks and the engine together. Its maker starts and stops the engine."""
 
     def __init__(
-        self, engine: Engine, auth: Authenticator, hosts: HostPolicy, settings: Mapping[str, DoorSettings] | None = None
+        self, engine: Engine, auth: Authenticator, hosts: HostPolicy,
+        settings: Mapping[str, DoorSettings] | None = None, audit_key: Path | None = None,
     ) -> None:  # fmt: skip
-        """`settings`: those of doors, by protocol; other doors have their defaults."""
+        """`settings`: those of doors, by protocol; other doors have their defaults. `audit_key`: the file of the key
+        that signs audit exports, made when it is first needed."""
         self.engine = engine
         self.probes = Probes(engine)
         self._auth = auth
+        control = ControlApi(engine, auth, mounts=lambda: self.probes.mounts(), export=self._export)
+        self._audit_key = audit_key
         self.doors: dict[str, tuple[Protocol, Door]] = {}
         self._working = contextlib.AsyncExitStack()
         routes: list[BaseRoute] = [
@@ -66,6 +77,7 @@ class HttpApp:
             Route("/readyz", self._readyz),
             Route("/metrics", self._metrics),
             Route("/mounts", self._mounts),
+            Mount(CONTROL_PREFIX, app=control_app(control)),
         ]
         routers: dict[str, IndexedRouter] = {}
         for protocol in protocols():
@@ -92,6 +104,14 @@ class HttpApp:
         affinities = {p.prefix: d.affinity for p, d in self.doors.values() if d.affinity is not None}
         self._passing = [Passing(_Fixed(app, fixed), engine.cluster.membership, auth, affinities)]
         self.asgi: ASGIApp = _Checked(self._passing[0], hosts, roots)
+
+    async def _export(self, run: str) -> AsyncIterator[bytes]:
+        """Yields the signed audit trail of a task."""
+        if self._audit_key is None:
+            raise Unavailable("this server has no key that signs exports")
+        key = await asyncio.to_thread(SigningKey.load_or_create, self._audit_key)
+        async for line in audit.export(self.engine, run, key, now=now()):
+            yield line
 
     def alone(self, name: str, hosts: HostPolicy) -> ASGIApp:
         """Returns the app of a single door, with its paths at the root."""

@@ -148,3 +148,11 @@ def user_folder() -> Path:
     # The XDG specification tells to ignore relative paths.
     base = Path(data) if data.startswith("/") else Path.home() / ".local" / "share"
     return base / "interlingua"
+
+
+def audit_key(store: Path | str) -> Path:
+    """Returns the file of the key that signs audit exports of a store."""
+    if is_postgres(store):
+        return user_folder() / "audit.key"  # this user's alone
+    path = Path(store)
+    return path.with_name(f"{path.name}.key")

@@ -18,8 +18,8 @@ from ..model.errors import DefinitionError, InterlinguaError
 from .config import build
 from .config.load import Config
 from .config.settings import all_settings
-from .load_agents import Source, Stamp, origins, said, stamp_of
-from .load_file import forget_modules
+from .loading.file import forget_modules
+from .loading.sources import Source, Stamp, origins, said, stamp_of
 from .logs import KEEPS_LINES
 from .worker_process import Workplace
 

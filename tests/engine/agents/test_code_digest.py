@@ -18,7 +18,7 @@ import interlingua as il
 from interlingua.engine.agents.code_digest import code_digest, files_digest
 from interlingua.engine.agents.codec import Codec
 from interlingua.engine.agents.imported_files import imports_of
-from interlingua.server.load_file import agents_of_file, forget_modules
+from interlingua.server.loading.file import agents_of_file, forget_modules
 
 _AGENTS = "import interlingua as il\n\n@il.agent\nasync def digested(n: int) -> int:\n    return n\n"
 

@@ -162,6 +162,43 @@ async def test_a_question_expires_at_its_deadline(store: Path, settings: il.Sett
             await eng.questions.answer(asked.id, {"approved": True})
 
 
+@il.agent(asks=[Approve])
+async def resigned(ctx: il.Context[None, None], subject: str) -> str:
+    try:
+        await ctx.ask(Approve(subject))
+    except il.QuestionExpired as error:
+        first = str(error)
+    verdict = await ctx.ask(Approve("again"))
+    return f"{first}; {verdict.approved}"
+
+
+async def _other(eng: il.Engine, run: str, question: str) -> Any:
+    """The open question of a run that is not this one; None where there is none yet."""
+    return next((one for one in await eng.questions.open(run=run) if one.id != question), None)
+
+
+@both
+async def test_a_caller_withdraws_a_question_and_the_agent_goes_on_without_an_answer(
+    store: Path, settings: il.Settings
+) -> None:
+    async with engine(store, resigned, settings=settings) as eng:
+        run = await submit(eng, "resigned", {"subject": "Hi"})
+        asked = await question(eng, run.id)
+        await eng.questions.withdraw(asked.id, reason="too late today", by=il.Caller("ada"))
+        with pytest.raises(AlreadyAnswered, match="withdrawn already: too late today"):
+            await eng.questions.answer(asked.id, {"approved": True})
+        with pytest.raises(AlreadyAnswered):
+            await eng.questions.withdraw(asked.id)
+        again = await wait_for(lambda: _other(eng, run.id, asked.id))
+        await crash(eng)
+    async with engine(store, resigned, settings=settings) as eng:  # the same error comes from the history
+        await eng.questions.answer(again.id, {"approved": True})
+        done = await eng.runs.wait(run.id, timeout=10)
+        assert done.output == {"text": "ada withdrew the question: too late today; True"}
+        (withdrawn,) = await bodies(eng, run.id, QuestionWithdrawn)
+        assert (withdrawn.question, withdrawn.by) == (asked.id, "ada")
+
+
 @both
 async def test_several_questions_may_be_open_at_once(store: Path, settings: il.Settings) -> None:
     @il.agent(asks=[il.Confirm])
@@ -242,7 +279,7 @@ async def test_a_plain_function_may_ask(store: Path) -> None:
             assert (await eng.runs.wait(run.id, timeout=10)).output == {"text": "7 True"}
 
 
-async def test_only_the_named_answerer_may_answer(store: Path) -> None:
+async def test_only_the_named_answerer_may_answer_or_withdraw(store: Path) -> None:
     async with engine(store, mailer, settings=PATIENT) as eng:
         run = await submit(eng, "mailer", {"subject": "Hi"})
         asked = await question(eng, run.id)
@@ -255,6 +292,8 @@ async def test_only_the_named_answerer_may_answer(store: Path) -> None:
         await sqlite.database.write(lambda c: c.execute("UPDATE questions SET question=? WHERE id=?", (only, asked.id)))
         with pytest.raises(Denied, match="overseer"):
             await eng.questions.answer(asked.id, {"approved": True}, by=il.Caller("somebody"))
+        with pytest.raises(Denied, match="overseer"):
+            await eng.questions.withdraw(asked.id, by=il.Caller("somebody"))
         await eng.questions.answer(asked.id, {"approved": True}, by=il.Caller("overseer"))
         assert (await eng.runs.wait(run.id, timeout=10)).status is il.Status.SUCCEEDED
 

@@ -18,7 +18,7 @@ from interlingua.model.events import CodeChanged, RunBlocked, RunCreated, Warned
 from interlingua.model.filters import RunFilter
 from interlingua.model.run import Blocked
 from interlingua.server.health import Probes
-from interlingua.server.load_file import agents_of_file, forget_modules
+from interlingua.server.loading.file import agents_of_file, forget_modules
 from interlingua.server.metrics import render
 from tests.kit.engines import QUICK, blocked, bodies, engine, kinds, parked, question, settle, submit
 

@@ -19,8 +19,9 @@ from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.filters import RunFilter
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.oversight import Proposal, ReviewVerdict, Ruling
-from interlingua.protocols.targets import load, parse
+from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.server.loading.target import load
 from tests.kit.engines import PATIENT, QUICK
 from tests.kit.teams import member, passes_on, shout, team
 from tests.protocols.editor.common import client_of

@@ -12,7 +12,8 @@ import interlingua as il
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.content import FilePart, ToolResultPart
 from interlingua.model.team.oversight import ReviewVerdict
-from interlingua.protocols.targets import load, parse
+from interlingua.protocols.targets import parse
+from interlingua.server.loading.target import load
 from tests.kit.teams import member, team
 
 from .door_common import Json, Peer, door, message, notice

@@ -26,9 +26,10 @@ from interlingua.mounts import http
 from interlingua.mounts.errors import RemoteError
 from interlingua.protocols.cap.mount import server_task
 from interlingua.protocols.cap.mount.server import load
-from interlingua.protocols.targets import Target, load_all, parse
+from interlingua.protocols.targets import Target, parse
 from interlingua.server.app import Server, ServeSettings, serving
-from interlingua.teams.load import load_team
+from interlingua.server.loading.target import load_all
+from interlingua.server.loading.team import load_team
 from tests.kit.engines import PATIENT, QUICK, bodies, crash, engine, finish, question, submit
 from tests.kit.teams import member, team
 

@@ -13,7 +13,8 @@ from interlingua.engine.teams.members import TeamAgent
 from interlingua.model.events import Warned
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.cap.mount.remote_run import MOST_REFUSED
-from interlingua.protocols.targets import load_all, parse
+from interlingua.protocols.targets import parse
+from interlingua.server.loading.target import load_all
 from interlingua.transports.process import child_process
 from tests.kit import warm_python
 from tests.kit.engines import bodies, engine, finish

@@ -21,8 +21,9 @@ from interlingua.model.run import RunRequest
 from interlingua.model.team import carried_scope
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.carried_scope import CarriedScope
-from interlingua.protocols.targets import load, parse
+from interlingua.protocols.targets import parse
 from interlingua.server.app import Server
+from interlingua.server.loading.target import load
 from tests.kit.teams import member, shout, team
 
 from .gates_common import MOUNTS, WAIT, elsewhere, mounted, serve

@@ -11,7 +11,8 @@ import pytest
 
 import interlingua as il
 from interlingua.model.filters import RunFilter
-from interlingua.protocols.targets import load_all, parse
+from interlingua.protocols.targets import parse
+from interlingua.server.loading.target import load_all
 from tests.kit.engines import engine, finish
 from tests.kit.traces import MALFORMED, TRACE, check_sent_on, requests
 

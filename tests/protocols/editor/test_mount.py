@@ -29,7 +29,8 @@ from interlingua.model.events import (
 )
 from interlingua.mounts.settings import read_settings
 from interlingua.protocols.editor.config import MountSettings
-from interlingua.protocols.targets import load_all, parse
+from interlingua.protocols.targets import parse
+from interlingua.server.loading.target import load_all
 from tests.kit.engines import bodies, finish, question, submit
 from tests.kit.rpc_client import INTERLINGUA
 from tests.protocols.connect.test_door import up

@@ -21,8 +21,9 @@ from interlingua.model.filters import RunFilter
 from interlingua.protocols.editor.config import MountSettings
 from interlingua.protocols.editor.mount.server import Mount
 from interlingua.protocols.editor.mount.sessions import AddressSource, Host
-from interlingua.protocols.targets import load, parse
+from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.server.loading.target import load
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
 
 from .mount_common import SETTINGS

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 import interlingua as il
-from interlingua.protocols.targets import TargetError, load, parse
+from interlingua.protocols.targets import TargetError, parse
+from interlingua.server.loading.target import load
 from tests.kit.engines import engine, finish
 
 from .mount_common import AGENT, SETTINGS, mount

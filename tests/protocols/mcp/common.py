@@ -17,7 +17,8 @@ import interlingua as il
 from interlingua.model.delta import ABSENT, Joiner
 from interlingua.model.run import OWNER, Caller
 from interlingua.protocols.mcp.config import DoorSettings
-from interlingua.protocols.mcp.door.connection import McpConnection, McpDoor
+from interlingua.protocols.mcp.door.connection import McpConnection
+from interlingua.protocols.mcp.door.door import McpDoor
 from interlingua.protocols.mcp.wire import MODERN
 from interlingua.transports.jsonrpc.connection import Trace
 from tests.kit import rpc_client

@@ -63,7 +63,7 @@ async def test_a_subscription_ends_when_it_is_taken_back(store: Path) -> None:
 async def test_a_subscription_ends_with_a_result_when_the_door_stops(store: Path) -> None:
     async with in_process(store, echo) as (_, engine), client_of(engine) as (client, connection):
         await listen(client, "s", toolsListChanged=True)
-        await connection.door.stop()
+        await connection.shared.stop()
         result = (await client.answer("s"))["result"]
         assert (result["_meta"][META_SUBSCRIPTION], result["resultType"]) == ("s", "complete")
 

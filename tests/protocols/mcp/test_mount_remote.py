@@ -18,8 +18,9 @@ from interlingua.model.errors import Denied, Unavailable
 from interlingua.model.events import OutputDelta, RunRestarted, Warned
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp.mount.http_channel import HttpChannel
-from interlingua.protocols.targets import load, parse
+from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
+from interlingua.server.loading.target import load
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
 
 from .common import COMMAND

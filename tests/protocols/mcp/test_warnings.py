@@ -13,8 +13,9 @@ import pytest
 import interlingua as il
 from interlingua.model.events import RunBlocked, Warned
 from interlingua.model.filters import RunFilter
-from interlingua.protocols.targets import load, parse
+from interlingua.protocols.targets import parse
 from interlingua.server.app import ServeSettings, serving
+from interlingua.server.loading.target import load
 from tests.kit.engines import bodies, crash, engine, finish, submit
 
 from .common import COMMAND, DELTA, LEGACY, MODERN, in_process, show

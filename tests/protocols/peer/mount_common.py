@@ -17,9 +17,10 @@ from starlette.routing import Mount as Routes
 import interlingua as il
 from interlingua.model.events import OutputDelta
 from interlingua.model.filters import RunFilter
+from interlingua.mounts.loader import local_agents
 from interlingua.protocols.peer.config import MountSettings
 from interlingua.protocols.peer.door.http import PeerDoor, routes
-from interlingua.protocols.peer.mount.server import Mount
+from interlingua.protocols.peer.mount.server import PeerServer
 from interlingua.protocols.peer.node.node import Node
 from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
 from interlingua.protocols.peer.wire import links
@@ -130,16 +131,16 @@ def remote_agents(gate: Gate) -> list[il.Agent[..., Any]]:
     return [words, flood, survey, careful, busy, slow, stuck, remembering, busybody]
 
 
-def mount(link: str | None, **settings: Any) -> Mount:
+def mount(link: str | None, **settings: Any) -> PeerServer:
     assert link is not None
-    return Mount(links.parse(link), MountSettings(**{"patience": 20.0, **settings}))
+    return PeerServer(links.parse(link), MountSettings(**{"patience": 20.0, **settings}))
 
 
 @contextlib.asynccontextmanager
-async def mounted(store: Path, link: str | None, **settings: Any) -> AsyncIterator[tuple[il.Engine, Mount]]:
+async def mounted(store: Path, link: str | None, **settings: Any) -> AsyncIterator[tuple[il.Engine, PeerServer]]:
     made = mount(link, **settings)
     try:
-        async with engine(store, *await made.agents(), settings=SETTINGS) as eng:
+        async with engine(store, *await local_agents(made), settings=SETTINGS) as eng:
             yield eng, made
     finally:
         await made.close()

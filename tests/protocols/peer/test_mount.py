@@ -23,7 +23,9 @@ from interlingua.model.events import (
     ToolCall,
     Warned,
 )
-from interlingua.protocols.targets import load_all, parse
+from interlingua.mounts.loader import local_agents
+from interlingua.protocols.targets import parse
+from interlingua.server.loading.target import load_all
 from interlingua.transports import wire_tap
 from tests.kit.certificates import certificate
 from tests.kit.engines import bodies, finish, question, submit
@@ -60,7 +62,7 @@ async def test_every_skill_of_a_node_is_an_agent_here_with_the_card_that_it_has_
 
 async def test_looking_at_a_node_leaves_no_trace_there() -> None:
     async with remote() as there:
-        assert len(await mount(there.link).agents()) == 9
+        assert len(await local_agents(mount(there.link))) == 9
         assert list(there.node.peers) == []
 
 
@@ -76,7 +78,7 @@ async def test_a_node_behind_tls_is_mounted_where_its_certificate_is_trusted(sto
     async with remote(tls_cert=made, tls_key=made) as there:
         assert there.link.startswith("acps://")
         with pytest.raises(Unavailable, match="certificate that is not trusted"):
-            await mount(there.link).agents()
+            await local_agents(mount(there.link))
         async with mounted(store, there.link, tls_ca=str(made)) as (eng, _):
             assert (await finish(eng, "words", {"text": "hi"})).output == {"text": "hi"}
 
@@ -98,14 +100,14 @@ async def test_who_is_trusted_besides_takes_no_trust_from_the_authorities_of_the
 async def test_a_link_with_a_wrong_token_is_denied_and_says_so() -> None:
     async with remote() as there:
         with pytest.raises(Denied, match="does not know the token") as caught:
-            await mount(there.link.replace("tok_", "tok_0")).agents()
+            await local_agents(mount(there.link.replace("tok_", "tok_0")))
         assert there.node.token not in str(caught.value)
 
 
 @pytest.mark.parametrize("link", ["acp://127.0.0.1:9/tok_0", "tcp://127.0.0.1:9/tok_0", "peer+http://127.0.0.1:9"])
 async def test_a_node_that_is_not_there_is_unavailable(link: str) -> None:
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9.* cannot be reached"):
-        await mount(link).agents()
+        await local_agents(mount(link))
 
 
 @pytest.mark.parametrize("kind", ["acp", "http"])
@@ -113,7 +115,7 @@ async def test_a_node_that_requires_an_unknown_extension_is_not_used(kind: str) 
     extension = {"uri": "https://corp.example.com/ext/billing", "required": True, "params": {}}
     async with remote(kind, extensions=(extension,)) as there:
         with pytest.raises(Unavailable, match=r"requires extensions .*corp\.example\.com/ext/billing"):
-            await mount(there.link).agents()
+            await local_agents(mount(there.link))
 
 
 # -- runs -----------------------------------------------------------------------------------------------------

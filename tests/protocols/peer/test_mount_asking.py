@@ -10,7 +10,8 @@ import pytest
 
 import interlingua as il
 from interlingua.model.events import MessageSent, QuestionAsked, QuestionWithdrawn
-from interlingua.protocols.peer.mount.questions import Asking
+from interlingua.mounts.loader import local_agents
+from interlingua.protocols.peer.mount.questions import TaskQuestions
 from tests.kit.engines import bodies, crash, engine, question, submit
 
 from .mount_common import BINDINGS, SETTINGS, Gate, There, asked, mount, mounted, output, remote, runs_of, seen
@@ -39,16 +40,16 @@ class Told:
     """What runs were told to ask."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._told: asyncio.Queue[tuple[Asking, Any, str]] = asyncio.Queue()
-        was = Asking.asked
+        self._told: asyncio.Queue[tuple[TaskQuestions, Any, str]] = asyncio.Queue()
+        was = TaskQuestions.asked
 
-        def asked_(asking: Asking, question: Any, said: str) -> None:
+        def asked_(asking: TaskQuestions, question: Any, said: str) -> None:
             was(asking, question, said)
             self._told.put_nowait((asking, question, said))
 
-        monkeypatch.setattr(Asking, "asked", asked_)
+        monkeypatch.setattr(TaskQuestions, "asked", asked_)
 
-    async def next(self) -> tuple[Asking, Any, str]:
+    async def next(self) -> tuple[TaskQuestions, Any, str]:
         return await asyncio.wait_for(self._told.get(), 20)
 
 
@@ -60,7 +61,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 async def waiting(store: Path, there: There, agent: str, *, withdrawn: Told | None = None) -> tuple[str, Any]:
     """A run whose process has died while it waited for an answer, and what it asked."""
     made = mount(there.link)
-    eng = engine(store, *await made.agents(), settings=SETTINGS)
+    eng = engine(store, *await local_agents(made), settings=SETTINGS)
     await eng.start()
     run = await submit(eng, agent, {"text": "hello"})
     first = await question(eng, run.id)
@@ -146,7 +147,7 @@ async def test_what_was_said_while_we_were_away_is_shown_before_the_end(store: P
     gate = Gate()
     async with remote("http", gate) as there:
         made = mount(there.link)
-        eng = engine(store, *await made.agents(), settings=SETTINGS)
+        eng = engine(store, *await local_agents(made), settings=SETTINGS)
         await eng.start()
         run = (await submit(eng, "busybody", {"text": "far"})).id
         await seen(eng, run, "artifact")

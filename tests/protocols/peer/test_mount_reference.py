@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from interlingua.model.errors import Denied
+from interlingua.mounts.loader import local_agents
 from tests.kit.engines import finish, submit
 
 from .mount_common import mount, mounted, output
@@ -128,7 +129,7 @@ async def test_a_reply_counts_also_over_the_next_connection(store: Path) -> None
 async def test_a_wrong_token_is_told_apart_from_a_broken_connection() -> None:
     async with Reference().host() as ref:
         with pytest.raises(Denied, match="does not know the token"):
-            await mount(ref.link + "0").agents()
+            await local_agents(mount(ref.link + "0"))
 
 
 async def test_a_signature_of_the_reference_is_made_and_checked(store: Path) -> None:

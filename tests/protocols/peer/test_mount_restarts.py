@@ -13,6 +13,7 @@ import interlingua as il
 from interlingua.model.delta import Joiner
 from interlingua.model.documents import Put
 from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionWithdrawn, RunRestarted, Thought
+from interlingua.mounts.loader import local_agents
 from tests.kit.engines import bodies, crash, engine, question, submit
 
 from .mount_common import (
@@ -57,7 +58,7 @@ async def entered(store: Path, link: str, **settings: Any) -> AsyncIterator[il.E
 async def crashed(store: Path, there: There, agent: str, text: str, until: str) -> str:
     """A run whose process has died after it had shown this much."""
     made = mount(there.link)
-    eng = engine(store, *await made.agents(), settings=SETTINGS)
+    eng = engine(store, *await local_agents(made), settings=SETTINGS)
     await eng.start()
     run = await submit(eng, agent, {"text": text})
     await shown(eng, run.id, until)
@@ -225,7 +226,7 @@ async def test_what_was_shown_before_a_crash_is_not_shown_again(store: Path, kin
     gate = Gate()
     async with remote(kind, gate) as there:
         made = mount(there.link)
-        eng = engine(store, *await made.agents(), settings=SETTINGS)
+        eng = engine(store, *await local_agents(made), settings=SETTINGS)
         await eng.start()
         run = await submit(eng, "busybody", {"text": "far"})
         await seen(eng, run.id, "artifact")
@@ -243,7 +244,7 @@ async def test_what_was_shown_before_a_crash_is_not_shown_again(store: Path, kin
 async def test_a_question_survives_a_crash_here(store: Path, kind: str) -> None:
     async with remote(kind) as there:
         made = mount(there.link)
-        eng = engine(store, *await made.agents(), settings=SETTINGS)
+        eng = engine(store, *await local_agents(made), settings=SETTINGS)
         await eng.start()
         run = await submit(eng, "careful", {"text": "hello"})
         first = await question(eng, run.id)
@@ -261,7 +262,7 @@ async def test_a_question_survives_a_crash_here(store: Path, kind: str) -> None:
 async def test_a_question_that_was_answered_there_while_we_were_away_is_withdrawn(store: Path, kind: str) -> None:
     async with remote(kind) as there:
         made = mount(there.link)
-        eng = engine(store, *await made.agents(), settings=SETTINGS)
+        eng = engine(store, *await local_agents(made), settings=SETTINGS)
         await eng.start()
         run = await submit(eng, "careful", {"text": "hello"})
         await question(eng, run.id)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Prove what happened: export a task with every run below it, check such a file, show who delegated what.\n\n"
+    help="Export the proof of a task, verify it, show who delegated what.\n\n"
     "Each run's log is a chain of hashes, and the logs of a task name each other. An export is signed with the owner's "
     "key. These commands are the owner's: they show sealed runs of overseen agents too.",
 )
@@ -35,7 +35,8 @@ Task = Annotated[
 KeyFile = Annotated[
     Path | None,
     typer.Option(
-        "--key", metavar="FILE", help="The private key, made if need be. Without this: beside the store.",
+        "--signing-key", metavar="FILE",
+        help="The private key; it is made if it does not exist. By default the key beside the store.",
         show_default=False,
     ),
 ]  # fmt: skip
@@ -50,11 +51,11 @@ def export(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Where to; `-` is stdout. Without this: audit-TASK.jsonl, here.",
+            "--output", "-o", metavar="FILE", help="The file to write; `-` is stdout. By default audit-TASK.jsonl.",
             show_default=False,
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite an existing file.")] = False,
     key: KeyFile = None,
     store: Store = None,
 ) -> None:  # fmt: skip
@@ -163,7 +164,7 @@ def _exported(report: Report, file: Path, key: SigningKey) -> int:
 @app.command(
     "verify",
     epilog=examples(
-        "interlingua audit verify audit-T1.jsonl --key owner.pub", "interlingua audit verify audit-T1.jsonl"
+        "interlingua audit verify audit-T1.jsonl --public-key owner.pub", "interlingua audit verify audit-T1.jsonl"
     ),
 )
 def verify(
@@ -171,9 +172,9 @@ def verify(
     key: Annotated[
         str | None,
         typer.Option(
-            "--key", metavar="PUB",
-            help="The owner's public key: as text, its fingerprint, or a file that holds it. Without this only "
-            "integrity is checked, not origin.",
+            "--public-key", metavar="PUB",
+            help="The owner's public key: its text, its fingerprint, or a file that holds it. Without it, the command "
+            "checks integrity, but not origin.",
             show_default=False,
         ),
     ] = None,
@@ -250,8 +251,8 @@ def _show_report(report: Report, file: Path, asked: bool) -> None:
     if report.key and not asked:
         say(f"it says that it was signed with the key {fingerprint(report.key)}")
         say(
-            "only integrity was checked, not origin: anybody can make a key. Give the owner's with --key, or compare "
-            "the fingerprint with the one that the owner tells you.",
+            "only integrity was checked, not origin: anybody can make a key. Give the owner's with --public-key, or "
+            "compare the fingerprint with the one that the owner tells you.",
             "yellow",
         )
     elif report.origin and report.ok:
@@ -293,17 +294,15 @@ def key_(
 
 
 def _key_file(key: Path | None, store: Path | None) -> Path:
-    from ...server.paths import Place, user_folder
+    from ...server.paths import Place, audit_key
     from ...server.stores import is_postgres
 
     if key is not None:
         return key.expanduser()
     place = Place(store)
-    beside = place.store
-    if is_postgres(beside):
-        return user_folder() / "audit.key"  # this user's alone
-    place.project.prepare(beside)
-    return beside.with_name(f"{beside.name}.key")
+    if not is_postgres(place.store):
+        place.project.prepare(place.store)
+    return audit_key(place.store)
 
 
 def _key(key: Path | None, store: Path | None) -> SigningKey:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="What runs tell to their webhooks.\n\n"
+    help="List callbacks of runs, and retry failed ones.\n\n"
     "A server sends each change of a run's status, in order, and tries again for about a day where nobody takes it.",
 )
 

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="The settings of `interlingua serve`: a file (`interlingua.toml`), variables and flags.",
+    help="Show, check and write the settings of `interlingua serve`.\n\nThey come from flags, variables and a file "
+    "(`interlingua.toml`).",
 )
 
 File = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[FILE]", help="The config file; without it `$INTERLINGUA_CONFIG`, or `./interlingua.toml`.",
+        metavar="[FILE]", help="The config file; by default `$INTERLINGUA_CONFIG`, or `./interlingua.toml`.",
         show_default=False,
     ),
 ]  # fmt: skip
@@ -54,13 +55,15 @@ def _read(file: Path | None, flags: dict[str, Any] | None = None) -> tuple[Confi
 def show(
     ctx: typer.Context,
     file: File = None,
-    changed: Annotated[bool, typer.Option("--changed", help="Only what is not the default.")] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Show only settings that are not the default.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the settings in force, and where each is from: a flag, a variable, the file and its line, or the default.
+    """Print the settings in force, and the origin of each.
 
-    It takes the flags of `interlingua serve`, and shows what that would use with them. Secrets are left out. What is
-    printed is TOML.
+    The origin is a flag, a variable, the file and its line, or the default.
+
+    The command takes the flags of `interlingua serve`, and shows the settings that `serve` would use with them. The
+    output is TOML, without secrets.
     """
     import json
 
@@ -76,9 +79,11 @@ def show(
 
 @app.command("check", epilog=examples("interlingua config check", "interlingua config check prod.toml --json"))
 def check(file: File = None, as_json: Json = False) -> None:
-    """Look at everything that a config says: keys and values, agents, teams, mounts, doors. Says all that is wrong.
+    """Check a whole config, and report every mistake.
 
-    Exit codes: 0 all is well · 1 nothing is wrong, but a mount is down · 2 something is wrong
+    Keys and values, agents, teams, mounts and doors are checked.
+
+    Exit codes: 0 no mistakes · 1 no mistakes, but a mount is down · 2 mistakes
     """
     from ...terminal.session import go
 
@@ -115,19 +120,19 @@ def _print(found: Checked) -> None:
         told = f"up; {', '.join(mount.agents) or 'no agents'}" if mount.up else "wrong" if mount.wrong else "down"
         console().print(Text(clean(f"{mount.mount}: {told}")), soft_wrap=True)
     if not found.problems:
-        console().print("all is well")
+        console().print("no mistakes")
 
 
 @app.command("init", epilog=examples("interlingua config init", "interlingua config init prod.toml --all"))
 def init(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="Where to; `interlingua.toml` otherwise.", show_default=False),
+        typer.Argument(metavar="[FILE]", help="The file to write; by default `interlingua.toml`.", show_default=False),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="With every setting that there is.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also where there is such a file already.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include every setting.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a commented config file. Files beside it that have agents in them are served by it."""
+    """Write a commented config file that serves the agents beside it."""
     from ...server.config.show import template
     from ...server.project import CONFIG
     from ...terminal.errors import CommandError
@@ -138,10 +143,10 @@ def init(
         with path.open("w" if force else "x", encoding="utf-8") as target:
             target.write(text)
     except FileExistsError:
-        raise CommandError(f"there is a file {path} already", hint="--force writes over it") from None
+        raise CommandError(f"{path} already exists", hint="--force overwrites it") from None
     except OSError as error:
         raise CommandError(f"{path} cannot be written: {error.strerror or error}") from None
-    typer.echo(f"{path} is written; try: interlingua config check {path}" if file else f"{path} is written")
+    typer.echo(f"wrote {path}; try: interlingua config check {path}" if file else f"wrote {path}")
 
 
 def _files_with_agents(folder: Path) -> list[str]:

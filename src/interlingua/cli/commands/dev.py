@@ -34,7 +34,9 @@ def dev(
     ] = Path(".interlingua/cluster"),
     reload: Annotated[bool, typer.Option("--reload", help="Reload files that have changed.")] = False,
 ) -> None:  # fmt: skip
-    """Start a cluster on this machine: PostgreSQL, NATS, one process that serves and several that run the agents.
+    """Start a whole cluster on this machine.
+
+    It has PostgreSQL, NATS, one process that serves and several workers that run the agents.
 
     For development: everything is on loopback, and `pip install 'interlingua[cluster]'` brings all that it needs. Kill
     a worker and see its runs go on elsewhere: a process that ends is started again. Ctrl-C stops all of them; what was

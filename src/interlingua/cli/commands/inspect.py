@@ -37,13 +37,15 @@ def inspect(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="URL|COMMAND", help="An address, an acp:// link, or a command in quotes.", show_default=False
+            metavar="URL|COMMAND", help="An address, a link, or a command in quotes.", show_default=False
         ),
     ],
     header: Header = None,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Tell which agent protocols something speaks: there are four that are called ACP.
+    """Find out which agent protocols a server speaks.
+
+    Four protocols are called ACP.
 
     Each protocol is tried at the address and below its usual prefix, or on the pipes of the command, which is started
     once for each. Shown are versions, agents, capabilities, what it gets wrong as far as that shows without running

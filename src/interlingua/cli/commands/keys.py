@@ -12,7 +12,7 @@ from ..options import Json, Store, examples
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="API keys of the servers on this store.\n\n"
+    help="Add, list and revoke API keys of a store.\n\n"
     "A server without keys listens on loopback only and lets everyone there in, until there is one. Callers send a key "
     "as `x-api-key: KEY` or `Authorization: Bearer KEY`; what a key may do is said in scopes.",
 )

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..options import Json, examples
+from ..options import Json, Key, examples
 
 EPILOG = examples("interlingua mounts", "interlingua mounts http://127.0.0.1:9000 --json")
 
@@ -21,16 +21,12 @@ def mounts(
             show_default=False,
         ),
     ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            "--key", metavar="KEY", envvar="INTERLINGUA_KEY", help="A key of the server's store, where it has any.",
-            show_default=False,
-        ),
-    ] = None,
+    key: Key = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Show the mounts of a server: up or down since when, why, when it is tried next, and the agents that each has.
+    """Show the mounts of a running server.
+
+    For each: whether it is up or down, since when and why, when it is tried next, and its agents.
 
     Exit code 1 where one is down.
     """

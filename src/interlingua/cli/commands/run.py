@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from ..options import EXIT_CODES, Json, Store, Trace, examples
+from ..options import EXIT_CODES, Json, NoInput, Store, Trace, examples
 
 if TYPE_CHECKING:
     from ...engine.engine import Engine
     from ...engine.reading import AnyEngine
     from ...model.card import AgentCard
-    from ...protocols.targets import Loaded, Target
+    from ...protocols.targets import Target
+    from ...server.loading.target import Loaded
     from ...terminal.crash import CrashSite
     from ...terminal.errors import ExitCode
     from ...terminal.keyboard import Interrupts
@@ -24,7 +25,7 @@ EPILOG = (
     examples(
         'interlingua run agents.py "hello there"',
         "interlingua run agents.py:counter '{\"to\": 10}' --json",
-        'interlingua run mail.py --thread trip --config \'{"style": "friendly"}\' "To: ada@example.org"',
+        'interlingua run mail.py --thread trip --agent-config \'{"style": "friendly"}\' "To: ada@example.org"',
         "git diff | interlingua run review.py -",
         "interlingua run editor:claude-agent-acp 'what does this project do?'",
         "interlingua run mail.py --resume 1a2b3c4d",
@@ -40,7 +41,7 @@ def run(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="The agent: `FILE` or `FILE:AGENT`, an address, or one of another kind, as `editor:COMMAND`.",
+            help="The agent: `FILE` or `FILE:AGENT`, an address, or a command as `PROTOCOL:COMMAND`.",
             show_default=False,
         ),
     ],
@@ -59,7 +60,8 @@ def run(
         typer.Option("--thread", metavar="ID", help="Remember on this thread; a new name makes a new thread."),
     ] = None,
     config: Annotated[
-        str | None, typer.Option("--config", metavar="JSON|@FILE", help="The agent's configuration, an object.")
+        str | None,
+        typer.Option("--agent-config", metavar="JSON|@FILE", help="The agent's configuration, a JSON object."),
     ] = None,
     timeout: Annotated[
         float | None,
@@ -69,9 +71,7 @@ def run(
         list[str] | None,
         typer.Option("--metadata", metavar="KEY=VALUE", help="A note on the run; may be given several times."),
     ] = None,
-    no_input: Annotated[
-        bool, typer.Option("--no-input", help="Never ask: a question leaves the run waiting (exit code 4).")
-    ] = False,
+    no_input: NoInput = False,
     resume: Annotated[
         str | None,
         typer.Option("--resume", metavar="RUN", help="Take up this run again, instead of starting one."),
@@ -113,7 +113,8 @@ async def _run(
     config: str | None, timeout: float | None, metadata: list[str], no_input: bool, resume: str | None,
     attach: str | None,
 ) -> int:  # fmt: skip
-    from ...protocols.targets import load, parse, spelled
+    from ...protocols.targets import parse, spelled
+    from ...server.loading.target import load
     from ...server.paths import Place, nearby
     from ...terminal.console import note
     from ...terminal.crash import CrashSite
@@ -131,7 +132,7 @@ async def _run(
         agent, told = agent_at(loaded, spelled(target, parsed), attach)
         ask = interactive() and not no_input
         value = await input_of(agent.card, input_, ask=ask) if attach is None else {}
-        options = json_of(config, "--config") if config is not None else None
+        options = json_of(config, "--agent-config") if config is not None else None
         notes = metadata_of(metadata)
         async with (
             engine_of_client([agent]) as (engine, folder),
@@ -154,7 +155,7 @@ async def _run(
                 return await _watch(engine, id_, out, json, ask, site, interrupts)
     # Everything is checked before the store is opened: bad input changes nothing.
     value = await input_of(card, input_, ask=ask)
-    options = json_of(config, "--config") if config is not None else None
+    options = json_of(config, "--agent-config") if config is not None else None
     notes = metadata_of(metadata)
     async with (
         engine_in(place, loaded.agents, create=True) as engine,
@@ -192,7 +193,7 @@ def _check_unchanged(
 ) -> None:  # fmt: skip
     from ...terminal.errors import CommandError
 
-    given = {"INPUT": input_, "--thread": thread, "--config": config, "--timeout": timeout}
+    given = {"INPUT": input_, "--thread": thread, "--agent-config": config, "--timeout": timeout}
     wrong = [name for name, value in given.items() if value is not None] + (["--metadata"] if metadata else [])
     if wrong:
         raise CommandError(f"{option} takes up a run as it was started; {', '.join(wrong)} cannot change it")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Look at runs, follow them, answer, send to, cancel and delete them.\n\n"
+    help="Show runs, follow them, cancel, retry and delete them.\n\n"
     "A run is one execution of an agent. Everything that happens in it is an event in its log. These commands work on "
     "the local store, also while the agent runs in another process.",
 )

@@ -39,9 +39,9 @@ async def move(run: str | None, origin: str | None, to: str, yes: bool, json: bo
 
 
 async def _load(target: Target, place: Place) -> list[Agent[..., Any]]:
-    from ...protocols.targets import load_to_serve
     from ...server.config import build
     from ...server.config.load import read
+    from ...server.loading.target import load_to_serve
     from ...server.mounts.entry import load_mounted
 
     if target.kind in ("file", "team"):

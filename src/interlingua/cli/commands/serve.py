@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..flags import given
-from ..options import examples
-from ..serve_loop import ConfigFile, named, say, say_rows, show_mounts, stay
+from ..options import ConfigFile, examples
+from ..serve_loop import named, say, say_rows, show_mounts, stay
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,21 +40,23 @@ def serve(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TARGET]...",
-            help="What to serve: files with agents in them, `team:DIR`, or mounts. Without any, what the config file "
-            "says; with `--store`, what the workers of that store have.",
+            metavar="TARGET",
+            help="Files with agents, `team:DIR`, or mounts. By default those of the config file; with `--store`, those "
+            "of the store's workers.",
             show_default=False,
         ),
     ] = None,
     config: ConfigFile = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="The same as `--log json`.")] = False,
 ) -> None:  # fmt: skip
-    """Serve agents on every door: Agent Connect under `/connect`, Agent Client under `/editor`, MCP under `/mcp`, CAP
-    under `/cap`, peers under `/peer` and on the ports of their protocol.
+    """Serve agents over every protocol, at one address.
 
-    Listens on loopback unless told otherwise; a public address without keys or issuers is refused. `/healthz`,
-    `/readyz`, `/metrics` and `/mounts` are there too. SIGHUP reloads agents, teams and mounts, and drops nothing that
-    runs. Ctrl-C stops: running agents are finished, or handed back to the next process.
+    Each protocol has a door: Agent Connect under `/connect`, Agent Client under `/editor`, MCP under `/mcp`, CAP under
+    `/cap`, and peers under `/peer` and at ports of their own. `--door` serves only those that it names.
+
+    The server listens on loopback by default, and refuses a public address without keys or issuers. It also answers
+    `/healthz`, `/readyz`, `/metrics` and `/mounts`. SIGHUP reloads agents, teams and mounts, and ends no run. Ctrl-C
+    stops the server: running agents finish, or their runs go back to the next process.
     """
     flags = given(ctx)
     if access_log:

@@ -31,7 +31,7 @@ def stdio(
         store_option("`$INTERLINGUA_STORE`, else that of the config file, else the project's own"),
     ] = None,
 ) -> None:
-    """Serve agents on stdin and stdout, as editors and assistants expect it of what they start.
+    """Serve agents on stdin and stdout, for editors and assistants.
 
     Standard output carries the protocol and nothing else: what agents print goes to standard error. Ends when its
     standard input does; what still runs then is finished by the next process that serves the same agents.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="The store itself: bring it to this version's schema, and check that nothing in it is damaged.",
+    help="Migrate a store to this version, and check it for damage.",
 )
 
 _SAMPLE = 200

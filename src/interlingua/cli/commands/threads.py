@@ -12,7 +12,7 @@ from ..options import Json, Limit, Store, ThreadId, Yes, examples
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Look at threads and delete them.\n\n"
+    help="Show threads and delete them.\n\n"
     "A thread is state that lasts over runs: what an agent remembers, and what was said. `interlingua run --thread` "
     "uses one.",
 )

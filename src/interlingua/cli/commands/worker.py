@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..flags import given
-from ..options import examples
-from ..serve_loop import ConfigFile, named, say, show_mounts, stay
+from ..options import ConfigFile, examples
+from ..serve_loop import named, say, show_mounts, stay
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,19 +37,18 @@ def worker(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TARGET]...",
-            help="What to run: files with agents in them, `team:DIR`, or mounts. Without any, what the config file "
-            "says.",
+            metavar="TARGET",
+            help="Files with agents, `team:DIR`, or mounts. By default those of the config file.",
             show_default=False,
         ),
     ] = None,
     config: ConfigFile = None,
 ) -> None:  # fmt: skip
-    """Run agents for the servers that share this store, and open no door.
+    """Run agents for the servers on this store.
 
-    It takes runs that are due, of the agents that it has, up to `--limits-max-running` at once. With `--metrics 9000`
-    it tells on that port how it is doing. SIGHUP reloads agents, teams and mounts. Ctrl-C or SIGTERM stops: running
-    agents are finished, or handed back to the others.
+    A worker opens no door. It claims due runs of its agents, at most `--limits-max-running` at once. With
+    `--metrics 9000` it serves metrics at that port. SIGHUP reloads agents, teams and mounts. Ctrl-C or SIGTERM stops
+    the worker: running agents finish, or their runs go back to the other processes.
     """
     stay(config, targets or [], given(ctx), "worker", _open, _show)
 

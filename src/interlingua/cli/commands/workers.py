@@ -33,7 +33,9 @@ def workers(
     ] = None,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """List the processes that are alive on a store: servers, workers, and commands that are at work now.
+    """List the living processes of a store.
+
+    These are servers, workers, and commands that work right now.
 
     Since when, on which host, with which agents, and how many runs each has now: as the store says, and beside that
     what each says of itself on the bus, where there is one. A process that died is not listed; other processes continue

@@ -11,25 +11,29 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..options import store_option
+from ..options import examples, store_option
 from .tour import Wire, command, path, prompt, say
 
 if TYPE_CHECKING:
     from .processes import Process
 
+EPILOG = examples("interlingua demo", "interlingua demo --store tour.db")
 _ELSEWHERE = ("shouter", "turner", "initials", "teller", "sorter")
 """The agents of the other process, each of which is mounted by another protocol."""
 
 
 def demo(
     store: Annotated[Path | None, store_option("a temporary one")] = None,
-    team: Annotated[bool, typer.Option(help="The part about a team, which starts tool servers.")] = True,
+    team: Annotated[bool, typer.Option(help="Show the part about a team, which starts tool servers.")] = True,
 ) -> None:
-    """A guided tour: one agent called by every protocol, agents of all protocols behind one door, a question asked in
-    one and answered in another, a server that is killed and a run that goes on, a team, and its audit.
+    """Show it all in a guided tour of a minute.
 
-    Takes a minute. Everything is real: two server processes, and requests that you can paste. At a terminal the servers
-    stay up afterwards, until Ctrl-C. Runs in a temporary store, unless `--store` names one.
+    One agent is called over every protocol. Agents of all protocols are served behind one door. A question is asked
+    through one protocol and answered through another. A server is killed and its run goes on. A team works, and its
+    audit proves it.
+
+    Everything is real: two server processes, and requests that you can paste. At a terminal the servers stay up
+    afterwards, until Ctrl-C. The store is temporary, unless `--store` names one.
     """
     from ...server.project import VARIABLE
     from ...terminal.session import go

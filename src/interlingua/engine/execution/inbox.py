@@ -39,6 +39,12 @@ class _Answer(msgspec.Struct):
     answer: Answer
 
 
+class _Withdrawal(msgspec.Struct):
+    question: str
+    reason: str
+    by: str
+
+
 class _Cancel(msgspec.Struct):
     by: str = ""
     reason: str = ""
@@ -54,6 +60,7 @@ class _Ended(msgspec.Struct):
 
 
 _answers = msgspec.json.Decoder(_Answer)
+_withdrawals = msgspec.json.Decoder(_Withdrawal)
 _cancels = msgspec.json.Decoder(_Cancel)
 _endings = msgspec.json.Decoder(_Ended)
 _messages = msgspec.json.Decoder(Message)
@@ -148,6 +155,10 @@ class Inbox:
         answer = _answers.decode(item.body)
         self._questions.take_answer(answer.question, answer.answer, drop)
 
+    def _take_withdrawal(self, item: InboxItem, drop: DropInbox) -> None:
+        withdrawal = _withdrawals.decode(item.body)
+        self._questions.take_withdrawal(withdrawal.question, withdrawal.reason, withdrawal.by, drop)
+
     def _take_message(self, item: InboxItem, drop: DropInbox) -> None:
         kind: MailKind = "told" if item.kind == "told" else "passed" if item.kind == "passed" else "message"
         self._mailbox.take_message(_messages.decode(item.body), drop, kind)
@@ -178,6 +189,7 @@ class Inbox:
 
 _KINDS: dict[str, Callable[[Inbox, InboxItem, DropInbox], None]] = {
     "answer": Inbox._take_answer,
+    "withdraw": Inbox._take_withdrawal,
     "message": Inbox._take_message,
     "told": Inbox._take_message,
     "passed": Inbox._take_message,

@@ -103,6 +103,8 @@ class Questions:
         if past.answer is not None:
             self._tell_answer(place, past.question, past.answer)
             return past.answer
+        if past.withdrawn_by:
+            raise _withdrawn(past.withdrawn_by, past.reason)
         if past.reason not in ("", EXPIRED):
             raise Gone(past.reason)
         raise QuestionExpired(f"nobody answered {codec.type} in time")
@@ -218,6 +220,22 @@ class Questions:
         if not future.done():
             future.set_result(answer)
 
+    def take_withdrawal(self, question: str, reason: str, by: str, drop: DropInbox) -> None:
+        """A caller has withdrawn a question: the handler goes on without an answer."""
+        asked = self.open.pop(question, None)
+        if asked is None:  # the agent has withdrawn it meanwhile
+            self._data.log.touch(drop)
+            return
+        body = QuestionWithdrawn(question, reason, self._some_open, by=by)
+        self._data.log.append(body, drop, *self.relay(body))
+        past = self._replay.questions.get(asked.key)
+        if past is not None and past.question.id == asked.id:
+            past.open, past.reason, past.withdrawn_by = False, reason, by
+        future = self._answers.setdefault(question, self._waits.loop.create_future())
+        if not future.done():
+            future.set_exception(_withdrawn(by, reason))
+            future.exception()  # nobody may be waiting for it
+
     def take_relayed(self, body: QuestionAsked | QuestionAnswered | QuestionWithdrawn, drop: DropInbox) -> None:
         """News of a question that a run below this one has asked."""
         relayed = self._replay.relayed
@@ -240,3 +258,7 @@ class Questions:
             return []
         relayed = msgspec.structs.replace(body, run=getattr(body, "run", None) or row.id)
         return [PutInbox(row.parent, "relay", body_encoder.encode(relayed))]
+
+
+def _withdrawn(by: str, reason: str) -> QuestionExpired:
+    return QuestionExpired(f"{by} withdrew the question" + (f": {reason}" if reason else ""))

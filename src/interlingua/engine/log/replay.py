@@ -74,6 +74,7 @@ class PastQuestion:
         self.answer: Answer | None = None
         self.open = True
         self.reason = ""  # why it was withdrawn
+        self.withdrawn_by = ""  # the caller that withdrew it
         self.seq = 0
 
 
@@ -162,7 +163,7 @@ class Replay:
         self._close(body.question, body.answer, body.run, event.seq)
 
     def _read_withdrawn(self, event: Event, body: QuestionWithdrawn) -> None:
-        self._close(body.question, None, body.run, event.seq, body.reason)
+        self._close(body.question, None, body.run, event.seq, body.reason, body.by)
 
     def _read_cancel(self, event: Event, body: CancelRequested) -> None:
         self.cancelled = True
@@ -273,13 +274,15 @@ class Replay:
             if branch is None or (place is not None and place.branch == branch)
         ]  # fmt: skip
 
-    def _close(self, question: str, answer: Answer | None, run: str | None, seq: int, reason: str = "") -> None:
+    def _close(
+        self, question: str, answer: Answer | None, run: str | None, seq: int, reason: str = "", by: str = ""
+    ) -> None:
         if run is not None:
             self.relayed.pop(question, None)
             return
         for past in self.questions.values():
             if past.question.id == question:
-                past.open, past.answer, past.seq, past.reason = False, answer, seq, reason
+                past.open, past.answer, past.seq, past.reason, past.withdrawn_by = False, answer, seq, reason, by
 
 
 _READERS: dict[type, Callable[[Any, Event, Any], None]] = {

@@ -92,6 +92,16 @@ class BlockedReport:
         matching = sorted({row.id: row for row in matching}.values(), key=lambda row: row.id, reverse=True)
         return matching[: where.limit]
 
+    async def is_abandoned(self, run: str) -> bool:
+        """Returns True if a run that has not ended goes on only when somebody resumes it: no living worker has it or
+        serves its queue."""
+        row = await self._store.runs.get(run)
+        if row is None or row.status.final:
+            return False
+        if row.worker is not None and row.worker not in await self._store.claims.dead():
+            return False
+        return not await self.is_served(row.queue)
+
     # -- readers ------------------------------------------------------------------------------------------
 
     def watch(self, run: str, reader: BlockedReader) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
 from ...bus.port import Bus
@@ -152,16 +152,6 @@ class RunQueries:
                 return False
         return True
 
-    async def is_abandoned(self, run: str) -> bool:
-        """Returns True if a run that has not ended goes on only when somebody resumes it: no living worker has it or
-        serves its queue."""
-        row = await self.store.runs.get(run)
-        if row is None or row.status.final:
-            return False
-        if row.worker is not None and row.worker not in await self.store.claims.dead():
-            return False
-        return not await self.blocked_report.is_served(row.queue)
-
     async def verify(self, run: str, *, sealed: bool = False) -> int | None:
         """Checks the hash chain of a run's log. Returns the seq of the first event that does not fit, or None."""
         if not sealed:
@@ -179,6 +169,19 @@ class RunQueries:
     async def rows(self, where: RunFilter) -> list[RunRow]:
         """Returns the rows of the runs that fit, the newest first."""
         return await self.store.runs.search(where)
+
+    async def ends_of(self, runs: Sequence[str]) -> dict[str, tuple[RunCreated | None, RunFinished | None]]:
+        """Returns the first event of each of these runs, and the last one of those that have ended, in one read."""
+        ends: dict[str, tuple[RunCreated | None, RunFinished | None]] = {}
+        for event in await self.store.runs.ends_of(runs):
+            created, finished = ends.get(event.run, (None, None))
+            match event.body:
+                case RunCreated():
+                    created = event.body
+                case RunFinished():
+                    finished = event.body
+            ends[event.run] = created, finished
+        return ends
 
     async def open_queues(self) -> list[QueueCount]:
         """Returns the queues with unfinished runs."""

@@ -17,7 +17,7 @@ from ...store.ports import Store
 from ..settings import Settings
 
 Answered = Callable[[str, str | None], None]
-"""Called with a run and its owner when an answer for the run is in the store."""
+"""Called with a run and its owner when an answer for the run, or the withdrawal of its question, is in the store."""
 
 
 class QuestionQueries:
@@ -66,12 +66,22 @@ class QuestionService(QuestionQueries):
 
     async def answer(self, question: str, value: Any, *, by: Caller = OWNER, door: str = "") -> None:
         """Answer a question, through a door. The first valid answer wins. Returns when it is on disk."""
-        record = await self.get(question)
-        asked = record.question
-        if asked.answerer is not None and asked.answerer != by.id:
-            raise Denied(f"question {question} is for {asked.answerer} to answer")
+        asked = await self._of(question, by)
         Validator(asked.answer_schema, what="answer").check(value, InvalidAnswer)
         if (weight := len(json_values.encode(value))) > (most := self._settings.max_input_bytes):
             raise TooLarge(f"the answer is larger than {most} bytes: as JSON it has {weight}")
         run, _, owner = await self._store.questions.answer(question, value, by.id, self._store.clock.now(), door)
         self._answered(run, owner)
+
+    async def withdraw(self, question: str, *, reason: str = "", by: Caller = OWNER) -> None:
+        """Closes a question that nobody need answer: `ctx.ask` raises QuestionExpired. Returns when it is on disk."""
+        await self._of(question, by)
+        run, owner = await self._store.questions.withdraw(question, reason, by.id, self._store.clock.now())
+        self._answered(run, owner)
+
+    async def _of(self, question: str, by: Caller) -> Question:
+        """Returns a question that this caller may close."""
+        asked = (await self.get(question)).question
+        if asked.answerer is not None and asked.answerer != by.id:
+            raise Denied(f"question {question} is for {asked.answerer} to answer")
+        return asked

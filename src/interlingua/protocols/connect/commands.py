@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Agent manifests of the Agent Connect Protocol.\n\n"
+    help="Write and check manifests of the Agent Connect Protocol.\n\n"
     "A manifest says what an agent takes, gives and asks, and how it is deployed. Other tools read it to deploy the "
     "agent, or to generate code that calls it.",
 )
@@ -90,9 +90,10 @@ async def _export(
     text: str, names: list[str], url: str | None, image: str | None, authors: list[str], extension: ExtensionName
 ) -> dict[str, dict[str, Any]]:
     from ...engine.ids import now
+    from ...server.loading.target import load_to_serve
     from ...terminal.errors import CommandError
     from ...terminal.event_lines import iso
-    from ..targets import choose, load_to_serve, parse
+    from ..targets import choose, parse
     from . import manifest, translate
 
     target = parse(text)

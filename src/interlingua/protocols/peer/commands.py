@@ -212,7 +212,9 @@ def peer(
     ] = False,
     store: Store = None,
 ) -> None:
-    """Run a node of the peer protocol, and print the `acp://` link by which others connect.
+    """Run a node of the peer protocol.
+
+    The command prints the `acp://` link by which others connect.
 
     Agents that are given answer what peers send. Without any, programs of yours do, over the control API: all of it
     can be used with curl. `interlingua peers` talks to a node that runs. Ctrl-C stops.
@@ -237,8 +239,9 @@ async def _peer(targets: list[str], flags: DoorSettings, store: Path | None, for
     import logging
     import signal
 
+    from ...server.loading.target import load_to_serve
     from ...server.paths import Place
-    from ..targets import load_to_serve, parse
+    from ..targets import parse
     from .commands_node import hosting
     from .node_flags import settings_of
 

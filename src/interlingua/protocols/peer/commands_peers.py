@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Use a node that runs (`interlingua peer`, or the one in `interlingua serve`): its peers, and what they say.",
+    help="Use a running node: its peers, and their messages.\n\nThe node is that of `interlingua peer`, or of "
+    "`interlingua serve`.",
 )
 
 Url = Annotated[

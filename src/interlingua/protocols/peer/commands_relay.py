@@ -56,7 +56,9 @@ def relay(
     ] = 512 * 1024 * 1024,
     ttl: Annotated[float, typer.Option("--ttl", min=1, help="Seconds that an unused session is kept.")] = 3600.0,
 ) -> None:  # fmt: skip
-    """Run a relay: peers that cannot connect directly leave messages for each other there.
+    """Run a relay for peers that cannot connect directly.
+
+    Peers leave messages for each other at a relay.
 
     Whoever knows the token of a session may read and write it, and nobody can find a token out: sessions are not
     listed. All is in memory, within limits. Without TLS, use it on this machine or behind a proxy. Ctrl-C stops.

@@ -22,7 +22,7 @@ from ...model.errors import DefinitionError, InterlinguaError, Invalid
 from ...mounts.settings import variable
 from ...protocols.installed import protocols
 from ...security.redaction import redact_text
-from .. import load_agents
+from ..loading import sources
 from ..mounts.entry import MountEntry, left_out, try_once
 from ..paths import VARIABLE
 from ..project import Project
@@ -59,7 +59,7 @@ async def check(config: Config, project: Project, *, environ: Mapping[str, str] 
     entries = build.written_mounts(config)
     build.check_issuers(config)
     before = len(config.problems)
-    loaded = await load_agents.load_all(config)
+    loaded = await sources.load_all(config)
     whole = len(config.problems) == before
     if not any(config.entries[name] for name in ("agents", "mounts", "teams")) and not config.problems:
         config.wrong(str(config.file or ""), "", "there is nothing to serve: no agents, no mounts and no teams")
@@ -68,7 +68,7 @@ async def check(config: Config, project: Project, *, environ: Mapping[str, str] 
         try:
             engine.teams.exchange([], source.agents)
         except DefinitionError as error:
-            config.wrong(source.origin.place, "", load_agents.said(source.origin, error))
+            config.wrong(source.origin.place, "", sources.said(source.origin, error))
     looks = await asyncio.gather(*(_try(entry) for _, entry in entries))
     tried = [_offered(config, engine, *pair, look) for pair, look in zip(entries, looks, strict=True)]
     if whole and all(one.up for one in tried):  # else the one that is missing may be there

@@ -49,7 +49,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     least: float | None = None
     most: float | None = None
     secret: bool = False
-    basic: bool = False
+    basic: str = ""
+    """What the short help says; empty: the setting is not in it."""
     defaults: str = ""
     """The setting names a file with defaults for its section: `module:function` reads that."""
 
@@ -113,6 +114,7 @@ class Entries(msgspec.Struct, frozen=True):
     help: str
     members: tuple[Setting, ...]
     metavar: str = ""
+    basic: str = ""
 
     @property
     def variable(self) -> str:
@@ -144,7 +146,7 @@ def described(type_: type[msgspec.Struct], section: str) -> Iterator[Setting]:
             path=path, field=field.name, type=field.type, default=None if default is msgspec.NODEFAULT else default,
             help=text, flags=_flags(path, notes.get("flag", ""), shape["kind"]),
             variable=notes.get("env", PREFIX + path.removeprefix("server.").replace(".", "_").upper()),
-            metavar=notes.get("metavar", ""), secret=notes.get("secret", False), basic=notes.get("basic", False),
+            metavar=notes.get("metavar", ""), secret=notes.get("secret", False), basic=notes.get("basic", ""),
             defaults=notes.get("defaults", ""), choices=_choices(field.type), **shape,
         )  # fmt: skip
 

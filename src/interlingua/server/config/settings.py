@@ -38,15 +38,17 @@ class ServerSettings(msgspec.Struct, kw_only=True, frozen=True):
         Meta(
             description="The address to listen on. Any address but loopback needs keys (`interlingua keys`) or "
             "issuers.",
-            extra={"basic": True},
+            extra={"basic": "The address; by default 127.0.0.1."},
         ),
     ] = "127.0.0.1"
-    port: Annotated[Port, Meta(description="The port; 0 takes any free one.", extra={"basic": True})] = 8000
+    port: Annotated[
+        Port, Meta(description="The port; 0 takes any free one.", extra={"basic": "The port; by default 8000."})
+    ] = 8000
     only_doors: Annotated[
         list[str],
         Meta(
             description="Serve only these doors; by default, all of them.",
-            extra={"key": "doors", "flag": "--door", "metavar": "NAME", "basic": True},
+            extra={"key": "doors", "flag": "--door", "metavar": "NAME", "basic": "Serve only this door."},
         ),
     ] = []
     advertise: Annotated[
@@ -65,21 +67,21 @@ class ServerSettings(msgspec.Struct, kw_only=True, frozen=True):
         list[str],
         Meta(
             description="Host headers to accept beside the usual ones.",
-            extra={"flag": "--allow-host", "metavar": "HOST", "basic": True},
+            extra={"flag": "--allow-host", "metavar": "HOST", "basic": "Accept this Host header too."},
         ),
     ] = []
     allowed_origins: Annotated[
         list[str],
         Meta(
             description="Browser origins whose pages may send requests and read the responses.",
-            extra={"flag": "--allow-origin", "metavar": "ORIGIN", "basic": True},
+            extra={"flag": "--allow-origin", "metavar": "ORIGIN", "basic": "Let pages of this origin call."},
         ),
     ] = []
     log: Annotated[
         Literal["json", "text", "off"],
         Meta(
             description="How to log runs, requests and problems on stderr: as JSON lines, as text, or not at all.",
-            extra={"basic": True},
+            extra={"basic": "The log on stderr; by default text."},
         ),
     ] = "text"
     trace: Annotated[
@@ -118,7 +120,12 @@ class StoreSettings(msgspec.Struct, kw_only=True, frozen=True):
         Meta(
             description="The store: a file, or a PostgreSQL database (`postgresql://…`). By default "
             "`.interlingua/store.db` in the folder of the project.",
-            extra={"flag": "--store", "env": "INTERLINGUA_STORE", "metavar": "PATH", "basic": True},
+            extra={
+                "flag": "--store",
+                "env": "INTERLINGUA_STORE",
+                "metavar": "PATH",
+                "basic": "The store, if not the project's own.",
+            },
         ),
     ] = None
 
@@ -128,7 +135,7 @@ class AuthSettings(msgspec.Struct, kw_only=True, frozen=True):
         list[str],
         Meta(
             description="The name of this server in tokens, for issuers without an audience of their own.",
-            extra={"flag": "--audience", "metavar": "NAME", "basic": True},
+            extra={"flag": "--audience", "metavar": "NAME", "basic": "This server's name in tokens."},
         ),
     ] = []
     jwks_url: Annotated[
@@ -201,7 +208,7 @@ class MountsEntry(msgspec.Struct, kw_only=True, frozen=True):
     target: Annotated[
         str | None,
         Meta(
-            description="The place: `connect+http://HOST/connect`, `mcp:COMMAND`, `acp://…`. `#AGENT` picks one of "
+            description="The place: an address, a link, or a command as `PROTOCOL:COMMAND`. `#AGENT` picks one of "
             "several agents."
         ),
     ] = None
@@ -254,12 +261,12 @@ ENTRIES: tuple[Entries, ...] = (
     Entries("agents", "file", "TARGET", "Files with agents.", tuple(described(AgentsEntry, ""))),
     Entries(
         "mounts", "target", "--mount", "Agents of other servers: an address, or a command that is started here.",
-        tuple(described(MountsEntry, "")), "TARGET",
+        tuple(described(MountsEntry, "")), "TARGET", "Serve the agents of this server too.",
     ),
     Entries("teams", "dir", "--team", "Folders of manifests, each a team.", tuple(described(TeamsEntry, "")), "DIR"),
     Entries(
         "auth.issuers", "issuer", "--issuer", "Issuers whose tokens (JWT) are accepted.",
-        tuple(described(IssuersEntry, "")), "URL",
+        tuple(described(IssuersEntry, "")), "URL", "Accept the tokens of this issuer.",
     ),
 )  # fmt: skip
 

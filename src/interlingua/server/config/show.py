@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from ...protocols.installed import protocols
 from ...protocols.targets import TargetError, parse, spelled
 from ...security.redaction import redact_text
 from .fields import Entries, Setting
@@ -19,10 +20,6 @@ _WIDTH = 100
 _COMMON = ("server.host", "server.port", "server.log", "store.path", "store.ttl_runs")
 _EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "agents": [{"file": "agents.py"}],
-    "mounts": [
-        {"target": "connect+https://agents.example.org/connect#echo", "as": "echo", "key": "${EXAMPLE_KEY}"},
-        {"target": "mcp:uvx some-server", "prefix": "some-", "env": {"API_TOKEN": "${SOME_TOKEN}"}},
-    ],
     "teams": [{"dir": "sales-team"}],
     "auth.issuers": [{"issuer": "https://login.example.org", "audience": ["agents"]}],
 }
@@ -178,8 +175,19 @@ def _sample(setting: Setting) -> str:
 
 def _example(entries: Entries, everything: bool) -> list[str]:
     lines = []
-    for example in _EXAMPLES[entries.path]:
+    for example in _mounts() if entries.path == "mounts" else _EXAMPLES[entries.path]:
         lines += [f"# [[{entries.path}]]", *(f"# {name} = {toml(value)}" for name, value in example.items())]
     if everything:
         lines += [line for one in entries.members for line in _comment(f"  {one.name}: {one.help}")]
     return lines
+
+
+def _mounts() -> list[dict[str, Any]]:
+    """Returns an address and a command, each as the preferred protocol that has one writes it."""
+    mounted = [kind for protocol in protocols() for kind in protocol.targets]
+    address = next(kind.example for kind in mounted if kind.scheme.endswith("+https"))
+    command = next(kind.example for kind in mounted if kind.form == "command")
+    return [
+        {"target": f"{address.replace('HOST', 'agents.example.org')}#echo", "as": "echo", "key": "${EXAMPLE_KEY}"},
+        {"target": command, "prefix": "some-", "env": {"API_TOKEN": "${SOME_TOKEN}"}},
+    ]

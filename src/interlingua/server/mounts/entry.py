@@ -17,7 +17,8 @@ from ...engine.ports import RemoteAgents
 from ...model import json_values
 from ...model.card import AgentCard
 from ...model.errors import DefinitionError, InvalidRequest
-from ...protocols.targets import Target, choose, load_to_serve, source_of_mount
+from ...protocols.targets import Target, choose, source_of_mount
+from ..loading.target import load_to_serve
 
 State = Literal["starting", "up", "down"]
 

@@ -29,9 +29,10 @@ from ...model.card import ANY_OBJECT, AgentCard
 from ...model.documents import Put
 from ...model.errors import AgentNotFound, DefinitionError, InterlinguaError, InvalidInput, StoreError, Unavailable
 from ...model.schemas import Validator
-from ...protocols.targets import Target, resolve, source_of_mount
+from ...protocols.targets import Target, source_of_mount
 from ...security.redaction import redact_text
 from ..config.settings import Mounting
+from ..loading.target import resolve
 from .entry import MountEntry, MountView, State, left_out, let_go, load
 from .line_watch import Line
 

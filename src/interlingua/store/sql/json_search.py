@@ -158,6 +158,12 @@ def runs_where(dialect: Dialect, where: RunFilter, lead: Lead = _NO_LEAD) -> tup
             term = f"{column}=?"
             terms.append(term if column in ("thread", "parent") else aside(term))
             args.append(value)
+    if where.before is not None:
+        terms.append("id<?")
+        args.append(where.before)
+    if where.since is not None:
+        terms.append("id>=?")
+        args.append(where.since)
     if not where.sealed:
         terms.append("sealed=0")
     if where.blocked:

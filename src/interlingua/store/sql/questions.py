@@ -6,8 +6,8 @@ the next number of one count, by which readers follow all changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,6 +23,8 @@ from .callbacks import put_callback
 from .database import Database
 from .dialect import Connection, Lock
 from .inbox import put_inbox
+
+R = TypeVar("R")
 
 _COLUMNS = (
     "q.question, q.state, q.path, q.answer, q.by, q.door, q.closed_at, q.reason, q.remind, q.reminded, q.reminded_at, "
@@ -93,7 +95,37 @@ class SqlQuestions:
     async def answer(self, question: str, value: Any, by: str, now: int, door: str = "") -> tuple[str, int, str | None]:
         """Answers a question; the first answer wins. Returns the run, the inbox id and the run's owner."""
 
-        def put(conn: Connection) -> tuple[str, int, str | None] | AlreadyAnswered:
+        def put(conn: Connection, record: QuestionRecord, worker: str | None) -> tuple[str, int, str | None]:
+            conn.execute(
+                "UPDATE questions SET state='answered', answer=?, by=?, door=?, closed_at=? WHERE id=?",
+                (json_values.encode(value), by, door or None, now, question),
+            )
+            _changed(conn, question)
+            run = record.question.run
+            body = json_values.encode({"question": question, "answer": Answer(value, by, door)})
+            return run, put_inbox(conn, run, "answer", body, now), worker
+
+        return await self._close_open(question, now, put)
+
+    async def withdraw(self, question: str, reason: str, by: str, now: int) -> tuple[str, str | None]:
+        """Closes an open question without an answer, and tells its run. Returns the run and its owner."""
+
+        def put(conn: Connection, record: QuestionRecord, worker: str | None) -> tuple[str, str | None]:
+            close_question(conn, question, "withdrawn", reason, now)
+            run = record.question.run
+            put_inbox(
+                conn, run, "withdraw", json_values.encode({"question": question, "reason": reason, "by": by}), now
+            )
+            return run, worker
+
+        return await self._close_open(question, now, put)
+
+    async def _close_open(
+        self, question: str, now: int, put: Callable[[Connection, QuestionRecord, str | None], R]
+    ) -> R:
+        """Closes a question by `put`, in one transaction. Raises AlreadyAnswered where it is not open any more."""
+
+        def decide(conn: Connection) -> R | AlreadyAnswered:
             if conn.dialect.for_update:
                 # The run before its question, which is the order in which its owner locks them.
                 conn.execute(
@@ -115,21 +147,14 @@ class SqlQuestions:
                 record.state = "expired"
             if record.state != "open":
                 return record.too_late()  # not raised: what was closed here stays closed
-            conn.execute(
-                "UPDATE questions SET state='answered', answer=?, by=?, door=?, closed_at=? WHERE id=?",
-                (json_values.encode(value), by, door or None, now, question),
-            )
-            _changed(conn, question)
-            run = record.question.run
-            body = json_values.encode({"question": question, "answer": Answer(value, by, door)})
-            return run, put_inbox(conn, run, "answer", body, now), worker
+            return put(conn, record, worker)
 
         locks: list[Lock] = [COUNT]
         if self._database.dialect.for_update:
             sql = "SELECT run FROM questions WHERE id=?"
             run_of = await self._database.read(lambda conn: conn.execute(sql, (question,)).fetchone())
             locks += [("run", run) for run in run_of or ()]
-        result: tuple[str, int, str | None] | AlreadyAnswered = await self._database.write(put, locks)
+        result: R | AlreadyAnswered = await self._database.write(decide, locks)
         if isinstance(result, AlreadyAnswered):
             raise result
         return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -26,6 +26,7 @@ from .threads import delete_thread
 
 _METADATA = RUN_COLUMNS.index("metadata")
 EVENT = ", ".join(EventRow.__struct_fields__)
+_EVENT_OF = ", ".join(f"e.{column}" for column in EventRow.__struct_fields__)
 
 
 def event(row: EventRow) -> Event:
@@ -98,6 +99,15 @@ class SqlRuns:
         sql = f"{end.format('ASC', 'first')} UNION ALL {end.format('DESC', 'last')}"
         rows = await self._database.read(lambda conn: conn.execute(sql, (run, run)).fetchall())
         return sorted((event(EventRow(*row)) for row in rows), key=lambda event: event.seq)
+
+    async def ends_of(self, runs: Sequence[str]) -> list[Event]:
+        sql = (
+            f"SELECT {_EVENT_OF} FROM runs r JOIN events e ON e.run=r.id "
+            f"AND (e.seq=1 OR (e.seq=r.next_seq-1 AND r.status IN {FINAL_SQL})) "
+            f"WHERE r.id IN ({','.join('?' * len(runs))})"
+        )
+        rows = await self._database.read(lambda conn: conn.execute(sql, runs).fetchall()) if runs else []
+        return [event(EventRow(*row)) for row in rows]
 
     async def tombstone(self, run: str) -> Tombstone | None:
         """Returns the rest of a deleted run; None if there never was one, or it still exists."""

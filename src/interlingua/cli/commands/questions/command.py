@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     rich_markup_mode="markdown",
-    help="The inbox: what agents wait for, whoever runs them and however deep they are.\n\n"
+    help="List, watch and answer the questions of agents.\n\n"
     "A run that needs input asks a question and waits, for a minute or a month. The first valid answer counts, "
     "wherever it is given, and everybody else who was asked is told. Without a command, open questions are listed.",
 )
@@ -71,7 +71,7 @@ def list_(
     json: Json = False,
     store: Store = None,
 ) -> None:
-    """List open questions, oldest first: who asks, on whose behalf, who may answer, and until when."""
+    """List open questions, oldest first."""
     from ....terminal.session import go
 
     go(_list(all_, run, mine, limit, json, store))
@@ -244,7 +244,7 @@ async def _asked(engine: Engine, part: str) -> QuestionRecord:
 
 async def nobody_runs(engine: AnyEngine, run: str) -> bool:
     """Returns whether a run that has not ended stays as it is until a person resumes it by hand."""
-    return await engine.runs.is_abandoned(run)
+    return await engine.runs.blocked_report.is_abandoned(run)
 
 
 async def _value(question: Question, text: str | None, reason: str | None) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...options import EXIT_CODES, Json, Store, examples
+from ...options import EXIT_CODES, Json, NoInput, Store, examples
 
 if TYPE_CHECKING:
     from ....model.team.manifest import Problem, Team
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Teams of agents with manifests: who may delegate to whom, who oversees whom, which tools each may use.\n\n"
+    help="Check, draw and run teams of agents.\n\n"
     "A team is a folder of manifests (JSON, YAML or TOML), with a `team.toml` for its tool servers, limits and what "
     "is done about errors.",
 )
@@ -246,11 +246,9 @@ def run(
         bool, typer.Option("--events", help="Print the events of all runs of the task, one JSON line each.")
     ] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="Print how it ended and what was said as JSON, instead of the result.")
+        bool, typer.Option("--json", help="Print the end and the conversation as JSON, instead of the result.")
     ] = False,
-    no_input: Annotated[
-        bool, typer.Option("--no-input", help="Never ask: a question leaves the task waiting (exit code 4).")
-    ] = False,
+    no_input: NoInput = False,
     resume: Annotated[
         str | None,
         typer.Option(

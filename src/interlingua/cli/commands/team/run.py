@@ -182,7 +182,7 @@ async def run(
     resume: str | None, no_input: bool,
 ) -> int:  # fmt: skip
     from ....protocols.targets import Target
-    from ....teams.load import load_team
+    from ....server.loading.team import load_team
     from ....terminal.crash import CrashSite
     from ....terminal.input_args import input_of
     from ....terminal.session import engine_at, interactive

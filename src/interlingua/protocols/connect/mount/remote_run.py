@@ -22,7 +22,7 @@ import msgspec
 
 from ....engine.handler.context import Context
 from ....model.content import DataPart
-from ....model.errors import InterlinguaError, RunError, Unavailable
+from ....model.errors import RunError, Unavailable
 from ....model.events import MessageSent
 from ....model.trace_context import Carrier
 from ....mounts.errors import RemoteError, no_such_run
@@ -275,13 +275,15 @@ class ConnectRun(RemoteRun):
             return None
 
     async def cancel(self) -> None:
-        with contextlib.suppress(httpx2.HTTPError, InterlinguaError):
-            if self._handle is None and self._starting is not None:
-                await self._starting
-            elif self._handle is None and self._posted:
-                await self._create()  # the answer names the run, by its key
-            if self._handle is not None:
+        if self._handle is None and self._starting is not None:
+            await self._starting
+        elif self._handle is None and self._posted:
+            await self._create()  # the answer names the run, by its key
+        if self._handle is not None:
+            try:
                 await _post_cancel(self.http, self._handle)
+            except httpx2.HTTPError as error:
+                raise disconnected(error) from error
 
 
 async def cancel_left(http: httpx2.AsyncClient, handle: Handle) -> None:

@@ -23,10 +23,12 @@ class InputWanted(Exception):
     """Raised where the run asks and this revision returns questions as results: the client repeats the request with the
     answer."""
 
-    def __init__(self, question: Question, run: str) -> None:
+    def __init__(self, question: Question, run: str, problem: str = "") -> None:
+        """`problem` is the fault of the answer before."""
         super().__init__(question.id)
         self.question = question
         self.run = run
+        self.problem = problem
 
 
 class RequestQuestions:
@@ -40,7 +42,7 @@ class RequestQuestions:
 
     @property
     def can_ask(self) -> bool:
-        return self.asked.may_answer and self._connection.asks(self._running.call)
+        return self.asked.may_answer and self._connection.can_ask(self._running.call)
 
     def ask(self, question: Question) -> None:
         if self.asked.are_for(question):
@@ -52,7 +54,7 @@ class RequestQuestions:
             return  # a run that is joined again repeats earlier questions
         if not self.can_ask:
             await running.note_unasked()
-            lacks = running.version == wire.MODERN and not self._connection.asks(running.call)
+            lacks = running.version == wire.MODERN and not self._connection.can_ask(running.call)
             raise translate.question_open(question, running.run, lacks=lacks)
         if running.version == wire.MODERN:
             raise InputWanted(question, running.run)

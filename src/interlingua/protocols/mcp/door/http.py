@@ -16,16 +16,14 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Scope
 
 from ....doors.sessions import Sessions
-from ....engine.engine import Engine
 from ....model.errors import InterlinguaError
 from ....model.run import Caller
 from ....security.auth import Authenticator
 from ....transports.http.body import began, read_body
 from ....transports.jsonrpc.http_errors import Refused, about, error_response
 from .. import wire
-from ..config import DoorSettings
 from . import replica_notes
-from .connection import McpDoor
+from .door import McpDoor
 from .http_clients import OldSession, Session, Single
 from .http_messages import SESSION, VERSION, Asked, accepts, by_name, check_modern, is_modern, read
 
@@ -35,17 +33,12 @@ _CLOSING = 10.0  # seconds that requests of clients that have left get to end, w
 
 
 class WebDoor:
-    def __init__(
-        self,
-        engine: Engine,
-        auth: Authenticator,
-        settings: DoorSettings | None = None,
-    ) -> None:
-        self.settings = settings or DoorSettings()
+    def __init__(self, mcp: McpDoor, auth: Authenticator) -> None:
+        self.settings = mcp.settings
         self.auth = auth
-        self.mcp = McpDoor(engine, self.settings)
+        self.mcp = mcp
         self.sessions = Sessions(
-            engine, "mcp", limit=self.settings.max_sessions, idle=self.settings.idle,
+            mcp.engine, "mcp", limit=self.settings.max_sessions, idle=self.settings.idle,
             open_=lambda caller, id_, times: Session(self, caller, id_, times), id_in=_session_id,
             extra_space=replica_notes.STREAMS, displaces=True,
         )  # fmt: skip

@@ -22,6 +22,7 @@ from ....transports.jsonrpc.connection import Connection
 from ....transports.jsonrpc.core import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
 from ....transports.jsonrpc.http_errors import Refused
 from .. import wire
+from . import operations_lifecycle as lifecycle
 from .http_messages import SESSION, Asked
 from .http_streams import Exchange, OneStream, PostsChannel
 from .replica_notes import StreamNotes
@@ -80,7 +81,7 @@ class Session(ResumableSession):
         return self.connection.level
 
     async def restore(self, note: Note) -> None:
-        self.connection.met(note.params)
+        lifecycle.begin(self.connection, note.params)
         self.connection.level = note.extra
         # The client missed changes between the two processes, and it may come back without an event's id.
         self.channel.catch_up()

@@ -51,7 +51,7 @@ class StreamNotes:
         self._documents = session.connection.engine.documents
         self._lost: dict[str, list[Waiting]] = {}  # streams of processes before this one, by name
         self._ours: dict[str, list[Waiting]] = {}  # of this process
-        session.connection.began = self._began
+        session.connection.run_began = self._began
         session.channel.let_go = self._let_go
 
     async def restore(self) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ....engine.ports import RunHandle, weight
 from ....model import trace_context
 from ....model.card import AgentCard
 from ....model.delta import ABSENT, DeltaError, Joiner, diff
-from ....model.errors import Conflict, ErrorInfo, NotFound, RunNotFound, ThreadNotFound
+from ....model.errors import Conflict, ErrorInfo, InvalidAnswer, NotFound, RunNotFound, ThreadNotFound
 from ....model.events import (
     Event,
     OutputDelta,
@@ -27,9 +28,11 @@ from ....model.prompt_input import ContentCollector, add_data_parts
 from ....model.run import Caller, RunRequest
 from ....model.status import Status
 from ....security import scopes
+from ....transports.jsonrpc import params as params_
 from ....transports.jsonrpc.core import INVALID_PARAMS, Call, RpcError
 from .. import translate, wire
-from .client_questions import RequestQuestions
+from .client_questions import InputWanted, RequestQuestions
+from .named_agents import Named
 from .unasked_runs import mark_of
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ class Running:
 
     def __init__(self, connection: McpConnection, call: Call, card: AgentCard, version: str, *, tool: bool) -> None:
         self.connection = connection
-        self.engine = connection.door.engine
+        self.engine = connection.engine
         self.call = call
         self.card = card
         self.version = version
@@ -69,7 +72,7 @@ class Running:
         self.questions = RequestQuestions(self)
         self._mark: str | None = None  # of a request whose client cannot be asked: the next one like it joins its run
         self._waited = False  # it has joined a run, which may have been left waiting
-        self.given = ContentCollector()  # beside its output
+        self.beside = ContentCollector()  # beside its output
         self.run = ""
         self._takes_along = True  # a request that is taken back takes its run along
 
@@ -106,7 +109,7 @@ class Running:
 
     async def _join_waiting(self, input_: dict[str, Any], config: Any) -> bool:
         """Joins the run that an earlier identical request has left waiting. Returns False where there is none."""
-        unasked, caller = self.connection.door.unasked, self.connection.caller
+        unasked, caller = self.connection.shared.unasked, self.connection.caller
         self._mark = mark_of(caller.id, self.card, input_, config, self.meta)
         run = await unasked.find(self.card, self._mark)
         if run is None:
@@ -122,7 +125,7 @@ class Running:
     async def note_unasked(self) -> None:
         """Notes a run that waits because its client cannot be asked: the next request like this one joins it."""
         if self._mark is not None:
-            await self.connection.door.unasked.note(self.card, self._mark, self.run)
+            await self.connection.shared.unasked.note(self.card, self._mark, self.run)
 
     async def _check_thread(self, thread: str) -> None:
         """Checks the thread of a request. A thread of another caller counts as not found, because its state would be
@@ -150,7 +153,7 @@ class Running:
         try:
             finished = await self._follow()
             if self._waited:
-                await self.connection.door.unasked.forget(self.run)
+                await self.connection.shared.unasked.forget(self.run)
             return finished
         except asyncio.CancelledError:
             await asyncio.shield(self._cancel())
@@ -161,7 +164,7 @@ class Running:
             await self.questions.asked.close()  # before the answer: after it there may be no stream for that
 
     async def _cancel(self) -> None:
-        if self.connection.rpc.lost and (self.connection.runs_go_on or self.connection.door.stopping):
+        if self.connection.rpc.lost and (self.connection.runs_go_on or self.connection.shared.stopping):
             return
         if not self._takes_along:
             return
@@ -171,7 +174,7 @@ class Running:
     def _cancel_late(self, submitted: asyncio.Future[RunHandle]) -> None:
         if not submitted.cancelled() and submitted.exception() is None:
             self.run = submitted.result().id
-            self.connection.door.jobs.spawn(self._cancel())
+            self.connection.shared.jobs.spawn(self._cancel())
 
     async def _follow(self) -> RunFinished:
         mark = getattr(self.connection.rpc.channel, "mark", None)
@@ -182,7 +185,7 @@ class Running:
                 for event in await (asked.beside(reader.read()) if asked else reader.read()):
                     if mark is not None:
                         mark(self.call.id, event.seq)
-                    self.given.feed(event)
+                    self.beside.feed(event)
                     self._take(event.body)
                     if isinstance(event.body, RunFinished):
                         await self._last_delta(event, event.body)
@@ -204,7 +207,7 @@ class Running:
                     self._joins = self._joins and event.seq > self._after  # its last delta is sent with the end
                     return cursor
                 cursor = event.seq
-                self.given.feed(event)
+                self.beside.feed(event)
                 if isinstance(body, OutputDelta):
                     self._delta(body.delta, tell=False)
                 elif isinstance(body, RunRestarted):
@@ -325,6 +328,68 @@ def request_of(
         add_data_parts(card, input_, messages[0].parts) if messages else input_, config, messages,
         translate.metadata(meta), caller, when_busy="enqueue", trace=trace_context.read(meta),
     )  # fmt: skip
+
+
+async def run_and_answer(
+    connection: McpConnection,
+    call: Call,
+    named: Named,
+    input_: dict[str, Any],
+    result: Callable[[Running, RunFinished], dict[str, Any]],
+    *,
+    tool: bool,
+) -> dict[str, Any]:
+    """Runs an agent for a request, and returns its answer: `result` of the finished run, or a question of the run in
+    the revision whose server sends no requests."""
+    scopes.require(connection.caller, "run", named.card.key)
+    running = Running(connection, call, named.card, connection.version_of(call), tool=tool)
+    try:
+        state = call.params.get("requestState") if isinstance(call.params, dict) else None
+        if state is not None and running.version == wire.MODERN:
+            await _resume(running, state)
+        else:
+            await running.start(input_, named.instance.config if named.instance is not None else None)
+        connection.note_run(call, running.run)
+        return result(running, await running.end())
+    except InputWanted as wanted:
+        return await _input_required(connection, call, wanted)
+
+
+async def _resume(running: Running, state: Any) -> None:
+    """Joins the waiting run and gives it the answer to its question. Raises InputWanted where the question must be
+    asked again."""
+    connection, call = running.connection, running.call
+    run, question_id = await connection.shared.states.open(connection.caller.id, call, state)
+    await running.join(run)
+    open_ = await connection.engine.questions.open(run=run, limit=1000)
+    question = next((question for question in open_ if question.id == question_id), None)
+    if question is None:
+        return  # answered meanwhile, and whatever the run asks now is asked
+    responses = call.params.get("inputResponses")
+    response = responses.get(question_id) if isinstance(responses, dict) else None
+    if response is None:
+        raise InputWanted(question, run)
+    try:
+        answered = await running.questions.answer(question, params_.read(response, wire.ElicitResult))
+    except InvalidAnswer as error:
+        raise InputWanted(question, run, error.message) from None
+    if not answered:
+        raise translate.question_open(question, run)
+
+
+async def _input_required(connection: McpConnection, call: Call, wanted: InputWanted) -> dict[str, Any]:
+    """Returns the result that asks a question. The client repeats the request with the answer, to any process that has
+    this store."""
+    params = translate.elicitation(wanted.question, wire.MODERN)
+    if wanted.problem:
+        params["message"] = f"{wanted.problem}\n\n{params['message']}"
+    state = await connection.shared.states.seal(connection.caller.id, call, wanted.run, wanted.question.id)
+    return {
+        "resultType": "input_required",
+        "inputRequests": {wanted.question.id: {"method": "elicitation/create", "params": params}},
+        "requestState": state,
+        "_meta": {wire.META_RUN: wanted.run},
+    }
 
 
 def failed(finished: RunFinished) -> ErrorInfo | None:

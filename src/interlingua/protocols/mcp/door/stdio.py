@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....engine.engine import Engine
 from ....transports.channel import Channel
 from ....transports.jsonrpc.connection import Trace
-from .connection import McpDoor
+from .door import McpDoor
 
 
 async def serve_pipes(engine: Engine, channel: Channel, trace: Trace | None) -> None:

@@ -16,18 +16,18 @@ from .. import wire
 
 if TYPE_CHECKING:
     from ....transports.jsonrpc.connection import Connection
-    from .connection import McpDoor
+    from .shared import Shared
 
 
-class Listening:
+class Subscriptions:
     """The open subscriptions of one client."""
 
-    def __init__(self, door: McpDoor, rpc: Connection) -> None:
-        self._door = door
+    def __init__(self, shared: Shared, rpc: Connection) -> None:
+        self._shared = shared
         self._rpc = rpc
         self._news: dict[asyncio.Event, asyncio.Task[Any]] = {}
 
-    def tell(self) -> list[asyncio.Task[Any]]:
+    def wake(self) -> list[asyncio.Task[Any]]:
         """Wakes all subscriptions, because the lists have changed or the door stops. Returns the tasks that notify
         them."""
         for news in self._news:
@@ -53,10 +53,10 @@ class Listening:
             # The honoured kinds are sent first; kinds that never change here are left out.
             acknowledged = {"notifications": honoured, "_meta": meta}
             rpc.notify("notifications/subscriptions/acknowledged", acknowledged, about=call.id)
-            while not self._door.stopping:
+            while not self._shared.stopping:
                 await news.wait()
                 news.clear()
-                if not self._door.stopping:
+                if not self._shared.stopping:
                     for method in methods:
                         rpc.notify(method, {"_meta": meta}, about=call.id)
                     await rpc.drain(call.id)

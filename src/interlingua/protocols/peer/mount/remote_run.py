@@ -19,22 +19,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ....engine.handler.context import Context
-from ....engine.handler.mounted_run import LeftRun, MountedRun
+from ....engine.handler.mounted_run import LeftRun
 from ....model.errors import (
     AlreadyAnswered,
     InterlinguaError,
-    Invalid,
-    InvalidOutput,
     InvalidRequest,
     NotFound,
-    QuestionExpired,
     RunLost,
-    StepFailed,
-    Unavailable,
 )
-from ....model.schemas import Validator
+from ....model.events import Emission
 from ....mounts.errors import RemoteError, no_such_run
-from ....mounts.remote_output import RemoteOutput
+from ....mounts.remote_questions import Asked
+from ....mounts.remote_run import ENDED, Disconnected, RemoteRun, Stretch
 from ..translate import parts, task_states
 from ..translate.task_errors import failure
 from ..wire import frames
@@ -42,13 +38,13 @@ from ..wire.links import HTTP
 from .agent_card import Described, along_of, beside_of, input_parts, output_of
 from .connection import Connection, Inbox, Remote
 from .identity import seal, unseal
-from .questions import STEP, Asking, named_by
+from .questions import TaskQuestions, named_by
 from .stale_updates import Standing
 from .updates_in import UpdatesIn
 
 if TYPE_CHECKING:
     from ....engine.engine import Engine
-    from .server import Mount
+    from .server import PeerServer
 
 log = logging.getLogger("interlingua.peer")
 
@@ -75,24 +71,24 @@ class Existing(msgspec.Struct, frozen=True):
     known_by: str | None = None  # as in the handle of the run that began it
 
     @classmethod
-    def parse(cls, mount: Mount, id_: str) -> Existing:
+    def parse(cls, server: PeerServer, id_: str) -> Existing:
         """Reads the id that `MountedRun.found_at_server` was given. Raises NotFound."""
-        if mount.link.scheme in HTTP:
+        if server.link.scheme in HTTP:
             return cls(id_)
         task, mark, known_by = id_.partition(_KNOWN_BY)
         if not mark:
             raise NotFound(
-                f"over {mount.link.scheme}:// a node shows a task only to the peer that began it, and {id_!r} does not "
-                "say which peer that was: give the whole id that the first command printed"
+                f"over {server.link.scheme}:// a node shows a task only to the peer that began it, and {id_!r} does "
+                "not say which peer that was: give the whole id that the first command printed"
             )
         return cls(task, known_by)
 
-    def handle(self, mount: Mount) -> Handle:
+    def handle(self, server: PeerServer) -> Handle:
         try:
             handle = Handle(True, self.known_by)
-            known_by(mount, handle)
+            known_by(server, handle)
         except ValueError:  # it was not made by us
-            raise no_such_run(self.task, mount.link.shown) from None
+            raise no_such_run(self.task, server.link.shown) from None
         return handle
 
 
@@ -103,97 +99,94 @@ class Ended(msgspec.Struct):
     in_order: bool = True  # all that was said before has come
 
 
-class Attachment:
+class PeerRun(RemoteRun):
+    """A local run, and the task or the message that does its work."""
+
+    step = "task"
+    _remote: Remote
+    _handle: Handle
+    _frame: Frame  # begins the task, or asks how it stands
+
     def __init__(
-        self, mount: Mount, agent: Described, schema: Validator, ctx: Context[Any, Any],
-        existing: Existing | None = None,
+        self, server: PeerServer, agent: Described, ctx: Context[Any, Any], input_: dict[str, Any],
+        existing: Existing | None,
     ) -> None:  # fmt: skip
         """`existing` is a task at the node, to go on with instead of beginning one."""
+        super().__init__(ctx, input_, server.link.shown, patience=server.settings.patience)
+        self.cancel_within = server.settings.cancel_within
         self._existing = existing
-        self._mount = mount
-        self._settings = mount.settings
+        self._server = server
+        self._settings = server.settings
         self._agent = agent
-        self._schema = schema
-        self._ctx = ctx
-        self._mounted = MountedRun(ctx)
-        self._output = RemoteOutput(self._mounted)
-        self._updates = UpdatesIn(self._output, agent)
+        self._updates = UpdatesIn(self.output, agent)
         self._inbox = Inbox()
-        self._asking = Asking(self._mounted, self._answer, self._inbox.put)
-        self._answers: dict[str, str] = {}  # message id → the key of the question that it answers
-        self._remote: Remote | None = None
-        self._handle: Handle | None = None
+        self._asking = TaskQuestions(self.questions, self.mounted.asked(), self._send_answer, self._inbox.put)
+        self._answers: dict[str, Asked] = {}  # message id → the question that it answers
         self._known_by: str | None = None
         self._connection: Connection | None = None
         self._task_id = task_of(ctx.run_id) if existing is None else existing.task
         self._message_id = _id(ctx.run_id, "request")
         self._context = None if ctx.thread_id is None else f"ctx_{uuid.uuid5(_THREADS, ctx.thread_id).hex}"
-        self._trace: dict[str, Any] = {}
         self._state = "submitted"
         self._standing = Standing(self._ask_again)
         self._delegated: Frame | None = None
-        self._heard = False  # something of the task, since it was last asked for
+        self._met_before = self.resumed or existing is not None  # the task may have begun over another connection
         self._known = existing is not None  # the remote has the task
         self._last_said = ""
         self._not_sent: list[str] = []  # names of files
 
-    async def run(self, input_: dict[str, Any]) -> dict[str, Any]:
-        try:
-            async with self._mounted.telling_unused():
-                return await self._run(input_)
-        except StepFailed as failure:
-            error = failure.error
-            raise RemoteError(
-                error.message, code=error.code, transient=error.transient, details=error.details
-            ) from failure
-        finally:
-            await self._asking.leave()
-            del self._asking, self._standing  # they hold on to this, and so to the whole run
+    # -- the handle ---------------------------------------------------------------------------------------
 
-    async def _run(self, input_: dict[str, Any]) -> dict[str, Any]:
-        self._trace = self._mounted.onward()
-        existing = self._existing
-        entered_again = self._mounted.recorded("start")
-        if (
-            existing is None
-            and not entered_again
-            and (connection := (await self._mount.own(self._mounted.engine)).standing) is not None
-        ):
-            self._mounted.record("start", self._handle_of(connection))
-        self._handle = handle = await self._ctx.step("start", self._start, key="start")
-        self._known_by = known_by(self._mount, handle)
-        remote = self._remote = await self._mount.remote(self._mounted.engine, self._known_by)
-        shown = await self._output.begin(STEP)
-        if entered_again:
+    async def handle_at_hand(self) -> Handle | None:
+        if self._existing is not None:
+            return None
+        connection = (await self._server.own(self.mounted.engine)).standing
+        return None if connection is None else self._handle_of(connection)
+
+    async def open(self) -> Handle:
+        if self._existing is not None:
+            return self._existing.handle(self._server)
+        remote = await self._server.own(self.mounted.engine)
+        async with remote.using(self._inbox):
+            return self._handle_of(await remote.connection(patient=False))
+
+    def _handle_of(self, connection: Connection) -> Handle:
+        token = connection.token
+        return Handle(connection.ours, None if token is None else seal(self._server.link, token))
+
+    def opened(self, handle: Handle, shown: list[Emission]) -> None:
+        self._handle = handle
+        self._known_by = known_by(self._server, handle)
+        if self.resumed:
             self._updates.resumed(shown)
-        given = await self._given(input_) if existing is None else [parts.text("")]
-        async with remote.using(self._inbox, self._task_id, self._message_id):
-            try:
-                ended = await (self._follow(given, entered_again) if handle.task else self._converse(given))
-            except QuestionExpired:
-                if handle.task and self._state not in _OVER:
-                    await cancel_task(remote, self._inbox, self._task_id)  # there it would wait for ever
-                raise
-            except asyncio.CancelledError:
-                # A run that is only parked is found again later.
-                if self._mounted.leaving_for_good and handle.task and self._state not in _OVER:
-                    await cancel_task(remote, self._inbox, self._task_id, known=self._known)
-                raise
+
+    async def begin(self) -> None:
+        self._remote = await self._server.remote(self.mounted.engine, self._known_by)
+        given = await self._given(self.input) if self._existing is None else [parts.text("")]
+        self._frame = self._delegation(given) if self._handle.task else self._request(given)
+        await self.resources.enter_async_context(self._remote.using(self._inbox, self._task_id, self._message_id))
+
+    async def follow(self) -> Stretch:
+        return Stretch(ENDED, await (self._follow() if self._handle.task else self._converse()))
+
+    async def finish(self, data: Ended) -> dict[str, Any]:
         for name in self._not_sent:
-            await self._output.warn_once(
-                f"{name} was not sent: files travel by address, and no server here offers them"
-            )
-        await self._updates.finish(ended.output, ended.artifacts, ended.beside)
-        try:
-            self._schema.check(ended.output, InvalidOutput)
-        except Invalid as error:
-            await self._output.warn_once(f"the output does not fit the schema that the node tells: {error.message}")
-        return ended.output
+            await self.output.warn_once(f"{name} was not sent: files travel by address, and no server here offers them")
+        await self._updates.finish(data.output, data.artifacts, data.beside)
+        return data.output
+
+    async def cancel(self) -> None:
+        if self._handle.task and self._state not in _OVER:
+            await cancel_task(self._remote, self._inbox, self._task_id, known=self._known)
+
+    async def leave(self) -> None:
+        await self._asking.leave()
+        del self._asking, self._standing  # they hold on to this, and so to the whole run
 
     async def _given(self, input_: dict[str, Any]) -> list[dict[str, Any]]:
         """Returns the parts to send. Bytes are sent as addresses: a door of this process offers them, where there is
         one."""
-        engine: Engine = self._mounted.engine
+        engine: Engine = self.mounted.engine
         files = engine.files
         kept: list[Awaitable[object]] = []
 
@@ -203,9 +196,9 @@ class Attachment:
             return address
 
         ways = publish if files.available else None
-        beside = self._mounted.beside(input_)
+        beside = self.mounted.beside(input_)
         # An Interlingua node derives the same input from the message as we did: then only the message is sent.
-        said = self._mounted.said_as(self._agent.card, input_) if self._agent.structured and beside else []
+        said = self.mounted.said_as(self._agent.card, input_) if self._agent.structured and beside else []
         along, stays = along_of(said, ways)
         whole = bool(said) and len(along) == len(said)
         if not whole:
@@ -214,18 +207,6 @@ class Attachment:
             await keeping
         self._not_sent = stays
         return along if whole else input_parts(self._agent, input_, along)
-
-    async def _start(self) -> Handle:
-        """Returns the handle. Nothing has been sent yet that would have to be found again."""
-        if self._existing is not None:
-            return self._existing.handle(self._mount)
-        remote = await self._mount.own(self._mounted.engine)
-        async with remote.using(self._inbox):
-            return self._handle_of(await remote.connection(patient=False))
-
-    def _handle_of(self, connection: Connection) -> Handle:
-        token = connection.token
-        return Handle(connection.ours, None if token is None else seal(self._mount.link, token))
 
     async def _connected(self) -> Connection:
         assert self._remote is not None
@@ -242,44 +223,35 @@ class Attachment:
 
     # -- as a task ----------------------------------------------------------------------------------------
 
-    async def _follow(self, given: list[dict[str, Any]], entered_again: bool) -> Ended:
-        """Follows the task until it has ended, over any number of connections."""
+    async def _follow(self) -> Ended:
+        """Follows the task over one connection."""
         if self._existing is None:
             self._found()
-        loop = asyncio.get_running_loop()
-        frame = self._delegation(given)
-        lost_at: float | None = None
-        again = entered_again or self._existing is not None
-        while True:
-            connection = await self._connected()
-            self._updates.reconnected(repeats=connection.replays)
-            self._standing.asked(again=again and not connection.replays)
-            again = True
-            known = self._known or self._output.has_shown or bool(self._mounted.asked())
-            self._delegated = {**frame, "again": True} if known else frame
-            await self._mounted.committed()
-            connection.send(self._delegated)
-            await connection.drain()
-            ended = await self._listen()
-            if ended is not None:
-                if not ended.in_order:
-                    await self._linger()
-                return ended
-            lost_at = None if self._heard else lost_at or loop.time()
-            self._heard = False
-            if lost_at is not None and loop.time() - lost_at > self._settings.patience:
-                raise Unavailable(f"{self._where} hangs up again and again")
+        connection = await self._connected()
+        self._updates.reconnected(repeats=connection.replays)
+        self._standing.asked(again=self._met_before and not connection.replays)
+        self._met_before = True
+        known = self._known or self.output.has_shown or bool(self.mounted.asked())
+        self._delegated = {**self._frame, "again": True} if known else self._frame
+        await self.mounted.committed()
+        connection.send(self._delegated)
+        await connection.drain()
+        ended = await self._listen()
+        if ended is None:
+            raise Disconnected("hangs up again and again")
+        if not ended.in_order:
+            await self._linger()
+        return ended
 
     def _found(self) -> None:
-        assert self._handle is not None
         known_by = self._handle.known_by
         # Only the peer that began a task finds it. Over a connection a peer is known by its token.
-        self._mounted.found_at_server(self._task_id if known_by is None else f"{self._task_id}{_KNOWN_BY}{known_by}")
+        self.mounted.found_at_server(self._task_id if known_by is None else f"{self._task_id}{_KNOWN_BY}{known_by}")
 
     async def _listen(self) -> Ended | None:
         """Follows the task over one connection. Returns None where the connection was lost."""
         while (frame := await self._inbox.get()) is not None:
-            self._heard = True
+            self.patience.reset()
             ended = await self._take(frame)
             if ended is not None:
                 return ended
@@ -298,7 +270,7 @@ class Attachment:
 
     def _delegation(self, given: list[dict[str, Any]]) -> Frame:
         payload: dict[str, Any] = {"role": "user", "input": {"parts": given}}
-        about = {**self._ctx.metadata, **self._trace}
+        about = {**self.ctx.metadata, **self.trace}
         for name, value in (("skill_id", self._agent.skill), ("context_id", self._context), ("metadata", about)):
             if value is not None:
                 payload[name] = value
@@ -321,9 +293,9 @@ class Attachment:
                 self._standing.confirmed()
             case "error":
                 self._refused(frame)
-                key = self._answers.get(frame.get("message_id", ""))
-                if key is not None and frame.get("code") == AlreadyAnswered.code:
-                    await self._output.emit(self._asking.too_late(key), new=True)
+                asked = self._answers.get(frame.get("message_id", ""))
+                if asked is not None and frame.get("code") == AlreadyAnswered.code:
+                    await self.output.emit(self.mounted.too_late(asked.place, step=self.step), new=True)
         return None
 
     def _ask_again(self) -> None:
@@ -343,7 +315,7 @@ class Attachment:
         why = str(frame.get("message") or frame.get("code"))[:1000]
         id_ = frame.get("message_id")
         if id_ == self._message_id:
-            raise RemoteError(f"{self._where} did not take it: {why}", code=str(frame.get("code"))[:100])
+            raise RemoteError(f"{self.where} did not take it: {why}", code=str(frame.get("code"))[:100])
         if id_ in self._answers and frame.get("code") != AlreadyAnswered.code:  # then the task goes on, and tells how
             self._asking.refused(self._answers[id_], why)
 
@@ -351,7 +323,7 @@ class Attachment:
         try:
             news = frames.read(frame)
         except InvalidRequest as error:
-            log.info("%s: %s", self._where, error.message)
+            log.info("%s: %s", self.where, error.message)
             return None
         assert isinstance(news, frames.Updated)
         if self._existing is not None:
@@ -364,9 +336,6 @@ class Attachment:
             self._asking.asked(frame.get("question"), self._last_said)
         else:
             self._asking.moved_on()
-        late, self._asking.late = self._asking.late, []
-        for warning in late:
-            await self._output.emit(warning, new=True)
         match news.status:
             case "failed" | "canceled":
                 raise failure(news.status, news.error, frame.get("error_info"))
@@ -381,22 +350,22 @@ class Attachment:
     def _check_there(self, frame: Frame) -> None:
         info = frame.get("error_info")
         if isinstance(info, dict) and info.get("code") == frames.LOST:
-            raise no_such_run(self._task_id, self._where)
+            raise no_such_run(self._task_id, self.where)
         self._found()
 
-    def _answer(self, key: str, given: list[dict[str, Any]]) -> None:
+    def _send_answer(self, asked: Asked, given: list[dict[str, Any]]) -> None:
         """Sends an answer to the task. Where the connection is lost, the task asks again over the next one."""
-        connection, remote = self._connection, self._remote
-        if connection is None or connection.over or remote is None:
+        connection = self._connection
+        if connection is None or connection.over:
             return
-        id_ = _id(self._ctx.run_id, f"{key}.{self._asking.again(key)}")
-        named = named_by(key)
+        id_ = _id(self.ctx.run_id, asked.place)
+        named = named_by(asked.key)
         frame = frames.message(
             self._settings.name, "user", given, message_id=id_, task_id=self._task_id, context_id=self._context,
             metadata=None if named is None else {frames.QUESTION: named},
         )  # fmt: skip
-        self._answers[id_] = key
-        remote.expect(id_, self._inbox)
+        self._answers[id_] = asked
+        self._remote.expect(id_, self._inbox)
         try:
             connection.send(frame)
         except InterlinguaError as error:  # it is too large
@@ -404,26 +373,28 @@ class Attachment:
 
     # -- as a message -------------------------------------------------------------------------------------
 
-    async def _converse(self, given: list[dict[str, Any]]) -> Ended:
-        frame = frames.message(
+    def _request(self, given: list[dict[str, Any]]) -> Frame:
+        return frames.message(
             self._settings.name, "user", given, message_id=self._message_id, correlation_id=self._message_id,
-            context_id=self._context, skill_id=self._agent.skill, metadata={**self._ctx.metadata, **self._trace},
+            context_id=self._context, skill_id=self._agent.skill, metadata={**self.ctx.metadata, **self.trace},
         )  # fmt: skip
+
+    async def _converse(self) -> Ended:
         within = self._settings.reply_within
         try:
             async with asyncio.timeout(within):
                 while True:
                     connection = await self._connected()
-                    await self._mounted.committed()
+                    await self.mounted.committed()
                     # The same message again is known by its id, and a reply to it comes over any connection.
-                    connection.send(frame)
+                    connection.send(self._frame)
                     while (got := await self._inbox.get()) is not None:
                         ended = self._reply(got)
                         if ended is not None:
                             return ended
         except TimeoutError:
             raise RemoteError(
-                f"{self._where} did not reply within {within:g} s", code="no_reply", transient=True
+                f"{self.where} did not reply within {within:g} s", code="no_reply", transient=True
             ) from None
 
     def _reply(self, frame: Frame) -> Ended | None:
@@ -438,16 +409,12 @@ class Attachment:
         try:
             said: list[dict[str, Any]] | None = getattr(frames.read(frame), "parts", None)
         except InvalidRequest as error:
-            log.info("%s sent a reply that is none: %s", self._where, error.message)
+            log.info("%s sent a reply that is none: %s", self.where, error.message)
             return None
         if said is None:
             content = frame.get("content")
             said = [parts.text(content) if isinstance(content, str) else parts.data(content)]
         return Ended(output_of(self._agent, said), beside=beside_of(self._agent, said))
-
-    @property
-    def _where(self) -> str:
-        return self._mount.link.shown
 
 
 _OVER = frozenset({"cancelling", *task_states.TERMINAL})  # states in which a task cannot be cancelled, or is being
@@ -459,52 +426,47 @@ async def cancel_task(remote: Remote, inbox: Inbox, task: str, *, known: bool = 
     pauses = enumerate(() if known else _WRITTEN_DOWN)
     frame = frames.cancel(remote.settings.name, task, message_id=_id(task, "cancel"))
     remote.expect(frame["message_id"], inbox)
-    try:
-        async with asyncio.timeout(remote.settings.cancel_within):
-            while True:
-                connection = await remote.connection()
-                connection.send(frame)
-                while (heard := await inbox.get()) is not None:
-                    if heard.get("status") in _OVER:
-                        return
-                    if heard.get("message_id") != frame["message_id"]:
-                        continue
-                    number, pause = next(pauses, (0, None)) if heard.get("type") == "error" else (0, None)
-                    if pause is None:
-                        return
-                    await asyncio.sleep(pause)
-                    frame = {**frame, "message_id": _id(task, f"cancel-{number}")}
-                    remote.expect(frame["message_id"], inbox)
-                    connection.send(frame)
-    except TimeoutError:
-        log.warning("%s could not be told in time that a task is cancelled", remote.where)
-    except InterlinguaError as error:
-        log.warning("%s could not be told that a task is cancelled: %s", remote.where, error.message)
+    while True:
+        connection = await remote.connection()
+        connection.send(frame)
+        while (heard := await inbox.get()) is not None:
+            if heard.get("status") in _OVER:
+                return
+            if heard.get("message_id") != frame["message_id"]:
+                continue
+            number, pause = next(pauses, (0, None)) if heard.get("type") == "error" else (0, None)
+            if pause is None:
+                return
+            await asyncio.sleep(pause)
+            frame = {**frame, "message_id": _id(task, f"cancel-{number}")}
+            remote.expect(frame["message_id"], inbox)
+            connection.send(frame)
 
 
-async def cancel_left(mount: Mount, left: LeftRun, existing: Existing | None = None) -> None:
+async def cancel_left(server: PeerServer, left: LeftRun, existing: Existing | None = None) -> None:
     """Cancels the task of a run that was cancelled while its handler was not here."""
-    started = left.recorded("start")
+    started = left.recorded(PeerRun.handle_key)
     if started is None:
         return
     handle = msgspec.convert(started, Handle)
     if not handle.task:
         return  # a message cannot be taken back
-    token = known_by(mount, handle)
-    remote = await mount.remote(None, token)
+    token = known_by(server, handle)
+    remote = await server.remote(None, token)
     task, inbox = task_of(left.id) if existing is None else existing.task, Inbox()
     async with remote.using(inbox, task):
         connection = await remote.connection()
         if connection.token == token:
-            await cancel_task(remote, inbox, task)
+            async with asyncio.timeout(server.settings.cancel_within):
+                await cancel_task(remote, inbox, task)
 
 
-def known_by(mount: Mount, handle: Handle) -> str | None:
+def known_by(server: PeerServer, handle: Handle) -> str | None:
     if handle.known_by is None:
         return None
-    token = unseal(mount.link, handle.known_by)
+    token = unseal(server.link, handle.known_by)
     if token is None:
-        raise RunLost(f"the run was begun with another link than {mount.link.shown}")
+        raise RunLost(f"the run was begun with another link than {server.link.shown}")
     return token
 
 

@@ -1,50 +1,36 @@
 """The mount: finds agents of a remote node, over the binding of its link, and makes local agents of them.
 
 `credentials` dials a node, `connection` keeps the connection, `identity` is our identity there, `remote_run` carries a
-run, `remote_output` shows its output, `questions` asks its questions, and `agent_card` reads the cards.
+run, `updates_in` shows its updates, `questions` asks its questions, and `agent_card` reads the cards.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from ....engine.agents.agent import Agent
 from ....engine.engine import Engine
 from ....engine.handler.context import Context
-from ....engine.handler.mounted_run import LeftRun, attached
-from ....model.card import ANY_OBJECT
+from ....engine.handler.mounted_run import LeftRun
 from ....model.errors import Unavailable
-from ....model.schemas import Validator
-from ....mounts.settings import Access, read_settings
+from ....mounts.loader import RemoteAgent, RemoteServer, Target, Traits, local_agents
+from ....mounts.settings import read_settings
 from ..config import MountSettings
 from ..wire import links
 from ..wire.links import HTTP, Link
-from .agent_card import Described, agents_of
+from .agent_card import agents_of
 from .connection import Remote
 from .credentials import look
 from .identity import Place
-from .remote_run import Attachment, Existing, cancel_left
-
-__all__ = ["Mount", "MountSettings", "load"]
-
-
-class Target(Protocol):
-    """The parts of a command-line target that the loader needs."""
-
-    @property
-    def rest(self) -> str: ...
-    @property
-    def agent(self) -> str | None: ...
-    @property
-    def access(self) -> Access: ...
+from .remote_run import Existing, PeerRun, cancel_left
 
 
 async def load(target: Target) -> list[Agent[..., Any]]:
     """Returns the agents of acp://HOST:PORT/TOKEN[#AGENT] and the like: all of them, or those that AGENT can mean."""
     settings = read_settings(MountSettings, "peer", target.access)
-    return await Mount(links.parse(target.rest), settings).agents(target.agent)
+    return await local_agents(PeerServer(links.parse(target.rest), settings), target.agent)
 
 
 class _Remotes:
@@ -56,8 +42,10 @@ class _Remotes:
         self.opening = asyncio.Lock()
 
 
-class Mount:
+class PeerServer(RemoteServer):
     """One node."""
+
+    traits = Traits(parkable=False)
 
     def __init__(self, link: Link, settings: MountSettings | None = None) -> None:
         self.link = link
@@ -65,9 +53,8 @@ class Mount:
         self._remotes: tuple[asyncio.AbstractEventLoop, _Remotes] | None = None
         self._watching: Callable[[], None] | None = None
 
-    def watch(self, tell: Callable[[], None]) -> None:
-        """Calls `tell` whenever the node has hung up, or could not be reached."""
-        self._watching = tell
+    def watch(self, lost: Callable[[], None]) -> None:
+        self._watching = lost
 
     def _lost(self) -> None:
         if self._watching is not None:
@@ -81,7 +68,6 @@ class Mount:
         return self._remotes[1]
 
     async def close(self) -> None:
-        """Closes the connection to the node. The end of the event loop does it too."""
         here = self._here
         for remote in [*here.own.values(), *here.others.values()]:
             await remote.close()
@@ -123,31 +109,23 @@ class Mount:
 
     # -- agents -------------------------------------------------------------------------------------------
 
-    async def agents(self, wanted: str | None = None) -> list[Agent[..., Any]]:
+    async def agents(self, wanted: str | None = None) -> list[RemoteAgent]:
         try:
             card = await look(self.link, self.settings)
         except ConnectionError as error:
             raise Unavailable(str(error)) from error
-        found = agents_of(card, self.link.shown)
-        named = [one for one in found if wanted in one.names]
-        return [self._agent(one) for one in named or found]
+        return [
+            RemoteAgent(card=agent.card, name=agent.skill or agent.card.name, names=agent.names, more=agent)
+            for agent in agents_of(card, self.link.shown)
+        ]
 
-    def _agent(self, described: Described, existing: Existing | None = None) -> Agent[..., Any]:
-        schema = Validator(described.card.output, what="output")
+    def existing(self, run: str) -> Existing:
+        return Existing.parse(self, run)
 
-        async def handler(ctx: Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
-            return await Attachment(self, described, schema, ctx, existing).run(input)
+    def open_run(
+        self, agent: RemoteAgent, ctx: Context[Any, Any], input_: dict[str, Any], existing: Any
+    ) -> PeerRun:  # fmt: skip
+        return PeerRun(self, agent.more, ctx, input_, existing)
 
-        async def on_cancel(left: LeftRun) -> None:
-            await cancel_left(self, left, existing)
-
-        handler.__name__ = described.skill or described.card.name  # so that a target can name it as its node does
-        handler.__doc__ = described.card.description
-        card = described.card if existing is None else attached(described.card)
-        made: Agent[..., Any] = Agent(
-            card, handler, shape="async", ctx_param="ctx", retries=3, parkable=False, on_cancel=on_cancel
-        )  # fmt: skip
-        made.attach = lambda task: self._agent(described, Existing.parse(self, task))
-        made.let_go, made.watch = self.close, self.watch
-        made.check_output = Validator(ANY_OBJECT, what="output")  # the result counts as it is; a misfit is a warning
-        return made
+    async def cancel_left(self, agent: RemoteAgent, left: LeftRun, existing: Any) -> None:
+        await cancel_left(self, left, existing)

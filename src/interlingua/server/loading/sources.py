@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ..engine.agents.agent import Agent
-from ..engine.agents.imported_files import imports_of
-from ..model.errors import InterlinguaError
-from ..protocols.targets import Target, TargetError, load_to_serve, parse
+from ...engine.agents.agent import Agent
+from ...engine.agents.imported_files import imports_of
+from ...model.errors import InterlinguaError
+from ...protocols.targets import Target, TargetError, parse
+from .target import load_to_serve
 
 if TYPE_CHECKING:
-    from .config.load import Config
+    from ..config.load import Config
 
 Stamp = dict[Path, tuple[int, int]]  # when it was changed, and its size
 
@@ -83,7 +84,7 @@ class Source:
     async def _load(self) -> list[Agent[..., Any]]:
         origin = self.origin
         if origin.kind == "team":
-            from ..teams.load import load_team
+            from .team import load_team
 
             return [await load_team(origin.path, model=origin.model, root=self._root)]
         agents = await load_to_serve(Target("file", str(origin.path), origin.agent), self._root)

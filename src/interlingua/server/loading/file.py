@@ -14,12 +14,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..engine.agents.agent import Agent
-from ..engine.handler.process_exits import is_signal
-from ..model.errors import DefinitionError
-from ..model.run_identity import file_source
-from ..protocols.targets import TargetError
-from .project import find_root
+from ...engine.agents.agent import Agent
+from ...engine.handler.process_exits import is_signal
+from ...model.errors import DefinitionError
+from ...model.run_identity import file_source
+from ...protocols.targets import TargetError
+from ..project import find_root
 
 _OWN = "interlingua_file_"  # before the names of modules that are agents' files, where their own is taken
 
