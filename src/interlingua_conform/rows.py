@@ -18,7 +18,7 @@ def _itself(value: Any) -> Any:
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where rows look: what a scene gives, or each entry of it."""
+    """The values that rows look at: what a scene gives, or each entry of it."""
 
     play: Callable[[Any], Awaitable[Any]]
     where: str | Callable[[Any], str] = "the answer"

@@ -6,9 +6,9 @@ import itertools
 from typing import Any
 
 from ...base import applies, expect, member, shown
+from ...remembering import once
 from ...rows import Row, Source, add
 from ..driver import Node
-from ..memory import once
 from ..shapes import HEX_64, moment, parts_of, text, told
 from ..suite import check, suite
 from ..wires import Frame

@@ -10,9 +10,9 @@ from typing import Any
 from interlingua.transports.raw_client import Answer
 
 from ...base import applies, expect, member, shown
+from ...remembering import once
 from ...rows import Row, Source, add
 from ..driver import Node
-from ..memory import once
 from ..shapes import Refused, absent, refused, text, told
 from ..suite import check, suite
 from ..wires import new_id

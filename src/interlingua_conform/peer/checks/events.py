@@ -6,10 +6,10 @@ import contextlib
 import itertools
 
 from ...base import Broken, Gone, NotApplicable, applies, expect, shown
+from ...remembering import once
 from ...rows import Row, Source, add
 from ..driver import Node
 from ..feed import Event, Feed
-from ..memory import once
 from ..nearby import found
 from ..shapes import moment
 from ..suite import check, suite
@@ -153,7 +153,7 @@ async def events_and_messages_are_counted_apart(node: Node) -> None:
     await scene(node)
     await node.said()
     pairs = []
-    for frame in (await node.wire()).frames:
+    for frame in (await node.wire()).messages:
         event = next(
             (e for e in (await node.feed()).events if e.body.get("message_id") == frame.get("message_id")), None
         )

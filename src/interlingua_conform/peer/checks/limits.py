@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from ...base import Broken, Gone, NotApplicable, applies, expect, shown
+from ...remembering import once
 from ...rows import Row, Source, add
 from ..driver import Node
-from ..memory import once
 from ..shapes import absent, listed, segment, told
 from ..suite import check, suite
 

@@ -7,9 +7,9 @@ import contextlib
 from typing import Any
 
 from ...base import Broken, Gone, applies, expect, member, shown
+from ...remembering import once
 from ...rows import Row, Source, add
 from ..driver import NAME, OURS, Node
-from ..memory import once
 from ..nearby import FOUND, found
 from ..shapes import LINK, absent, listed, moment, segment, text, told
 from ..suite import check, suite
@@ -148,10 +148,10 @@ async def _second(node: Node) -> tuple[dict[str, Any], bool, bool]:
         applies(made.wire is not None, f"the node does not connect to a second peer: {made.why}")
         assert made.wire is not None
         peer = await node.peer(made.host.link)
-        start, both = len(first.frames), not first.closed and not made.wire.closed
+        start, both = len(first.messages), not first.ended and not made.wire.ended
         said = {"role": "user", "parts": [text("{mark}")]}
         sent = await node.say(said, f"/peer/{segment(peer.get('id'))}/send", wire=made.wire)
-        astray = any(_said(sent.body) in shown(frame, 100_000) for frame in first.frames[start:])
+        astray = any(_said(sent.body) in shown(frame, 100_000) for frame in first.messages[start:])
         return peer, both and sent.frame is not None, astray
 
 

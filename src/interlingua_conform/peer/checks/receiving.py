@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...base import Broken, Gone, NotApplicable, applies, expect, shown
+from ...remembering import once
 from ...rows import Played, add
 from ..driver import Node
-from ..memory import once
 from ..records import Heard
 from ..shapes import listed, told
 from ..suite import check, suite
@@ -101,7 +101,7 @@ def _within(value: Any, name: str) -> Any:
 async def a_delivery_is_acknowledged(node: Node) -> None:
     applies(await node.has("delivery_ack"), "the card does not have capabilities.delivery_ack")
     wire = await node.wire()
-    start = len(wire.frames)
+    start = len(wire.messages)
     heard = await node.hear(delivery_ack=True)
     try:
         await wire.until(lambda frame: _acknowledges(frame, heard.frame["message_id"]), "an acknowledgement", start)

@@ -14,9 +14,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from ...base import Broken, applies, expect, member, shown
+from ...remembering import once
 from ...rows import Row, Source, add
 from ..driver import Node
-from ..memory import once
 from ..shapes import HEX_64, told
 from ..suite import check, suite
 from ..wires import Frame

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...base import applies, expect, member, shown
+from ...remembering import once
 from ...rows import Row, Source, add
 from ..driver import Node
-from ..memory import once
 from ..shapes import absent, listed, told
 from ..suite import check, suite
 

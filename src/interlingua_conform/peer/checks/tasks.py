@@ -7,9 +7,9 @@ import itertools
 from typing import Any
 
 from ...base import Broken, Gone, NotApplicable, applies, expect, member, shown
+from ...remembering import once
 from ...rows import Row, Source, add
 from ..driver import Node
-from ..memory import once
 from ..shapes import absent, listed, moment, parts_of, refused, told
 from ..suite import check, suite
 from ..tasks import RESULT, STATES, TERMINAL, Story, Tasks, task_of
