@@ -29,10 +29,6 @@ ALLOWED: dict[str, dict[str, str]] = {
     "interlingua_conform/__init__.py": dict.fromkeys(
         ("cap", "connect", "editor", "mcp", "peer"), "the checker has checks for these documents alone"
     ),
-    "interlingua/models/agent_loop.py": {"import protocols.cap.translate": "to go"},
-    "interlingua/models/tool_calls.py": {
-        "import protocols.cap.translate": "to go", "import protocols.cap.wire": "to go",
-    },
 }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def out(*words):
     return CliRunner().invoke(app, words).output
 
 print(json.dumps({
-    "config": out("config", "show"), "help": out("--help"),
+    "config": out("config", "show"), "help": out("--help"), "all": out("serve", "--help-all"),
     "toys": out("toys", "--help"), "settings": reference.settings_part(), "commands": reference.commands_page(),
     "parity": parity.render(parity.tables()),
 }))
@@ -166,6 +166,7 @@ def test_it_is_spoken_over_pipes(tmp_path: Path) -> None:
 def test_its_settings_are_in_the_configuration_and_on_the_reference_page(looks: dict[str, Any]) -> None:
     assert "[doors.toy]" in looks["config"]
     assert "greeting" in looks["config"]
+    assert "--toy-greeting" in looks["all"]
     assert "[doors.toy]" in looks["settings"]
     assert "The first line of every answer" in looks["settings"]
 

@@ -17,7 +17,7 @@ from interlingua.model.events import QuestionAsked
 from interlingua.protocols.editor.config import MountSettings
 from interlingua.protocols.editor.mount.questions import Asking
 from interlingua.protocols.editor.mount.server import Mount
-from interlingua.protocols.editor.mount.sessions import AddressSource
+from interlingua.protocols.editor.mount.sessions import source_of
 from tests.kit.engines import bodies, engine, question, submit
 from tests.protocols.editor.test_web import Client, Stream, clients
 
@@ -174,13 +174,13 @@ async def test_a_mount_takes_what_is_asked_again_for_the_question_that_it_has(
 
     monkeypatch.setattr("interlingua.protocols.editor.mount.remote_run.Asking", Heard)
     async with fleet(tmp_path, 2) as all_:
-        mount = Mount(AddressSource(f"{all_.address}/editor", MountSettings()))
+        mount = Mount(source_of("", f"{all_.address}/editor", MountSettings()))
         async with engine(tmp_path / "here.db", await mount.agent()) as here:
             run = await submit(here, "helper", {"text": "ask"})
             only = await question(here, run.id)
             async with asyncio.timeout(WAIT):
                 await asked.get()
-                channel: Any = (await mount.host.peer()).rpc.channel
+                channel: Any = (await mount.keeper.connection()).rpc.channel
                 await (await all_.holder(channel._connection)).kill()
                 await asked.get()
             assert [one.id for one in (await here.runs.get(run.id)).questions] == [only.id]

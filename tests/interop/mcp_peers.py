@@ -18,15 +18,16 @@ from typing import Any
 import interlingua as il
 from interlingua.model.delta import Joiner
 from interlingua.model.events import OutputDelta, Warned
+from interlingua.mounts.loader import local_agents
 from interlingua.protocols.mcp.config import MountSettings
-from interlingua.protocols.mcp.mount.connection import AddressSource, ProcessSource
-from interlingua.protocols.mcp.mount.server import Mount
-from tests.kit import rpc_client
+from interlingua.protocols.mcp.mount.connection import source_of
+from interlingua.protocols.mcp.mount.server import McpServer
+from tests.kit.clients import rpc
+from tests.kit.clients.mcp import COMMAND, DELTA, PATIENCE, Message, Process
+from tests.kit.clients.rpc import INTERLINGUA
 from tests.kit.engines import bodies, engine, finish, submit
-from tests.kit.rpc_client import INTERLINGUA
+from tests.kit.mounts.watch import SETTINGS
 
-from ..protocols.mcp.common import COMMAND, DELTA, PATIENCE, Message, Process
-from ..protocols.mcp.mount_common import SETTINGS
 from .editor_peers import process_with_address
 
 HERE = Path(__file__).parent
@@ -86,7 +87,7 @@ Connect = Callable[[], contextlib.AbstractAsyncContextManager[Peer]]
 async def driven(command: list[str], folder: Path, *, quiet: bool = True) -> AsyncIterator[Peer]:
     """A driver as a process. At the end its input ends, and it must leave by itself and without an error. What it says
     on stderr is what the SDK, or our own process behind it, has to complain of: nothing."""
-    async with rpc_client.start(Peer, command, folder / "client.log") as peer:
+    async with rpc.start(Peer, command, folder / "client.log") as peer:
         try:
             yield peer
             await peer.end_input()
@@ -106,7 +107,7 @@ async def driven(command: list[str], folder: Path, *, quiet: bool = True) -> Asy
 class Mounted:
     """A mounted server, and short ways to run its agents."""
 
-    def __init__(self, eng: il.Engine, mount: Mount) -> None:
+    def __init__(self, eng: il.Engine, mount: McpServer) -> None:
         self.engine, self.mount = eng, mount
 
     async def run(self, name: str, **input_: Any) -> il.Run:
@@ -132,14 +133,10 @@ class Mounted:
 async def mounted(store: Path, target: str) -> AsyncIterator[Mounted]:
     """A server that is started or reached as the target says."""
     settings = MountSettings()
-    mount = Mount(
-        ProcessSource(target.removeprefix("mcp:"))
-        if target.startswith("mcp:")
-        else AddressSource(target.removeprefix("mcp+"), settings),
-        settings,
-    )
+    kind = target.partition(":")[0]
+    mount = McpServer(source_of(kind, target.removeprefix("mcp:"), settings), settings)
     try:
-        async with engine(store, *await mount.agents(), settings=SETTINGS) as eng:
+        async with engine(store, *await local_agents(mount, None), settings=SETTINGS) as eng:
             yield Mounted(eng, mount)
     finally:
         await mount.close()

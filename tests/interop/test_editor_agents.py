@@ -24,12 +24,12 @@ from interlingua.model.content import FilePart, Message, TextPart
 from interlingua.model.events import Diff, OutputDelta, Plan, PlanEntry, Thought, ToolCall
 from interlingua.protocols.editor.config import MountSettings
 from interlingua.protocols.editor.mount.server import Mount
-from interlingua.protocols.editor.mount.sessions import AddressSource, ProcessSource
+from interlingua.protocols.editor.mount.sessions import source_of
 from interlingua.protocols.targets import parse
 from interlingua.server.loading.target import load_all
 from tests.kit.engines import bodies, engine, finish, question, submit
+from tests.kit.mounts.watch import SETTINGS, seen
 
-from ..protocols.editor.mount_common import SETTINGS, seen
 from .editor_peers import INTERLINGUA, MARK, Sdk, Sdks, Way, all_gone, marked, process_with_address, stdio_command
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]  # the first test installs the SDKs
@@ -85,7 +85,7 @@ async def mounted(
     store: Path, sdk: Sdk, command: list[str], address: str | None, **settings: Any
 ) -> AsyncIterator[Mounted]:
     made = MountSettings(version=2 if sdk == "npm-v2" else 1, **settings)
-    source = AddressSource(address, made) if address else ProcessSource(shlex.join(command), made)
+    source = source_of("", address, made) if address else source_of("editor", shlex.join(command), made)
     mount = Mount(source, made)
     agent = await mount.agent()
     try:

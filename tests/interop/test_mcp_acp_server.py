@@ -17,8 +17,8 @@ from interlingua.model.errors import InvalidInput
 from interlingua.protocols.targets import parse
 from interlingua.server.loading.target import load_all
 from tests.kit.engines import finish
+from tests.kit.mounts.watch import seen
 
-from ..protocols.mcp.mount_common import seen
 from .mcp_peers import HERE, driven, interlingua_run, mounted, stdio_command, target_of
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]  # the first test installs the SDK
@@ -55,7 +55,7 @@ async def test_its_templates_are_agents_that_take_a_config(store: Path, target: 
         assert run.error is not None
         assert "AgentTemplate" in run.error.message
         assert (await server.run("adder", numbers=[1])).output == {"total": 1, "seen": [1]}
-        assert server.mount.host.starts == 1
+        assert server.mount.keeper.starts == 1
 
 
 async def test_its_deltas_join_to_its_output(store: Path, target: str) -> None:
@@ -89,7 +89,7 @@ async def test_its_run_is_cancelled(store: Path, target: str) -> None:
         assert (await server.end(run)).status is il.Status.CANCELLED
         assert (await server.run("witness", text="?")).output == {"text": "knitting"}
         assert (await server.run("adder", numbers=[1])).output == {"total": 1, "seen": [1]}
-        assert server.mount.host.starts == 1
+        assert server.mount.keeper.starts == 1
 
 
 async def test_its_error_is_the_error_of_the_run(store: Path, target: str) -> None:
@@ -103,7 +103,7 @@ async def test_its_error_is_the_error_of_the_run(store: Path, target: str) -> No
         with pytest.raises(InvalidInput):
             await server.run("echo", text=3)  # it would end at this
         assert (await server.run("echo", text="on")).status is il.Status.SUCCEEDED
-        assert server.mount.host.starts == 1
+        assert server.mount.keeper.starts == 1
 
 
 async def test_many_runs_at_once_do_not_mix(store: Path, target: str) -> None:
@@ -113,7 +113,7 @@ async def test_many_runs_at_once_do_not_mix(store: Path, target: str) -> None:
             assert run.output is not None, run.error
             assert run.output["text"] == f"{number} {number} "
             assert await server.joined(run.id) == run.output
-        assert server.mount.host.starts == 1
+        assert server.mount.keeper.starts == 1
 
 
 async def test_an_agent_that_it_took_away_is_missed(store: Path, target: str) -> None:
@@ -123,7 +123,7 @@ async def test_an_agent_that_it_took_away_is_missed(store: Path, target: str) ->
         assert run.error is not None
         assert run.error.code == "agent_not_found"
         assert (await server.run("echo", text="on")).status is il.Status.SUCCEEDED
-        assert server.mount.host.starts == 1
+        assert server.mount.keeper.starts == 1
 
 
 async def test_targets_of_the_command_line_are_loaded(target: str) -> None:

@@ -13,10 +13,10 @@ import pytest
 import interlingua as il
 from interlingua.protocols.targets import parse
 from interlingua.server.loading.target import load_all
+from tests.kit.clients.mcp import LATEST, MODERN
 from tests.kit.engines import question
+from tests.kit.mounts.watch import seen
 
-from ..protocols.mcp.common import LATEST, MODERN
-from ..protocols.mcp.mount_common import seen
 from .mcp_peers import HERE, driven, interlingua_run, mounted, stdio_command, target_of
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]  # the first test installs the SDK
@@ -39,7 +39,7 @@ def target(way: str, mcp_sdk: Path, tmp_path: Path) -> Iterator[str]:
 async def test_its_agents_are_found_in_the_revision_that_it_speaks(store: Path, target: str, way: str) -> None:
     async with mounted(store, target) as server:
         assert [agent.card.name for agent in server.engine.agents] == NAMES
-        peer = await server.mount.host.peer()
+        peer = await server.mount.keeper.connection()
         assert (peer.version, peer.info["name"]) == (MODERN if way == "http-modern" else LATEST, "mcp-agents")
         assert peer.declares_agents
         card = await server.engine.agents.card("echo")
@@ -63,7 +63,7 @@ async def test_its_run_is_cancelled(store: Path, target: str) -> None:
         await server.engine.runs.cancel(run)
         assert (await server.end(run)).status is il.Status.CANCELLED
         assert (await server.run("witness", text="?")).output == {"text": "knitting"}
-        assert server.mount.host.starts == 1
+        assert server.mount.keeper.starts == 1
 
 
 async def test_its_error_is_the_error_of_the_run(store: Path, target: str) -> None:
@@ -92,7 +92,7 @@ async def test_many_runs_at_once_do_not_mix(store: Path, target: str) -> None:
         runs = await asyncio.gather(*(server.run("echo", text=f"{number} {number}") for number in range(20)))
         for number, run in enumerate(runs):
             assert run.output == await server.joined(run.id) == {"text": f"{number} {number} "}, run.error
-        assert server.mount.host.starts == 1
+        assert server.mount.keeper.starts == 1
 
 
 async def test_an_agent_that_it_took_away_is_missed(store: Path, target: str) -> None:

@@ -191,7 +191,7 @@ async def test_a_server_that_is_let_go_while_it_is_asked_is_hung_up_on(tmp_path:
         async with engine(store, *agents) as eng:
             await finish(eng, "quick", {"text": "first"})
             (mount,) = {agent.let_go.__self__ for agent in agents if agent.let_go is not None}  # type: ignore[attr-defined]
-            peer = mount.host._peer
+            peer = mount.keeper.current
             run = await submit(eng, "waits", {"text": "x"})
             await there.inside.wait()
             await mount.close()

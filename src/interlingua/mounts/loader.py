@@ -6,6 +6,7 @@ A protocol describes its server by a `RemoteServer`: what agents there are, and 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -41,6 +42,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """The remote thread has the earlier messages; they are not loaded here."""
     keeps_state: bool = False
     """The state lives on the remote thread. The one here is a copy of it, and is not checked."""
+    lists_again: bool = False
+    """A connection is kept, and over it the agents are listed again when they may have changed."""
     output: Literal["strict", "warn", "any"] = "warn"
     """The effect of an output that does not fit the schema on the card: the run fails, has a warning, or neither."""
 
@@ -102,7 +105,11 @@ async def local_agents(server: RemoteServer, wanted: str | None = None) -> list[
             card.name = f"{plain}-{remote.distinct or number}"
         keys.add(card.key)
     named = [remote for remote in found if wanted in {remote.name, remote.card.name, remote.card.key, *remote.names}]
-    return [local_agent(server, remote) for remote in named or found]
+    agents = [local_agent(server, remote) for remote in named or found]
+    if server.traits.lists_again:
+        for agent in agents:
+            agent.relist = partial(local_agents, server, wanted)
+    return agents
 
 
 def local_agent(server: RemoteServer, remote: RemoteAgent, existing: Any = None) -> Agent[..., Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ..transports.jsonrpc.core import call_message
 from ..transports.raw_client import Answer, Http, Pipes
 from ..transports.raw_client.websocket import Socket
 
@@ -94,7 +95,7 @@ JSON_OR_STREAM = {"accept": "application/json, text/event-stream"}
 
 
 def rpc_request(method: str, params: dict[str, Any], id_: int = 1) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
+    return call_message(method, params, id_)
 
 
 def rpc_result(answer: Answer) -> dict[str, Any] | None:

@@ -1,25 +1,23 @@
 """Implements a channel over a WebSocket, one message per text frame: a server's (starlette) or a client's (websockets).
 
-Binary frames are no messages, and are ignored. Every WebSocket of an HTTP server sends through this channel. Its queue
-is bounded in bytes for senders that wait in `drain` or `written`. Frames that the reader has taken, or will never take,
-are freed at once.
+Binary frames are no messages, and are ignored. Every WebSocket of an HTTP server sends through this channel. Frames
+that the reader has taken, or will never take, are freed at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 import websockets.asyncio.client
 import websockets.exceptions
 
+from .channel_queues import SendQueue
+
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
-_HIGH, _LOW = 1024 * 1024, 256 * 1024  # bytes queued at which senders wait, and at which they go on
-_A_BREATH = 4  # turns of the loop, at most
 _CLOSING = 2.0  # seconds for a peer to take what is queued at the end
 _PING_EVERY, _PONG_WITHIN = 20.0, 60.0  # seconds; a server that answers no ping is gone
 
@@ -40,18 +38,13 @@ class Socket(Protocol):
     async def close(self, code: int, reason: str) -> None: ...
 
 
-class WebSocketChannel:
+class WebSocketChannel(SendQueue):
+    turns = 4
+
     def __init__(self, socket: Socket) -> None:
+        super().__init__()
         self._socket = socket
-        self._out: deque[bytes] = deque()
-        self._queued = 0
-        self._gone = False
         self._closed = False
-        self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-        self._empty = asyncio.Event()
-        self._empty.set()
         self._writing = asyncio.get_running_loop().create_task(self._write())
 
     async def receive(self) -> list[bytes]:
@@ -64,58 +57,19 @@ class WebSocketChannel:
         return [frame]
 
     def send(self, frame: bytes) -> None:
-        if self._gone or self._closed:
-            return
-        self._out.append(frame)
-        self._queued += len(frame)
-        self._empty.clear()
-        self._news.set()
-        if self._queued > _HIGH:
-            self._room.clear()
-
-    async def drain(self) -> None:
-        await self._room.wait()
-
-    async def written(self) -> bool:
-        """Waits until everything queued was taken. Returns False if the peer went before."""
-        await self._empty.wait()
-        return not self._gone
+        if not self._closed:
+            super().send(frame)
 
     async def _write(self) -> None:
         try:
-            await self._write_all()
+            while (frame := await self._next()) is not None:
+                text = [frame.decode()]
+                del frame  # nothing here holds it while it is sent
+                await self._socket.write(text.pop())
+        except ConnectionError:
+            pass
         finally:
-            self._lost()  # no sender waits for a queue that nothing empties
-
-    async def _write_all(self) -> None:
-        while not self._gone:
-            await self._news.wait()
-            self._news.clear()
-            # Frames of one moment go out together: each frame by itself wakes the listener, and the last one
-            # (the answer) is what they wait for.
-            for _ in range(_A_BREATH):
-                queued = len(self._out)
-                await asyncio.sleep(0)
-                if len(self._out) == queued:
-                    break
-            while self._out and not self._gone:
-                size = len(self._out[0])
-                try:
-                    await self._socket.write(self._out.popleft().decode())  # nothing here holds it while it is sent
-                except ConnectionError:
-                    return
-                self._queued -= size
-                if self._queued <= _LOW:
-                    self._room.set()
-            if not self._out:
-                self._empty.set()
-
-    def _lost(self) -> None:
-        self._gone = True
-        self._out.clear()
-        self._queued = 0
-        for event in (self._room, self._empty, self._news):
-            event.set()
+            self._lost()
 
     async def close(self, code: int = NORMAL, reason: str = "") -> None:
         if self._closed:
@@ -130,6 +84,13 @@ class WebSocketChannel:
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(_CLOSING):
                 await self._socket.close(code, reason)
+
+
+async def pump(source: Socket, target: Socket) -> None:
+    """Passes frames on until one of both peers has gone."""
+    with contextlib.suppress(ConnectionError):
+        while (frame := await source.read()) is not None:
+            await target.write(frame.decode())
 
 
 class ServerSocket:

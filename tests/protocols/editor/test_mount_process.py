@@ -17,8 +17,8 @@ import pytest
 
 import interlingua as il
 from tests.kit.engines import bodies, finish, submit
-
-from .mount_common import AGENT, alive, command, gone, mount, mounted, script, seen
+from tests.kit.mounts.editor import AGENT, alive, command, gone, mount, mounted, script
+from tests.kit.mounts.watch import seen
 
 
 def wrapper(tmp_path: Path, given: dict[str, object]) -> tuple[str, Path]:
@@ -42,7 +42,7 @@ async def test_one_process_serves_many_runs_at_once(store: Path) -> None:
         words = [output["text"].split() for output in outputs if output is not None]
         assert [number for number, _ in words] == ["0", "1", "2", "3", "4"]
         assert len({pid for _, pid in words}) == 1
-        assert made.host.starts == 1
+        assert made.keeper.starts == 1
 
 
 async def test_letting_go_ends_the_agent_behind_a_wrapper_too(tmp_path: Path) -> None:
@@ -77,11 +77,11 @@ async def test_when_the_wrapper_dies_the_agent_does_too(
         shell, agent = pids_of(pids)
         os.kill(shell, signal.SIGKILL)
         await gone(agent)
-        assert made.host._keeper is not None
-        await asyncio.wait([made.host._keeper])  # until its end is heard, too
+        assert made.keeper._reading is not None
+        await asyncio.wait([made.keeper._reading])  # until its end is heard, too
         run = await finish(eng, AGENT, script("say back"))
         assert run.output == {"text": "back"}
-        assert made.host.starts == 2
+        assert made.keeper.starts == 2
     assert not any(alive(pid) for pid in pids_of(pids))
 
 
@@ -91,20 +91,20 @@ async def test_an_idle_agent_is_ended_and_started_again_when_needed(tmp_path: Pa
         await asyncio.gather(*(gone(pid) for pid in pids_of(pids)))
         run = await finish(eng, AGENT, script("say awake"))
         assert run.output == {"text": "awake"}
-        assert made.host.starts == 2
+        assert made.keeper.starts == 2
 
 
 HOLDER = """
 import asyncio, sys
 from interlingua.protocols.editor.config import MountSettings
 from interlingua.protocols.editor.mount.server import Mount
-from interlingua.protocols.editor.mount.sessions import ProcessSource
+from interlingua.protocols.editor.mount.sessions import source_of
 from interlingua.transports.process import child_process
 
 child_process._PATIENCE = (0.2, 2.0)
 
 async def main():
-    mount = Mount(ProcessSource(sys.argv[1], MountSettings()), MountSettings())
+    mount = Mount(source_of("editor", sys.argv[1], MountSettings()), MountSettings())
     await mount.agent()
     print("ready", flush=True)
     if sys.argv[2] == "stay":
@@ -174,7 +174,7 @@ async def test_an_agent_that_dies_fails_its_runs_as_transient_and_serves_the_nex
         assert "status 3" in run.error.message
         again = await finish(eng, AGENT, script("say whole"))
         assert again.output == {"text": "whole"}
-        assert made.host.starts == 2
+        assert made.keeper.starts == 2
 
 
 async def test_a_flood_of_updates_arrives_whole_and_in_order(store: Path) -> None:
@@ -206,7 +206,7 @@ async def test_a_thread_is_one_session_also_after_the_agent_was_restarted(tmp_pa
         asked = [method for method, _ in json.loads(third.output["text"])]
         assert asked.count("session/load") == 1
         assert asked.count("session/new") == 0
-        assert made.host.starts == 2
+        assert made.keeper.starts == 2
         assert first.output == {"text": "one"}
     async with mounted(store, given | {"able": {"sessionCapabilities": {"resume": {}}}}) as (eng, _):
         fourth = await finish(eng, AGENT, script("seen"), thread="t")
@@ -236,12 +236,12 @@ async def test_a_turn_that_is_under_way_does_not_count_as_idle(store: Path) -> N
     async with mounted(store, idle_timeout=0.05) as (eng, made):
         run = await submit(eng, AGENT, script("say begun", "wait"))
         await seen(eng, run.id, "delta")
-        starts = made.host.starts
+        starts = made.keeper.starts
         await asyncio.sleep(0.3)  # longer than it may be idle: nothing may happen
         assert not (await eng.runs.get(run.id)).status.final
         await eng.runs.cancel(run.id)
         assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
-        assert made.host.starts == starts
+        assert made.keeper.starts == starts
 
 
 async def test_a_start_that_is_given_up_leaves_no_process(tmp_path: Path) -> None:

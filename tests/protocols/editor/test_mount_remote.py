@@ -20,13 +20,12 @@ from interlingua.model.events import OutputDelta, RunRestarted, Thought
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.editor.config import MountSettings
 from interlingua.protocols.editor.mount.server import Mount
-from interlingua.protocols.editor.mount.sessions import AddressSource, Host
+from interlingua.protocols.editor.mount.sessions import EditorKeeper, source_of
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.server.loading.target import load
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
-
-from .mount_common import SETTINGS
+from tests.kit.mounts.watch import SETTINGS
 
 
 @il.agent(asks=[il.Confirm])
@@ -56,7 +55,7 @@ def at(server: Server, scheme: str) -> str:
 
 def mount_of(server: Server, scheme: str, **settings: Any) -> Mount:
     made = MountSettings(**settings)
-    return Mount(AddressSource(at(server, scheme), made), made)
+    return Mount(source_of("", at(server, scheme), made), made)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -90,7 +89,7 @@ async def test_an_agent_at_an_address_is_an_agent_here(
 async def test_nobody_at_an_address_says_so(scheme: str) -> None:
     made = MountSettings()
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9"):
-        await Mount(AddressSource(f"{scheme}://127.0.0.1:9/editor", made), made).agent()
+        await Mount(source_of("", f"{scheme}://127.0.0.1:9/editor", made), made).agent()
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -154,9 +153,9 @@ async def test_our_own_stdio_door_is_a_mount_like_any_other(tmp_path: Path, stor
 
 
 async def test_a_password_in_an_address_stands_in_no_message() -> None:
-    host = Host(AddressSource("http://ada:hunter2@127.0.0.1:1/editor", MountSettings()), MountSettings())
+    keeper = EditorKeeper(source_of("", "http://ada:hunter2@127.0.0.1:1/editor", MountSettings()), MountSettings())
     with pytest.raises(Unavailable) as failed:
-        await host.peer()
+        await keeper.connection()
     assert "127.0.0.1:1" in str(failed.value)
     assert "hunter2" not in str(failed.value)
 
@@ -200,7 +199,7 @@ async def scripted(method: str, *answer: Any) -> AsyncIterator[Mount]:
 
     async with await asyncio.start_server(handle, "127.0.0.1", 0) as listening:
         made = MountSettings()
-        mount = Mount(AddressSource(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/acp", made), made)
+        mount = Mount(source_of("", f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/acp", made), made)
         try:
             yield mount
         finally:
@@ -296,7 +295,7 @@ async def taking_prompts(*, hangs: bool) -> AsyncIterator[Mount]:
 
     async with await asyncio.start_server(handle, "127.0.0.1", 0) as listening:
         made = MountSettings()
-        mount = Mount(AddressSource(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/acp", made), made)
+        mount = Mount(source_of("", f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/acp", made), made)
         try:
             yield mount
         finally:
@@ -330,7 +329,7 @@ async def test_an_agent_may_be_quiet_for_as_long_as_it_likes_where_its_server_is
 
 async def test_a_thread_stays_with_its_session_though_nobody_answers(store: Path) -> None:
     async with scripted("session/load", 503) as mount, engine(store, await mount.agent(), settings=SETTINGS) as eng:
-        peer = await mount.host.peer()
+        peer = await mount.keeper.connection()
         peer.able.load = True
         await eng.threads.create("t")
         await eng.core.store.documents.link("editor:far", "t", "other")

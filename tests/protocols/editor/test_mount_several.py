@@ -14,8 +14,9 @@ import interlingua as il
 from interlingua.protocols.targets import TargetError, parse
 from interlingua.server.loading.target import load
 from tests.kit.engines import engine, finish
+from tests.kit.mounts.editor import AGENT, mount
+from tests.kit.mounts.watch import SETTINGS
 
-from .mount_common import AGENT, SETTINGS, mount
 from .test_mount_remote import at, careful, mount_of, plain, there
 
 
@@ -54,7 +55,7 @@ async def test_where_there_are_several_each_is_an_agent(tmp_path: Path, store: P
                 config = {"tone": "warm"} if name == "styled" else None
                 run = await finish(eng, name, {"text": "hi"}, config=config, thread="t", create_thread=name == "plain")
                 assert run.output == {"text": said}
-        assert made.host.starts == 1, "one connection is enough for all"
+        assert made.keeper.starts == 1, "one connection is enough for all"
         await made.close()
 
 

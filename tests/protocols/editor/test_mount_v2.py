@@ -11,8 +11,8 @@ import interlingua as il
 from interlingua.model.errors import ErrorInfo
 from interlingua.model.events import OutputDelta, Plan, PlanEntry, Thought, ToolCall, Warned
 from tests.kit.engines import bodies, finish, question, submit
-
-from .mount_common import AGENT, act, mounted, script, seen, update
+from tests.kit.mounts.editor import AGENT, act, mounted, script, update
+from tests.kit.mounts.watch import seen
 
 V2 = {"version": 2}
 
@@ -39,7 +39,7 @@ async def test_version_1_is_asked_for_unless_somebody_wants_2(store: Path) -> No
         assert told["protocolVersion"] == 2
         assert told["info"]["name"] == "interlingua"
         assert told["capabilities"]["elicitation"] == {"form": {}, "url": {}}
-        assert (await made.host.peer()).version == 2
+        assert (await made.keeper.connection()).version == 2
         assert (await eng.agents.card(AGENT)).metadata["protocol_version"] == 2
 
 
@@ -47,12 +47,12 @@ async def test_an_agent_of_version_1_that_is_asked_for_2_still_sees_what_we_offe
     async with mounted(store, version=2) as (eng, made):
         told = (await asked_of(eng))["initialize"]
         assert told["clientCapabilities"]["terminal"] is True
-        assert (await made.host.peer()).version == 1
+        assert (await made.keeper.connection()).version == 1
 
 
 async def test_a_2_without_info_is_version_1(store: Path) -> None:
     async with mounted(store, {"init": {"protocolVersion": 2}}, version=2) as (eng, made):
-        assert (await made.host.peer()).version == 1
+        assert (await made.keeper.connection()).version == 1
         assert (await finish(eng, AGENT, script("say hello"))).output == {"text": "hello"}
 
 

@@ -15,9 +15,7 @@ from interlingua.model.run import Caller
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
 from interlingua.protocols.mcp.wire import MISSING_CAPABILITY, UNSUPPORTED_VERSION
 from interlingua.transports.jsonrpc.core import INVALID_PARAMS, METHOD_NOT_FOUND
-from tests.kit.engines import QUICK, crash, question
-
-from .common import (
+from tests.kit.clients.mcp import (
     DELTA,
     LATEST,
     MODERN,
@@ -35,6 +33,7 @@ from .common import (
     slow,
     stdio,
 )
+from tests.kit.engines import QUICK, crash, question
 
 IO = "io.modelcontextprotocol/"
 YES = {"action": "accept", "content": {"choice": "yes"}}

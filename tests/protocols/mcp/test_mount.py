@@ -16,12 +16,13 @@ import interlingua as il
 from interlingua.model.delta import Joiner
 from interlingua.model.errors import ErrorInfo, InvalidRequest, Unavailable
 from interlingua.model.events import OutputDelta, Warned
-from interlingua.protocols.mcp.mount import questions
+from interlingua.mounts.loader import local_agents
+from interlingua.protocols.mcp.mount.remote_run import McpRun
 from interlingua.protocols.mcp.mount.server import load
 from interlingua.protocols.targets import Target
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
-
-from .mount_common import SETTINGS, act, mount, mounted, script, seen, sent, wire
+from tests.kit.mounts.mcp import act, mount, mounted, script, sent, wire
+from tests.kit.mounts.watch import SETTINGS, seen
 
 FORM = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 ASKS = {"message": "Where to?", "requestedSchema": FORM}
@@ -127,7 +128,7 @@ async def test_an_old_server_with_resources_alone_is_not_even_asked_for_agents(t
 async def test_a_list_in_pages_is_read_to_its_end(store: Path) -> None:
     agents = [{"name": f"a{n}"} for n in range(7)]
     made = mount({"agents": agents, "page": 3})
-    assert [agent.card.name for agent in await made.agents()] == [f"a{n}" for n in range(7)]
+    assert [agent.card.name for agent in await made.agents(None)] == [f"a{n}" for n in range(7)]
     await made.close()
 
 
@@ -181,7 +182,7 @@ async def test_runs_at_the_same_time_each_have_their_own_deltas(store: Path) -> 
         for n, run in enumerate(runs):
             assert run.output == {"text": "".join(f"{i}," for i in range(200 + n))}
             assert await warnings(eng, run.id) == []
-        assert made.host.starts == 1
+        assert made.keeper.starts == 1
 
 
 async def test_deltas_that_do_not_join_are_one_warning_and_the_result_counts(store: Path) -> None:
@@ -270,7 +271,7 @@ async def test_cancelling_takes_the_request_back_and_an_answer_after_it_is_nothi
         assert (await sent(log, "notifications/cancelled"))["params"]["requestId"] == running["id"]
         again = await finish(eng, "script", script(act("output", {"text": "still here"})))
         assert again.output == {"text": "still here"}
-        assert made.host.starts == 1
+        assert made.keeper.starts == 1
 
 
 async def test_noise_on_its_output_is_skipped_and_told_once(store: Path) -> None:
@@ -293,7 +294,7 @@ async def test_a_server_that_dies_fails_its_runs_as_transient_and_serves_the_nex
         assert "out of luck" in run.error.message
         again = await finish(eng, "script", script(act("output", {"text": "x"})))
         assert again.output == {"text": "x"}
-        assert made.host.starts == 2
+        assert made.keeper.starts == 2
 
 
 async def test_a_run_over_pipes_is_not_repeated_after_a_crash_and_fails_as_transient(
@@ -301,7 +302,7 @@ async def test_a_run_over_pipes_is_not_repeated_after_a_crash_and_fails_as_trans
 ) -> None:
     log = tmp_path / "wire"
     made = mount({"log": str(log)})
-    eng = engine(store, *await made.agents(), settings=SETTINGS)
+    eng = engine(store, *await local_agents(made, None), settings=SETTINGS)
     await eng.__aenter__()
     run = await submit(eng, "script", script(act("delta", {"text": "a"}), act("hang")))
     await seen(eng, run.id, "delta")
@@ -330,14 +331,13 @@ async def test_agents_that_change_are_seen_by_the_next_run(tmp_path: Path, store
 
 async def test_an_idle_server_is_ended_and_started_again_when_needed(store: Path) -> None:
     async with mounted(store, idle_timeout=0.05) as (eng, made):
-        host = made.host
-        keeper = host._keeper
-        assert keeper is not None
-        await asyncio.wait([keeper], timeout=20)
-        assert keeper.done()
+        reading = made.keeper._reading
+        assert reading is not None
+        await asyncio.wait([reading], timeout=20)
+        assert reading.done()
         run = await finish(eng, "script", script(act("output", {"text": "x"})))
         assert run.output == {"text": "x"}
-        assert host.starts == 2
+        assert made.keeper.starts == 2
 
 
 async def test_its_log_messages_are_logged(store: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -488,7 +488,7 @@ async def test_a_question_of_the_revision_without_requests_is_answered_by_asking
 async def test_cancelling_a_run_that_asks_answers_the_server_that_nobody_will(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(questions, "_THEIRS_TO_SAY", 0.05)  # this server withdraws nothing
+    monkeypatch.setattr(McpRun, "server_decides_within", 0.05)  # this server withdraws nothing
     log = tmp_path / "wire"
     async with mounted(store, {"log": str(log)}) as (eng, _):
         run = await submit(eng, "script", script(act("elicit", ASKS)))

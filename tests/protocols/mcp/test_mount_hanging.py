@@ -10,8 +10,8 @@ import pytest
 
 from interlingua.transports import heartbeat
 from tests.kit.engines import finish
+from tests.kit.mounts.mcp import act, mounted, script
 
-from .mount_common import act, mounted, script
 from .mount_web import Kind, served
 
 MODERN = {"version": "2026-07-28", "refuses": {"code": -32601, "message": "no"}}
@@ -55,4 +55,4 @@ async def test_an_agent_may_be_quiet_for_as_long_as_it_likes_where_its_server_is
         ended = await finish(eng, "script", script(act("until_looked_at", told)))
         assert ended.output == {"text": "at last"}, ended.error
         assert web.server.looks[-1] == asks
-        assert mount.host.starts == 1
+        assert mount.keeper.starts == 1

@@ -12,11 +12,12 @@ import pytest
 import interlingua as il
 from interlingua.model.errors import InvalidConfig
 from interlingua.model.filters import RunFilter
+from interlingua.mounts.loader import local_agents
 from interlingua.server.app import ServeSettings, serving
+from tests.kit.clients.mcp import echo, in_process, styled
 from tests.kit.engines import crash, engine, submit
-
-from .common import echo, in_process, styled
-from .mount_common import SETTINGS, act, mount, mounted, script, seen, sent, wire
+from tests.kit.mounts.mcp import act, mount, mounted, script, sent, wire
+from tests.kit.mounts.watch import SETTINGS, seen
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
 TONE = {"type": "object", "properties": {"tone": {"type": "string"}}, "required": ["tone"]}
@@ -94,7 +95,7 @@ async def test_a_server_that_has_only_templates_is_mounted(store: Path) -> None:
 
 async def test_templates_appear_at_our_door(store: Path) -> None:
     made = mount({"capabilities": ABLE, "templates": [TEMPLATE]})
-    async with in_process(store, *await made.agents()) as (client, _):
+    async with in_process(store, *await local_agents(made, None)) as (client, _):
         await client.initialize()
         [template] = (await client.ask("agents/templates/list"))["agentTemplates"]
         assert (template["name"], template["configSchema"]) == ("styled", TONE)
@@ -125,7 +126,7 @@ async def test_a_run_with_a_config_is_found_again_after_a_crash_here(store: Path
 
     async with serving(tmp_path / "there.db", [patient], ServeSettings(port=0, engine=SETTINGS)) as server:
         made = mount(f"{server.address}/mcp")
-        eng = engine(store, *await made.agents(), settings=SETTINGS)
+        eng = engine(store, *await local_agents(made, None), settings=SETTINGS)
         await eng.__aenter__()
         begun = await submit(eng, "patient", {"text": "hi"}, config={"tone": "warm"})
         await seen(eng, begun.id, "delta")

@@ -18,16 +18,18 @@ from interlingua.detection.detect import inspect
 from interlingua.model.content import DataPart, FilePart, TextPart
 from interlingua.model.errors import Unavailable
 from interlingua.model.events import ArtifactAdded, Thought, Warned
+from interlingua.mounts.loader import local_agents
 from interlingua.protocols.mcp.mount.server import load
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server
 from tests.app.test_mounts import SLOW, hub
 from tests.app.test_mounts import until as until_mount
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
+from tests.kit.mounts.mcp import command, mount, mounted
+from tests.kit.mounts.watch import SETTINGS, seen
 from tests.kit.wait_for import wait_for
 
 from ...interop.editor_peers import process_with_address
-from .mount_common import SETTINGS, command, mount, mounted, seen
 
 HERE = Path(__file__).parent
 SERVER = [sys.executable, str(HERE / "plain_server.py")]
@@ -238,7 +240,7 @@ async def test_a_call_that_our_own_death_interrupts_is_repeated_only_where_the_t
     }
     given = {"capabilities": {"tools": {}}, "agents": [], "tools": [tool], "log": str(log)}
     made = mount(given)
-    eng = await engine(store, *await made.agents(), settings=SETTINGS).__aenter__()
+    eng = await engine(store, *await local_agents(made, None), settings=SETTINGS).__aenter__()
     run = await submit(eng, "work", {"text": "x"})
     await seen(eng, run.id, "thought")
     await crash(eng)
@@ -286,7 +288,7 @@ async def test_a_tool_and_a_prompt_of_one_name_are_two_agents(store: Path) -> No
     prompt = {"name": "same", "arguments": [{"name": "text"}]}
     given = {"capabilities": {"tools": {}, "prompts": {}}, "agents": [], "tools": [tool], "prompts": [prompt]}
     async with mounted(store, given) as (eng, made):
-        assert [agent.card.name for agent in await made.agents("same")] == ["same", "same-2"]
+        assert [agent.card.name for agent in await local_agents(made, "same")] == ["same", "same-2"]
         assert (await finish(eng, "same", {"text": "x"})).output == {"text": "tool"}
         assert (await finish(eng, "same-2", {"text": "x"})).output == {"text": '{"text": "x"}'}
 
@@ -302,7 +304,7 @@ async def test_a_server_with_tools_is_listed_without_being_asked_what_it_does_no
         "prompts": [],
     }
     made = mount({**given, "capabilities": {"tools": {}, "prompts": {}}})
-    assert [agent.card.name for agent in await made.agents()] == ["t"]
+    assert [agent.card.name for agent in await made.agents(None)] == ["t"]
     await made.close()
     methods = [json.loads(line)["method"] for line in log.read_text().splitlines()]
     assert methods == ["initialize", "notifications/initialized", "tools/list", "prompts/list"]

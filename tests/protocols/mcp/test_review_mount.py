@@ -20,9 +20,8 @@ import interlingua as il
 from interlingua.model.events import OutputDelta
 from interlingua.model.status import Status
 from tests.kit.engines import bodies, question
-
-from .mount_common import act, mounted, script
-from .mount_server import TEXT
+from tests.kit.fake_remotes.mcp_server import TEXT
+from tests.kit.mounts.mcp import act, mounted, script
 
 Message = dict[str, Any]
 
@@ -143,7 +142,7 @@ async def test_a_session_that_a_server_has_forgotten_is_begun_again_and_the_run_
             run = await engine.runs.submit(il.RunRequest("script", input=script()))
             assert (await engine.runs.wait(run.id, timeout=10)).status is Status.SUCCEEDED
             server.forgets = True
-            (await mount.host.peer()).changed = lists  # so that the next run lists, or runs at once
+            (await mount.keeper.connection()).changed = lists  # so that the next run lists, or runs at once
             run = await engine.runs.submit(il.RunRequest("script", input=script()))
             ended = await engine.runs.wait(run.id, timeout=10)
             assert (ended.status, ended.error) == (Status.SUCCEEDED, None)
@@ -205,11 +204,11 @@ async def test_a_server_that_often_ends_its_stream_is_still_listened_to(store: P
         return StreamingResponse(iter([_sse(changed)]), media_type="text/event-stream")
 
     async with rude(_usual, get) as server, mounted(store, server.address) as (_, mount):
-        peer = await mount.host.peer()
+        peer = await mount.keeper.connection()
         async with asyncio.timeout(20):
             while ("agent", "script") in (peer.entries or {}):
                 await asyncio.sleep(0.01)
-                peer = await mount.host.peer()
+                peer = await mount.keeper.connection()
 
 
 # -- lists that change ----------------------------------------------------------------------------------------------
@@ -218,7 +217,7 @@ async def test_a_server_that_often_ends_its_stream_is_still_listened_to(store: P
 async def test_a_change_right_behind_the_list_is_not_lost(store: Path) -> None:
     given = {"late": {"name": "newer", "inputSchema": TEXT, "outputSchema": TEXT}}
     async with mounted(store, given) as (_, mount):
-        peer = await mount.host.peer()
+        peer = await mount.keeper.connection()
         assert list(peer.entries or {}) == [("agent", "script"), ("agent", "newer")]
 
 

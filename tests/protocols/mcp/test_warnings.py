@@ -13,13 +13,14 @@ import pytest
 import interlingua as il
 from interlingua.model.events import RunBlocked, Warned
 from interlingua.model.filters import RunFilter
+from interlingua.mounts.loader import local_agents
 from interlingua.protocols.targets import parse
 from interlingua.server.app import ServeSettings, serving
 from interlingua.server.loading.target import load
+from tests.kit.clients.mcp import COMMAND, DELTA, LEGACY, MODERN, in_process, show
 from tests.kit.engines import bodies, crash, engine, finish, submit
-
-from .common import COMMAND, DELTA, LEGACY, MODERN, in_process, show
-from .mount_common import SETTINGS, act, mount, mounted, script, seen
+from tests.kit.mounts.mcp import act, mount, mounted, script
+from tests.kit.mounts.watch import SETTINGS, seen
 
 PROGRESS = "notifications/progress"
 SOURCE = '''
@@ -95,7 +96,7 @@ async def test_a_run_that_is_found_again_shows_each_warning_once(store: Path, tm
 
     async with serving(tmp_path / "there.db", [careless], ServeSettings(port=0, engine=SETTINGS)) as server:
         made = mount(f"{server.address}/mcp")
-        eng = engine(store, *await made.agents(), settings=SETTINGS)
+        eng = engine(store, *await local_agents(made, None), settings=SETTINGS)
         await eng.__aenter__()
         run = await submit(eng, "careless", {"text": "x"})
         await seen(eng, run.id, "warning")

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ...transports.jsonrpc.core import call_message
 from ..tour import Demo, Lines, Tour
 
 
@@ -19,7 +20,7 @@ async def _hello(tour: Tour) -> None:
 
 
 async def _call(tour: Tour, program: Lines, id_: int, method: str, params: dict[str, Any]) -> Any:
-    request = {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
+    request = call_message(method, params, id_)
     tour.show(f"→ {json.dumps(request)}")
     await program.send(request)
     while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...transports.jsonrpc.core import call_message
 from ..tour import Demo, Tour
 from . import wire
 
@@ -17,7 +18,7 @@ def _run(agent: str, input_: Any, **meta: Any) -> tuple[dict[str, Any], dict[str
         "mcp-method": "agents/run", "mcp-name": agent,
     }  # fmt: skip
     params = {"name": agent, "input": input_, "_meta": {**_META, **meta}}
-    return {"jsonrpc": "2.0", "id": 1, "method": "agents/run", "params": params}, headers
+    return call_message("agents/run", params, 1), headers
 
 
 async def _hello(tour: Tour) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...transports.jsonrpc.core import call_message
 from ...transports.raw_client import Http, Pipes
 from ..probing import (
     JSON_OR_STREAM,
@@ -23,7 +24,7 @@ from . import wire
 _LATEST = "2025-11-25"  # of the revisions with a handshake
 _PAIR = "2024-11-05"
 _INITIALIZE = {"protocolVersion": _LATEST, "capabilities": {}, "clientInfo": {"name": "interlingua", "version": "0"}}
-_INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+_INITIALIZED = call_message("notifications/initialized")
 
 
 async def _http(http: Http, address: str, path: str) -> Spoken | None:

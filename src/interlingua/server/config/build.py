@@ -37,13 +37,14 @@ _PREFIX = re.compile(r"[A-Za-z0-9._-]*")
 async def serve_settings(config: Config) -> ServeSettings:
     """Returns the settings of the server; mistakes become problems of the config. Fetches the keys of issuers."""
     server = msgspec.structs.asdict(config.built("server"))
+    own_ports = server.pop("own_ports")
     server["advertise"] = None
     with _collected(config, "server.advertise"):
         server["advertise"] = advertised(config["server.advertise"])
     worker = msgspec.structs.asdict(work_settings(config))
     return ServeSettings(
         **{**server, **worker}, issuers=tuple(await issuers(config)), callbacks=config.built("callbacks"),
-        doors=doors(config), listeners=True,
+        doors=doors(config), listeners=own_ports,
     )  # fmt: skip
 
 

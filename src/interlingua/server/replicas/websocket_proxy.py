@@ -1,18 +1,18 @@
-"""Relays a WebSocket that belongs to another replica: messages pass both ways until one side closes."""
+"""Relays a WebSocket that belongs to another replica: text frames pass both ways until one side closes."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import websockets.asyncio.client
 from starlette.responses import Response
-from starlette.websockets import WebSocket, WebSocketDisconnect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from starlette.websockets import WebSocket
+from websockets.exceptions import InvalidStatus
+
+from ...transports.websocket import GOING_AWAY, ClientSocket, ServerSocket, pump
 
 _HANDSHAKE = b"sec-websocket-"
 _OPEN = 10.0  # seconds
-_GOING_AWAY = 1001
 
 
 async def pass_socket_on(target: str, headers: list[tuple[bytes, bytes]], client: WebSocket) -> None:
@@ -33,26 +33,10 @@ async def pass_socket_on(target: str, headers: list[tuple[bytes, bytes]], client
         return
     async with there:
         await client.accept(there.subprotocol)
-        both = [asyncio.ensure_future(_there(client, there)), asyncio.ensure_future(_back(client, there))]
+        here, other = ServerSocket(client), ClientSocket(there)
+        both = [asyncio.ensure_future(pump(here, other)), asyncio.ensure_future(pump(other, here))]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         for task in both:
             task.cancel()
         await asyncio.gather(*both, return_exceptions=True)
-    with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-        await client.close(there.close_code or _GOING_AWAY, there.close_reason or "")
-
-
-async def _there(client: WebSocket, there: websockets.asyncio.client.ClientConnection) -> None:
-    with contextlib.suppress(ConnectionClosed):
-        while (message := await client.receive())["type"] == "websocket.receive":
-            await there.send(message["text"] if message.get("text") is not None else message["bytes"])
-
-
-async def _back(client: WebSocket, there: websockets.asyncio.client.ClientConnection) -> None:
-    with contextlib.suppress(ConnectionClosed):
-        while True:
-            message = await there.recv()
-            if isinstance(message, str):
-                await client.send_text(message)
-            else:
-                await client.send_bytes(message)
+    await here.close(there.close_code or GOING_AWAY, there.close_reason or "")

@@ -8,14 +8,13 @@ A stream may open late, drop, and open again: messages wait here until a reader 
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 from collections import deque
 from collections.abc import Callable
 
+from .sse import event_of, id_line
+
 _HIGH, _LOW = 1024 * 1024, 256 * 1024  # bytes that wait at which senders wait too, and at which they go on
 _CHUNK = 256 * 1024
-_NOT_ASCII = re.compile("[^\x00-\x7f]+")
 
 
 class Missed(Exception):
@@ -60,8 +59,8 @@ class Outbox:
 
         A message may have a mark, which stands behind its number: what the reader that has it has seen of something
         else, for those who go on without these messages."""
-        self._head = b"" if kind is None else b"event: %s\n" % kind.encode()
-        self._ids = None if ids is None else ids.encode()
+        self._kind = kind
+        self._ids = ids
         self.reader: Reader | None = None
         self.used = False  # a reader has read from it
         self.waiting = 0  # bytes
@@ -86,7 +85,7 @@ class Outbox:
         self._last += 1
         if once:
             self._once[frame] = self._last
-        event = self._head + self._named(self._last, mark) + data_of(frame)
+        event = event_of(frame, id=self._id(self._last, mark), event=self._kind)
         self._waiting.append((self._last, mark, event))
         self._wait(len(event))
         if self.waiting > _HIGH:
@@ -95,13 +94,14 @@ class Outbox:
             self.reader.news.set()
 
     def place(self, number: int) -> bytes:
-        """The line that names the message that a reader begins behind, for who comes back."""
-        return self._named(number, self._mark)
+        """Returns the line with the id of the message after which a reader begins. A reader that returns sends it."""
+        id_ = self._id(number, self._mark)
+        return b"" if id_ is None else id_line(id_)
 
-    def _named(self, number: int, mark: str) -> bytes:
+    def _id(self, number: int, mark: str) -> str | None:
         if self._ids is None:
-            return b""
-        return b"id: %s%d.%s\n" % (self._ids, number, mark.encode()) if mark else b"id: %s%d\n" % (self._ids, number)
+            return None
+        return f"{self._ids}{number}.{mark}" if mark else f"{self._ids}{number}"
 
     def _wait(self, size: int) -> None:
         self.waiting += size
@@ -193,15 +193,3 @@ class Outbox:
     @property
     def ended(self) -> bool:
         return self._finished and not self._waiting
-
-
-def data_of(frame: bytes) -> bytes:
-    return b"data: %s\n\n" % _ascii(frame)
-
-
-def _ascii(frame: bytes) -> bytes:
-    """A reader that decodes each piece of the network alone breaks where one cuts a character
-    (agent-client-protocol 0.12.1)."""
-    if frame.isascii():
-        return frame
-    return _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], frame.decode()).encode()

@@ -368,12 +368,12 @@ class Rpc:
         """Makes a request: returns its id, and the frame."""
         self._next += 1
         id_ = self._next
-        frame = _encoded(_message(method, params, id_))
+        frame = _encoded(call_message(method, params, id_))
         self._ours.add(id_)
         return id_, frame
 
     def notify(self, method: str, params: Any = None) -> bytes:
-        return _encoded(_message(method, params))
+        return _encoded(call_message(method, params))
 
     def cancel(self, id_: Id) -> bytes | None:
         """Makes the frame that cancels a request of this side. The peer still answers it; until then it stays open."""
@@ -397,7 +397,7 @@ class Rpc:
             if answered:
                 self._next += 1
                 ids.append(self._next)
-            entries.append(_message(method, params, self._next if answered else _MISSING))
+            entries.append(call_message(method, params, self._next if answered else _MISSING))
         if not entries:
             raise ValueError("a batch has at least one entry")
         frame = _encoded(entries)
@@ -405,7 +405,8 @@ class Rpc:
         return ids, frame
 
 
-def _message(method: str, params: Any, id_: Any = _MISSING) -> dict[str, Any]:
+def call_message(method: str, params: Any = None, id_: Any = _MISSING) -> dict[str, Any]:
+    """Returns a request, or a notification without an id."""
     message: dict[str, Any] = {"jsonrpc": "2.0"}
     if id_ is not _MISSING:
         message["id"] = id_
@@ -426,9 +427,14 @@ def _encoded(message: Any) -> bytes:
 def _failure(id_: Id | None, error: RpcError) -> bytes:
     """Encodes an error whatever it holds: a request must have an answer."""
     try:
-        return _encoded({"jsonrpc": "2.0", "id": id_, "error": error.plain()})
+        return _encoded(failure_message(id_, error.plain()))
     except Exception:  # its data is not JSON
-        return _encoded({"jsonrpc": "2.0", "id": id_, "error": {"code": error.code, "message": str(error.message)}})
+        return _encoded(failure_message(id_, {"code": error.code, "message": str(error.message)}))
+
+
+def failure_message(id_: Id | None, error: dict[str, Any]) -> dict[str, Any]:
+    """Returns the answer to a request that failed."""
+    return {"jsonrpc": "2.0", "id": id_, "error": error}
 
 
 def _id(value: Any) -> Id | None:

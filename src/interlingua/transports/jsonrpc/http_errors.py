@@ -12,7 +12,7 @@ from starlette.responses import Response
 from ...model.errors import InterlinguaError, TooLarge
 from ..http.body import json_response
 from ..json_text import glimpse
-from .core import INVALID_REQUEST, Id, RpcError
+from .core import INVALID_REQUEST, Id, RpcError, failure_message
 
 _UNAUTHENTICATED = -32000
 
@@ -45,7 +45,7 @@ def error_response(error: Refused | InterlinguaError) -> Response:
 def _response(status: int, error: RpcError, headers: dict[str, str] | None = None, *, id_: Any = None) -> Response:
     """`id_`: that of the request, wherever it can be read. A value that cannot be an id is left out."""
     id_ = id_ if type(id_) in (int, str) else None
-    return json_response({"jsonrpc": "2.0", "id": id_, "error": error.plain()}, status, headers)
+    return json_response(failure_message(id_, error.plain()), status, headers)
 
 
 def id_of(body: bytes) -> Id | None:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from ...._version import __version__
+from ....doors.query import cursor_of, offset_of
 from ....engine.ids import new_id
 from ....model.errors import AgentNotFound, Conflict, NotFound, ThreadNotFound
 from ....model.filters import ThreadFilter
@@ -186,7 +187,7 @@ def _go_on(session: Session, unfinished: Turn | None) -> None:
 
 async def list_(connection: EditorConnection, call: Call) -> dict[str, Any]:
     request = params_.read(call.params, wire.ListSessionsRequest)
-    offset = params_.offset(request.cursor)
+    offset = offset_of(request.cursor)
     metadata: dict[str, Any] = {"door": "editor"}
     if request.cwd is not None:
         metadata["cwd"] = request.cwd
@@ -196,7 +197,7 @@ async def list_(connection: EditorConnection, call: Call) -> dict[str, Any]:
     )
     page: dict[str, Any] = {"sessions": [_info(thread) for thread in threads[:_PAGE]]}
     if len(threads) > _PAGE:
-        page["nextCursor"] = params_.cursor(offset + _PAGE)
+        page["nextCursor"] = cursor_of(offset + _PAGE)
     return page
 
 

@@ -24,7 +24,7 @@ from ....transports.channel_queues import Queues
 from ....transports.heartbeat import UNANSWERED, Pulse, answers, told
 from ....transports.http import plain_client
 from ....transports.http.sse import Reader
-from ....transports.jsonrpc.core import INTERNAL_ERROR, Id
+from ....transports.jsonrpc.core import INTERNAL_ERROR, Id, failure_message
 
 log = logging.getLogger("interlingua.editor")
 
@@ -200,7 +200,7 @@ class HttpChannel(Queues):
         """Answers a request that the server refuses with an error, as if the agent had sent it."""
         if message.method is not None and message.id is not None:
             error = {"code": code, "message": why}
-            self._take(msgspec.json.encode({"jsonrpc": "2.0", "id": message.id, "error": error}))
+            self._take(msgspec.json.encode(failure_message(message.id, error)))
 
     # -- receiving ----------------------------------------------------------------------------------------
 

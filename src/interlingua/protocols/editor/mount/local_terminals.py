@@ -11,7 +11,7 @@ import signal
 
 from ....engine.handler.workspace import TerminalOutput
 from ....model.errors import InvalidRequest, NotFound
-from .process import Output, environment
+from ....transports.process.child_process import Output, environment
 
 DEFAULT_LIMIT = 1024 * 1024  # bytes of output that are kept
 _PATIENCE = 1.0  # seconds between SIGTERM and SIGKILL, and for output that comes after the end

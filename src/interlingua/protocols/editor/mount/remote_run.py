@@ -37,7 +37,7 @@ from ..translate import AUTH_REQUIRED, NOT_FOUND
 from .agent_card import prompt_of
 from .questions import Asking
 from .rpc_client import Peer, Place, Session
-from .sessions import Host
+from .sessions import EditorKeeper
 from .updates_in import Incoming, as_update, counts_of
 
 _STEP = "turn"  # the step of all output; it is never recorded, so that it can always be shown again
@@ -62,17 +62,17 @@ class Handle(msgspec.Struct):
 
 class Turn:
     def __init__(
-        self, host: Host, ctx: Context[Any, Any], agent: str | None = None, existing: str | None = None
+        self, keeper: EditorKeeper, ctx: Context[Any, Any], agent: str | None = None, existing: str | None = None
     ) -> None:
         """`existing` is a session at an Interlingua server, whose newest turn to go on with instead of prompting."""
         self._existing = existing
         self._before: list[dict[str, Any]] | None = None  # the newest turn, while the agent repeats it
-        self._host = host
+        self._keeper = keeper
         self._agent = agent  # the value of the option `agent`, where the remote side has several
         self._ctx = ctx
         self._mounted = MountedRun(ctx)
-        self._place = place_of(host, ctx)
-        self._asking = Asking(ctx, self._mounted, host.settings.answer_within)
+        self._place = place_of(keeper, ctx)
+        self._asking = Asking(ctx, self._mounted, keeper.settings.answer_within)
         self._incoming = Incoming(1, step_place(_STEP))
         self._session: Session | None = None
         self._trace: Carrier = {}
@@ -85,7 +85,7 @@ class Turn:
         self._spoke_at = 0.0  # by the loop's clock
 
     async def run(self, text: str) -> dict[str, Any]:
-        with self._host.using():
+        with self._keeper.using():
             try:
                 async with self._mounted.telling_unused():
                     return await self._run(text)
@@ -135,14 +135,14 @@ class Turn:
         try:
             ended = await self._until_done(self._prompting)
         except ConnectionLost:
-            ended_how = "the agent died" if self._host.source.command else "the agent was lost"
-            ended = await self._take_up(handle, f"{ended_how}: {await self._host.why()}")
+            ended_how = "the agent died" if self._keeper.source.command else "the agent was lost"
+            ended = await self._take_up(handle, f"{ended_how}: {await self._keeper.why()}")
         return await self._finish(ended)
 
     async def _go_on(self, id_: str) -> dict[str, Any]:
         """Shows the newest turn of a session so far, and waits for the end of that turn."""
         await self._ctx.step("session", self._named, id_, key="session")
-        peer = await self._host.peer()
+        peer = await self._keeper.connection()
         self._incoming.speaks(peer.version)
         self._before = []
         try:
@@ -156,10 +156,10 @@ class Turn:
             assert self._prompting is not None
             return await self._until_done(self._prompting)
         except ConnectionLost as error:
-            raise RunLost(f"{self._host.source.name} is gone: {await self._host.why()}") from error
+            raise RunLost(f"{self._keeper.source.name} is gone: {await self._keeper.why()}") from error
         except RpcError as error:
             if error.code == NOT_FOUND:
-                raise no_such_run(id_, self._host.source.name) from error
+                raise no_such_run(id_, self._keeper.source.name) from error
             raise self._failure(error) from error
 
     @staticmethod
@@ -188,12 +188,12 @@ class Turn:
 
     async def _open(self) -> Handle:
         self._trace = self._mounted.onward()
-        peer = await self._host.peer()
+        peer = await self._keeper.connection()
         try:
             session = await self._session_on(peer)
             await self._configure(session)
         except ConnectionLost as error:
-            raise Unavailable(f"{self._host.source.name} is gone: {await self._host.why()}") from error
+            raise Unavailable(f"{self._keeper.source.name} is gone: {await self._keeper.why()}") from error
         if session.prompting is not None and not session.prompting.done():
             done, _ = await asyncio.wait({session.prompting}, timeout=_STILL_BUSY)
             if not done:
@@ -205,11 +205,11 @@ class Turn:
         """Returns a session that can be prompted at once, without any request."""
         thread = self._ctx.thread_id
         if thread is None:
-            return await self._host.ready(self._place, self._agent)
-        known = self._host.session_of(self._kind, thread)  # saves a read of the store, as long as it is open
+            return await self._keeper.ready(self._place, self._agent)
+        known = self._keeper.session_of(self._kind, thread)  # saves a read of the store, as long as it is open
         if known is None:
             known = await self._mounted.engine.links.find(self._kind, thread)
-        return self._host.open_session(known, self._place, self._agent) if known is not None else None
+        return self._keeper.open_session(known, self._place, self._agent) if known is not None else None
 
     @property
     def _kind(self) -> str:
@@ -219,7 +219,7 @@ class Turn:
         """Returns the session of this run's thread, or one of its own."""
         thread, links, kind = self._ctx.thread_id, self._mounted.engine.links, self._kind
         if thread is None:
-            return await self._host.new_session(peer, self._place, self._agent)
+            return await self._keeper.new_session(peer, self._place, self._agent)
         known = await links.find(kind, thread)
         if known is not None:
             try:
@@ -231,7 +231,7 @@ class Turn:
             else:
                 peer.of_threads[kind, thread] = known
                 return session
-        session = await self._host.new_session(peer, self._place, self._agent)
+        session = await self._keeper.new_session(peer, self._place, self._agent)
         await links.add(kind, thread, session.id)
         peer.of_threads[kind, thread] = session.id
         return session
@@ -249,7 +249,7 @@ class Turn:
             raise self._no_agent()
 
     def _no_agent(self) -> RemoteError:
-        said = f"{self._host.source.name} no longer has an agent {self._agent}"
+        said = f"{self._keeper.source.name} no longer has an agent {self._agent}"
         return RemoteError(said, code=AgentNotFound.code)
 
     def _adopt(self, session: Session) -> None:
@@ -276,9 +276,9 @@ class Turn:
             self._asking.withdraw(why)
         if not self._asking.unheard:
             raise RunLost(f"{why}, in the middle of a turn")
-        settings = self._host.settings
+        settings = self._keeper.settings
         try:
-            peer = await self._host.peer()
+            peer = await self._keeper.connection()
             session = await peer.take_up(handle.session, self._place, self)
         except (ConnectionLost, RpcError, InterlinguaError) as error:
             raise RunLost(f"{why}, and its session cannot be taken up again: {error}") from error
@@ -302,8 +302,8 @@ class Turn:
         if session.peer.version == 2:
             return await session.idle()
         quiet, seen = 0.0, -1
-        pause = self._host.settings.quiet_after / 10
-        while quiet < self._host.settings.quiet_after:
+        pause = self._keeper.settings.quiet_after / 10
+        while quiet < self._keeper.settings.quiet_after:
             await asyncio.sleep(pause)
             if session.peer.rpc.lost:
                 raise ConnectionLost("the agent is gone")
@@ -342,7 +342,7 @@ class Turn:
 
     async def _hear_the_rest(self, within: float | None = None) -> None:
         """Waits until the agent has been silent for a moment: many agents send text after the answer to a prompt."""
-        loop, silence = asyncio.get_running_loop(), self._host.settings.silence_after_answer
+        loop, silence = asyncio.get_running_loop(), self._keeper.settings.silence_after_answer
         answered_at = loop.time()
         latest = answered_at + (_SILENCES * silence if within is None else within)
         while True:
@@ -359,11 +359,8 @@ class Turn:
                     await engine.threads.patch(thread, metadata={"title": title})
 
     async def _tell_noise(self) -> None:
-        noise = self._host.noise()
-        if noise is not None:
-            count, first = noise
-            lines = "1 line that is no message" if count == 1 else f"{count} lines that are no messages"
-            await self._warn(f"the agent wrote {lines} to its output", {"lines": count, "first": first})
+        for message, details in self._keeper.notes():
+            await self._warn(message, details)
 
     async def _warn(self, message: str, details: Any = None) -> None:
         await self._mounted.show(Warned(message, details, step_place(_STEP)))
@@ -371,7 +368,7 @@ class Turn:
     def _failure(self, error: RpcError) -> InterlinguaError:
         told = error.data if isinstance(error.data, dict) else {}
         if error.code == AUTH_REQUIRED and self._session is not None and "run" not in told:  # else its run says so
-            return self._host.refusal(error, self._session.peer, "session/prompt")  # type: ignore[return-value]
+            return self._keeper.refusal(error, self._session.peer, "session/prompt")  # type: ignore[return-value]
         if (ours := our_failure(error.message, told)) is not None:
             return ours
         code, transient = told.get("code"), told.get("transient")
@@ -407,8 +404,8 @@ class Turn:
             session.servant.asker = None  # type: ignore[attr-defined]
         done = self._prompting is None or self._prompting.done()
         if self._ctx.thread_id is None and done and self._mounted.leaving != "hand_back":
-            self._host.spawn(session.close())  # no later run uses it
-            self._host.prepare(session.peer, self._place, self._agent)
+            self._keeper.spawn(session.close())  # no later run uses it
+            self._keeper.prepare(session.peer, self._place, self._agent)
 
     # -- updates of the session ---------------------------------------------------------------------------
 
@@ -460,11 +457,11 @@ def _handle(session: Session) -> Handle:
     return Handle(session.id, bool(session.peer.agents))
 
 
-def place_of(host: Host, ctx: Context[Any, Any] | None) -> Place:
+def place_of(keeper: EditorKeeper, ctx: Context[Any, Any] | None) -> Place:
     """Returns the working directory of a run: that of its editor, or that of the mount."""
     editor = ctx.editor if ctx is not None else None
     if editor is None:
-        return host.place
+        return keeper.place
     return Place(editor.cwd, tuple(editor.directories), tuple(editor.mcp_servers))
 
 

@@ -283,6 +283,10 @@ class Peer:
         self._opening = 0  # sessions that are being opened
         self.ours = False  # a server like this one, as its answers tell
 
+    @property
+    def usable(self) -> bool:
+        return not self.rpc.lost
+
     async def run(self) -> None:
         try:
             await self.rpc.run()

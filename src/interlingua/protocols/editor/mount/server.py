@@ -17,7 +17,7 @@ from ....engine.handler.context import Context
 from ....engine.handler.mounted_run import LeftRun, attached
 from ....model.card import AgentCard
 from ....model.errors import InterlinguaError, Unavailable
-from ....mounts.links import Source
+from ....mounts.connection import PerLoop, Source
 from ....mounts.settings import Access, read_settings
 from ....security.redaction import redact_text
 from ....transports.jsonrpc.connection import ConnectionLost, RpcError
@@ -25,7 +25,7 @@ from ..config import MountSettings
 from .agent_card import Choice, agents_of, card_of, questions_of
 from .remote_run import Turn, place_of
 from .rpc_client import Session
-from .sessions import AddressSource, Host, ProcessSource
+from .sessions import EditorAddress, EditorKeeper, source_of
 
 __all__ = ["Mount", "MountSettings", "load"]
 
@@ -50,11 +50,7 @@ async def load(target: Target) -> list[Agent[..., Any]]:
     """Returns the agents of editor:COMMAND, editor+http(s)://… or editor+ws(s)://…: all, or the one that #AGENT
     means."""
     settings = read_settings(MountSettings, "editor", target.access)
-    source: Source
-    if target.kind == "editor":
-        source = ProcessSource(target.rest, settings, target.access.env)
-    else:
-        source = AddressSource(target.rest.removeprefix("editor+"), settings, target.access.headers)
+    source = source_of(target.kind, target.rest, settings, target.access)
     return await Mount(source, settings).agents(target.agent)
 
 
@@ -64,23 +60,19 @@ class Mount:
     def __init__(self, source: Source, settings: MountSettings | None = None) -> None:
         self.source = source
         self.settings = settings or MountSettings()
-        self._host: tuple[asyncio.AbstractEventLoop, Host] | None = None
+        self._keepers = PerLoop(lambda: EditorKeeper(self.source, self.settings))
 
     @property
-    def host(self) -> Host:
-        """Returns the host of this event loop: an agent that was started in an ended loop is gone with it."""
-        loop = asyncio.get_running_loop()
-        if self._host is None or self._host[0] is not loop:
-            self._host = (loop, Host(self.source, self.settings))
-        return self._host[1]
+    def keeper(self) -> EditorKeeper:
+        return self._keepers.get()
 
     def watch(self, tell: Callable[[], None]) -> None:
         """Calls back when the agent is gone without being closed."""
-        self.host.lost = tell
+        self.keeper.lost = tell
 
     async def close(self) -> None:
         """Ends the agent. The end of the event loop does it too."""
-        await self.host.close()
+        await self.keeper.close()
 
     async def agent(self, wanted: str | None = None) -> Agent[..., Any]:
         """Returns the wanted agent, or the only one."""
@@ -89,16 +81,16 @@ class Mount:
     async def agents(self, wanted: str | None = None) -> list[Agent[..., Any]]:
         """Returns the agents of the remote side: the wanted one, or all. Only an Interlingua server has several to
         choose from."""
-        host = self.host
+        keeper = self.keeper
         try:
-            session = await host.first_session(place_of(host, None))
+            session = await keeper.first_session(place_of(keeper, None))
             await _commands(session)
             choices: list[Choice | None] = [*agents_of(session.options, session.peer.agents, wanted)] or [None]
             made = [await self._learn(session, choice) for choice in choices]
         except BaseException:
-            await host.close()
+            await keeper.close()
             raise
-        host.spare(session, choices[-1].value if choices[-1] is not None else None)
+        keeper.spare(session, choices[-1].value if choices[-1] is not None else None)
         return made
 
     async def _learn(self, session: Session, choice: Choice | None) -> Agent[..., Any]:
@@ -108,7 +100,7 @@ class Mount:
             try:
                 await session.set_option("agent", choice.value)
             except RpcError as error:
-                raise self.host.refusal(error, session.peer, "session/set_config_option") from error
+                raise self.keeper.refusal(error, session.peer, "session/set_config_option") from error
             await _commands(session)
         peer = session.peer
         options = [option for option in session.options if choice is None or option.id != "agent"]
@@ -118,7 +110,7 @@ class Mount:
         card = card_of(
             redact_text(f"editor:{self.source.name}" if self.source.command else f"editor+{self.source.name}"),
             peer.info, peer.version, peer.capabilities, peer.auth_methods, options, session.commands, fallback,
-            questions_of(self.host.policies, ours=bool(peer.agents)) if asks else [],
+            questions_of(self.keeper.policies, ours=bool(peer.agents)) if asks else [],
         )  # fmt: skip
         if choice is not None:
             card = choice.of(card)
@@ -136,7 +128,7 @@ class Mount:
 
     def _agent(self, card: AgentCard, choice: str | None, existing: str | None = None) -> Agent[..., Any]:
         async def handler(ctx: Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
-            return await Turn(self.host, ctx, choice, existing).run(input["text"] if existing is None else "")
+            return await Turn(self.keeper, ctx, choice, existing).run(input["text"] if existing is None else "")
 
         async def on_cancel(left: LeftRun) -> None:
             await self._cancel(left)
@@ -149,7 +141,7 @@ class Mount:
         )  # fmt: skip
         made.reads_history = False  # the session has it
         made.let_go, made.watch = self.close, self.watch
-        if isinstance(self.source, AddressSource):
+        if isinstance(self.source, EditorAddress):
             made.reach = self.source.reach
         return made
 
@@ -160,11 +152,11 @@ class Mount:
         handle = left.recorded("session")
         if self.source.command or not isinstance(handle, dict):
             return
-        host = self.host
+        keeper = self.keeper
         try:
             async with asyncio.timeout(_CANCEL_WITHIN):
-                with host.using():
-                    session = await (await host.peer()).take_up(handle["session"], place_of(host, None))
+                with keeper.using():
+                    session = await (await keeper.connection()).take_up(handle["session"], place_of(keeper, None))
                     session.cancel()
                     await session.peer.rpc.drain()
         except (ConnectionLost, RpcError, InterlinguaError) as error:

@@ -1,96 +1,63 @@
-"""Keeps an agent reachable: starts it when it is needed, for any number of runs, and ends it when it is idle for long.
-
-An agent is a process of ours or has an address; both give the same kind of link.
-"""
+"""Keeps an agent reachable, and sessions of it at hand."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ....model.errors import Denied, InterlinguaError, Unavailable
-from ....mounts.idle import Use
-from ....mounts.links import AddressLink, Link, ProcessLink, Source
-from ....mounts.settings import variable
-from ....security.redaction import redact_text
+from ....mounts.connection import AddressSource, Keeper, Link, ProcessSource, Source
+from ....mounts.settings import ORDINARY, Access, variable
+from ....transports.channel import Channel
 from ....transports.jsonrpc.connection import ConnectionLost, RpcError, Trace
 from ..config import MountSettings
 from ..translate import AUTH_REQUIRED
-from . import process
 from .local_tools import LocalWork, Policies
-from .process import environment, words_of
 from .rpc_client import AuthenticationNeeded, Peer, Place, Session
 
 log = logging.getLogger("interlingua.editor")
+_said = logging.getLogger("interlingua.editor.agent")
 
 
-class ProcessSource:
-    """editor:COMMAND"""
-
-    def __init__(self, command: str, settings: MountSettings, env: Mapping[str, str] = {}) -> None:
-        self._env = env
-        self.name = redact_text(command)
-        self.command = words_of(command, "editor")
-        self._settings = settings
-
-    async def open(self) -> Link:
-        env = {**environment(os.environ), **self._env}
-        return ProcessLink(await process.start(self.command, self._settings.root, env))
-
-
-class AddressSource:
+class EditorAddress(AddressSource):
     """editor+http(s)://… and editor+ws(s)://…"""
 
-    def __init__(self, address: str, settings: MountSettings, headers: Mapping[str, str] = {}) -> None:
-        self._headers = headers
-        self._address = address
-        self.name = redact_text(address)
-        self.command: list[str] = []
-        self._settings = settings
-
-    async def open(self) -> Link:
+    async def connect(self) -> Channel:
         from .http_channel import open_remote
 
-        return AddressLink(await open_remote(self._address, self._sent()), self.name)
+        return await open_remote(self.address, self.headers)
 
     async def reach(self) -> None:
         """Checks that the agent is there, and leaves nothing behind. Raises where it is not."""
         from .http_channel import reach
 
         try:
-            await reach(self._address, self._sent())
+            await reach(self.address, self.headers)
         except ConnectionError as error:
             raise Unavailable(f"{self.name} cannot be reached: {error}") from error
 
-    def _sent(self) -> dict[str, str]:
-        key = self._settings.key
-        return {**({"authorization": f"Bearer {key}"} if key else {}), **self._headers}
+
+def source_of(kind: str, rest: str, settings: MountSettings, access: Access = ORDINARY) -> Source:
+    """Returns the source of a target."""
+    if kind == "editor":
+        return ProcessSource(rest, "editor", directory=settings.root, env=access.env, log=_said)
+    return EditorAddress(rest.removeprefix("editor+"), key=settings.key, headers=access.headers)
 
 
-class Host:
-    """The connection to one agent. It belongs to an event loop, and ends with it."""
+class EditorKeeper(Keeper[Peer]):
+    """The connection to one agent, and the sessions that were opened ahead."""
 
     def __init__(self, source: Source, settings: MountSettings, trace: Callable[[], Trace] | None = None) -> None:
-        self.source = source
+        super().__init__(source, start_timeout=settings.start_timeout, idle_timeout=settings.idle_timeout)
         self.settings = settings
         self._trace = trace
         self.place = Place(settings.root)  # where runs work that come from no editor
-        self._peer: Peer | None = None
-        self._link: Link | None = None
-        self._keeper: asyncio.Task[None] | None = None
-        self._opening = asyncio.Lock()
-        self._use = Use(settings.idle_timeout, self._too_idle)
         # Both by the agent that its sessions are set to: None where there is nothing to choose.
         self._spares: dict[str | None, Session] = {}  # used by the next run that wants one like it
         self._preparing: dict[str | None, asyncio.Task[None]] = {}
-        self._noise_told = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self.starts = 0
-        self.lost: Callable[[], None] = lambda: None  # called when it is gone, unless we let it go
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Starts a job in the background."""
@@ -98,49 +65,16 @@ class Host:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- being there --------------------------------------------------------------------------------------
+    def client(self, link: Link) -> Peer:
+        self._spares.clear()
+        return Peer(link.channel, self._servant, trace=self._trace() if self._trace is not None else None)
 
-    async def peer(self) -> Peer:
-        """Returns the connection. Starts one if there is none."""
-        async with self._opening:
-            if self._peer is None or self._peer.rpc.lost:
-                await self._start()
-            assert self._peer is not None
-            return self._peer
-
-    async def _start(self) -> None:
-        if self._keeper is not None:
-            await asyncio.wait([self._keeper])  # the connection before it is ended first
+    async def agree(self, client: Peer) -> None:
         settings = self.settings
         try:
-            link = await self.source.open()
-        except ConnectionError as error:
-            raise Unavailable(f"{self.source.name} cannot be reached: {error}") from error
-        trace = self._trace() if self._trace is not None else None
-        peer = Peer(link.channel, self._servant, trace=trace)
-        keeper = self._keeper = asyncio.get_running_loop().create_task(_keep(peer, link))
-        self._noise_told = False
-        try:
-            await peer.open(settings.version, settings.offers(), auth=settings.auth, timeout=settings.start_timeout)
-        except BaseException as error:
-            keeper.cancel()
-            await asyncio.wait([keeper])
-            if isinstance(error, ConnectionLost) and not self.source.command:
-                raise Unavailable(f"{self.source.name} cannot be reached: {await link.why()}") from error
-            if isinstance(error, ConnectionLost):
-                raise Unavailable(f"{self.source.name} did not start: {await link.why()}", transient=False) from error
-            if isinstance(error, TimeoutError):
-                raise Unavailable(
-                    f"{self.source.name} did not answer within {settings.start_timeout:g} s: {await link.why()}"
-                ) from error
-            if isinstance(error, RpcError):
-                raise self.refusal(error, peer, "initialize") from error
-            raise
-        self._peer, self._link = peer, link
-        self._spares.clear()
-        keeper.add_done_callback(self._ended)
-        self.starts += 1
-        self._use.rest()
+            await client.open(settings.version, settings.offers(), auth=settings.auth, timeout=self.start_timeout)
+        except RpcError as error:
+            raise self.refusal(error, client, "initialize") from error
 
     @property
     def policies(self) -> Policies:
@@ -150,44 +84,16 @@ class Host:
     def _servant(self, place: Place) -> LocalWork:
         return LocalWork(place, self.policies)
 
-    async def why(self) -> str:
-        """Returns the reason why the agent is gone."""
-        return await self._link.why() if self._link is not None else "it was never there"
-
-    def noise(self) -> tuple[int, str] | None:
-        """Returns the number of lines that were no messages, and the first of them; only once."""
-        if self._link is None or self._noise_told or not self._link.noise[0]:
-            return None
-        self._noise_told = True
-        return self._link.noise
-
-    def _ended(self, keeper: asyncio.Task[None]) -> None:
-        if not keeper.cancelled():
-            self.lost()
-
-    def using(self) -> contextlib.AbstractContextManager[None]:
-        """Marks the agent as busy for the time of this context."""
-        return self._use.counted()
-
-    def _too_idle(self) -> None:
-        if self._keeper is not None:
-            log.info("%s is ended: nobody has used it for %g s", self.source.name, self.settings.idle_timeout)
-            self._peer = None  # the next caller waits for its end, and starts it again
-            self._keeper.cancel()
-
     async def close(self) -> None:
-        self._use.stop()
         for preparing in self._preparing.values():
             preparing.cancel()
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+        await super().close()
 
     # -- sessions -----------------------------------------------------------------------------------------
 
     async def first_session(self, place: Place) -> Session:
         """Opens a session in which the agent describes its options and commands."""
-        return await self.new_session(await self.peer(), place)
+        return await self.new_session(await self.connection(), place)
 
     def spare(self, session: Session, agent: str | None) -> None:
         """Keeps an unused session for the next run that wants one like it."""
@@ -207,11 +113,11 @@ class Host:
 
     def session_of(self, kind: str, thread: str) -> str | None:
         """Returns the session of a local thread, where this connection has had it."""
-        return self._peer.of_threads.get((kind, thread)) if self._peer is not None else None
+        return self.current.of_threads.get((kind, thread)) if self.current is not None else None
 
     def open_session(self, id_: str, place: Place, agent: str | None) -> Session | None:
         """Returns an idle session of the present connection, if it fits the run."""
-        peer = self._peer
+        peer = self.current
         session = peer.sessions.get(id_) if peer is not None and not peer.rpc.lost else None
         if session is None or session.place != place or session.listener is not None:
             return None
@@ -222,7 +128,7 @@ class Host:
     def prepare(self, peer: Peer, place: Place, agent: str | None) -> None:
         """Prepares a session for the next run, only where sessions cost almost nothing. Only an Interlingua server
         reports that."""
-        if not peer.ours or peer is not self._peer or agent in self._preparing:
+        if not peer.ours or peer is not self.current or agent in self._preparing:
             return
         spare = self._spares.get(agent)
         if spare is None or spare.peer is not peer or spare.place != place:
@@ -279,17 +185,3 @@ class Host:
             else:
                 ways.append(f"{name}: set {variable('editor', 'auth')}={id_}")
         return "Ways to log in: " + "; ".join(ways) if ways else "It names no way to log in."
-
-
-async def _keep(peer: Peer, link: Link) -> None:
-    """Reads messages of the agent until it is gone or no longer wanted; then always ends all parts that were started
-    for it."""
-    try:
-        await peer.run()
-    except Exception:
-        log.exception("the connection to an agent failed")
-    finally:
-        ending = asyncio.ensure_future(link.end())
-        while not ending.done():
-            with contextlib.suppress(asyncio.CancelledError):  # it takes a few seconds at most, and must be done
-                await asyncio.shield(ending)

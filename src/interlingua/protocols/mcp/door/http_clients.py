@@ -17,7 +17,7 @@ from ....doors.streams import OutboxStream
 from ....model.run import Caller
 from ....transports.http.body import json_response
 from ....transports.http.event_outbox import Missed, Outbox, Reader
-from ....transports.http.sse import KEEP_ALIVE
+from ....transports.http.sse import KEEP_ALIVE, NO_DATA, event_of
 from ....transports.jsonrpc.connection import Connection
 from ....transports.jsonrpc.core import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
 from ....transports.jsonrpc.http_errors import Refused
@@ -161,7 +161,7 @@ class Session(ResumableSession):
     def _first(self, outbox: Outbox, reader: Reader) -> bytes:
         # Who has an id can take the stream up again, even before the first message. Clients of older revisions take an
         # event without data for a broken message (mcp 1.x).
-        return outbox.place(reader.after) + b"data:\n\n" if self._names_first else KEEP_ALIVE
+        return outbox.place(reader.after) + NO_DATA if self._names_first else KEEP_ALIVE
 
     @property
     def _names_first(self) -> bool:
@@ -185,7 +185,7 @@ class OldSession(ClientSession):
         """Returns the stream. `posts` is the address for the client's messages: a path, because clients insist on the
         origin that they connected to."""
         outbox = self.channel.outbox
-        first = b"event: endpoint\ndata: %s?session_id=%s\n\n" % (posts.encode(), self.id.encode())
+        first = event_of(f"{posts}?session_id={self.id}".encode(), event="endpoint")
         return OutboxStream(
             outbox, outbox.open(), keep_alive=self.settings.keep_alive, stall=self.settings.stall, left=self._left,
             first=first,

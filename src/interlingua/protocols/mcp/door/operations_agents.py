@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ....doors.query import cursor_of, offset_of
 from ....model.events import RunFinished
 from ....security import scopes
 from ....transports.jsonrpc import params as params_
@@ -17,10 +18,10 @@ def page_of(connection: McpConnection, call: Call, entries: list[Any]) -> tuple[
     """Returns the page of a list that a request asks for, and the members that stand beside it."""
     request = params_.read(call.params, wire.ListRequest)
     cursor = request.cursor or call.envelope.get("cursor")  # acp-sdk 0.0.6 puts it beside params
-    start = params_.offset(cursor) if isinstance(cursor, str) else 0
+    start = offset_of(cursor) if isinstance(cursor, str) else 0
     page = entries[start : start + connection.shared.settings.page]
     end = start + len(page)
-    more: dict[str, Any] = {"nextCursor": params_.cursor(end)} if end < len(entries) else {}
+    more: dict[str, Any] = {"nextCursor": cursor_of(end)} if end < len(entries) else {}
     if connection.is_modern(call):
         more |= {"ttlMs": 0, "cacheScope": "private"}
     return page, more

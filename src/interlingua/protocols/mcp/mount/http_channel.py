@@ -23,7 +23,7 @@ from ....transports import json_text
 from ....transports.channel_queues import Queues
 from ....transports.heartbeat import Pulse, answers, told
 from ....transports.http import plain_client
-from ....transports.jsonrpc.core import INTERNAL_ERROR, Id
+from ....transports.jsonrpc.core import INTERNAL_ERROR, Id, call_message, failure_message
 from .. import wire
 from .http_exchange import MESSAGE, Exchange, Message, error_in, message_of, reader, seen_in, version_in, whole_of
 from .rpc_client import DENIED, LOST, NO_SERVER, modern_meta
@@ -96,11 +96,11 @@ class HttpChannel(Queues):
 
     async def _look(self) -> None:
         """Sends a small request with an id that no other request has, so that its answer is ignored."""
-        message = Message(f"look-{next(self._looks)}", "ping", {})
+        id_, method, params = f"look-{next(self._looks)}", "ping", dict[str, Any]()
         if self._version == wire.MODERN:  # which has no ping
-            message = Message(message.id, "server/discover", {"_meta": modern_meta()})
-        frame = msgspec.json.encode({"jsonrpc": "2.0", **msgspec.structs.asdict(message)})
-        url, headers = self._posts or self._url, self._asking(message)
+            method, params = "server/discover", {"_meta": modern_meta()}
+        frame = msgspec.json.encode(call_message(method, params, id_))
+        url, headers = self._posts or self._url, self._asking(Message(id_, method, params))
         await answers(self._client.stream("POST", url, content=frame, headers=headers), whole=True)
 
     # -- sending ------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class HttpChannel(Queues):
             return None
         error = error_in(body)
         if error is not None:
-            self._take(msgspec.json.encode({"jsonrpc": "2.0", "id": exchange.id, "error": error}))
+            self._take(msgspec.json.encode(failure_message(exchange.id, error)))
             exchange.answered = True
         elif first:
             return status, said
@@ -281,7 +281,7 @@ class HttpChannel(Queues):
         if not exchange.answered and exchange.id is not None:
             exchange.answered = True
             error = {"code": INTERNAL_ERROR, "message": why, "data": {"transient": True, **data}}
-            self._take(msgspec.json.encode({"jsonrpc": "2.0", "id": exchange.id, "error": error}))
+            self._take(msgspec.json.encode(failure_message(exchange.id, error)))
 
     # -- receiving ----------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ class Listener(Protocol):
 
 
 class Peer:
-    """One connection. `open` agrees on the revision, `list_entries` lists; `rpc.run` reads until the server is gone."""
+    """One connection. `open` agrees on the revision, `list_entries` lists; `run` reads until the server is gone."""
 
     def __init__(self, channel: Channel, name: str) -> None:
         self.channel = channel
@@ -73,6 +73,13 @@ class Peer:
         self.forgotten = False  # the server has ended our session
         self.listeners: dict[str, Listener] = {}  # by the progress token of their run
         self.note: str | None = None  # a warning for the next run
+
+    @property
+    def usable(self) -> bool:
+        return not (self.rpc.lost or self.forgotten)
+
+    async def run(self) -> None:
+        await self.rpc.run()
 
     @property
     def ours(self) -> bool:

@@ -18,6 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from ....doors.streams import EventStream, Streams
 from ....model.errors import InvalidRequest
 from ....transports.http.body import header
+from ....transports.http.sse import encode
 from ....transports.websocket import ServerSocket, WebSocketChannel
 from ..node.node_store import Feed, Heard
 from ..node.task_record import Task
@@ -235,14 +236,12 @@ class WholeStream(FeedStream):
 
 def ready(after: int) -> bytes:
     """Returns the first event. It has the number of the reader's cursor, so the numbers rise by one from here."""
-    told = msgspec.json.encode({"type": "ready", "ts": now_z(), "seq": after})
-    return b"event: acp.ready\ndata: %s\n\n" % told
+    return encode({"type": "ready", "ts": now_z(), "seq": after}, event="acp.ready")
 
 
 def whole(task: Task) -> bytes:
     """Returns the last event of a stream that ends with the whole result of the task."""
-    told = {"type": "task", "ts": now_z(), "task_id": task.id, "task": task.view()}
-    return b"event: acp.task\ndata: %s\n\n" % msgspec.json.encode(told)
+    return encode({"type": "task", "ts": now_z(), "task_id": task.id, "task": task.view()}, event="acp.task")
 
 
 class SocketStream:

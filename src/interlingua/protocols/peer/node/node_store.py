@@ -7,7 +7,6 @@ after it. Readers of the feed are served from a ring in memory, and from the sto
 from __future__ import annotations
 
 import asyncio
-import json
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -17,6 +16,7 @@ import msgspec
 
 from ....engine.ports import DocumentStore
 from ....model.documents import Change, Document, Letter, OnWritten, Put, Settle, Tell, WriteResult
+from ....transports.http.sse import event_of
 from ..wire.frames import now_z
 from .task_record import Task, decoder, document_id
 
@@ -26,7 +26,7 @@ _PAGE = 100  # events that are read from the store at once; each may be as large
 _LOOK_EVERY = 5.0  # seconds: another process may have written an event, and the hint got lost
 _LARGE = 64 * 1024  # bytes of an event
 _encode_event = msgspec.json.Encoder().encode
-_NAMED = {"status": b"event: acp.task.status\n", "artifact": b"event: acp.task.artifact\n"}
+_NAMED = {"status": "acp.task.status", "artifact": "acp.task.artifact"}
 
 
 def _encode(event: Any) -> bytes:
@@ -73,9 +73,7 @@ class Heard(msgspec.Struct):
         """Returns the event as a server-sent event, which is put together once for all readers."""
         if not self._wire:
             data = numbered(self.body, self.seq)
-            if not data.isascii():  # some readers split lines at any line break of Unicode
-                data = json.dumps(msgspec.json.decode(data), separators=(",", ":")).encode()
-            self._wire = b"id: %d\n%sdata: %s\n\n" % (self.seq, _NAMED.get(self.kind, b""), data)
+            self._wire = event_of(data, id=str(self.seq), event=_NAMED.get(self.kind))
         return self._wire
 
 

@@ -12,34 +12,34 @@ from pathlib import Path
 from typing import Any
 
 import interlingua as il
+from interlingua.mounts.loader import local_agents
 from interlingua.protocols.mcp.config import MountSettings
-from interlingua.protocols.mcp.mount.connection import AddressSource, ProcessSource
-from interlingua.protocols.mcp.mount.server import Mount
+from interlingua.protocols.mcp.mount.connection import source_of
+from interlingua.protocols.mcp.mount.server import McpServer
 from tests.kit.engines import engine
+from tests.kit.mounts.watch import SETTINGS
 
-FAKE = Path(__file__).with_name("mount_server.py")
-SETTINGS = il.Settings(cancel_grace=5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
+FAKE = Path(__file__).parents[1] / "fake_remotes" / "mcp_server.py"
 
 
 def command(given: dict[str, Any]) -> str:
     return shlex.join([sys.executable, str(FAKE), json.dumps(given)])
 
 
-def mount(given: dict[str, Any] | str, **settings: Any) -> Mount:
+def mount(given: dict[str, Any] | str, **settings: Any) -> McpServer:
     """Of a fake with these options, or of an address."""
     made = MountSettings(**settings)
-    if isinstance(given, str):
-        return Mount(AddressSource(given, made), made)
-    return Mount(ProcessSource(command(given)), made)
+    kind, rest = ("mcp+http", f"mcp+{given}") if isinstance(given, str) else ("mcp", command(given))
+    return McpServer(source_of(kind, rest, made), made)
 
 
 @contextlib.asynccontextmanager
 async def mounted(
     store: Path, given: dict[str, Any] | str | None = None, **settings: Any
-) -> AsyncIterator[tuple[il.Engine, Mount]]:
+) -> AsyncIterator[tuple[il.Engine, McpServer]]:
     made = mount({} if given is None else given, **settings)
     try:
-        async with engine(store, *await made.agents(), settings=SETTINGS) as eng:
+        async with engine(store, *await local_agents(made, None), settings=SETTINGS) as eng:
             yield eng, made
     finally:
         await made.close()
@@ -66,12 +66,3 @@ async def sent(log: Path, method: str) -> dict[str, Any]:
             if found:
                 return found[-1]
             await asyncio.sleep(0.01)
-
-
-async def seen(eng: il.Engine, run: str, kind: str) -> il.Event:
-    """Wait for an event of a run."""
-    async with asyncio.timeout(20):
-        async for event in eng.runs.events(run):
-            if event.kind == kind:
-                return event
-    raise AssertionError(f"the run ended without {kind}")
