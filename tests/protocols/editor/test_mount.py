@@ -31,11 +31,11 @@ from interlingua.mounts.settings import read_settings
 from interlingua.protocols.editor.config import MountSettings
 from interlingua.protocols.targets import parse
 from interlingua.server.loading.target import load_all
+from tests.kit.clients.rpc import INTERLINGUA
 from tests.kit.engines import bodies, finish, question, submit
-from tests.kit.rpc_client import INTERLINGUA
+from tests.kit.mounts.editor import AGENT, PERMISSION, act, command, mount, mounted, script, update
+from tests.kit.mounts.watch import seen
 from tests.protocols.connect.test_door import up
-
-from .mount_common import AGENT, PERMISSION, act, command, mount, mounted, script, seen, update
 
 # -- what it is -----------------------------------------------------------------------------------------------
 

@@ -14,8 +14,9 @@ import interlingua as il
 from interlingua.protocols.targets import TargetError, parse
 from interlingua.server.loading.target import load
 from tests.kit.engines import engine, finish
+from tests.kit.mounts.editor import AGENT, mount
+from tests.kit.mounts.watch import SETTINGS
 
-from .mount_common import AGENT, SETTINGS, mount
 from .test_mount_remote import at, careful, mount_of, plain, there
 
 
