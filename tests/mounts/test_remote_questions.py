@@ -135,7 +135,7 @@ async def test_a_question_that_was_withdrawn_before_a_kill_is_asked_anew_when_it
         await asyncio.wait({request})
         await mounted.committed()
         withdrawn.set()
-        await asyncio.Event().wait()
+        return await asyncio.Event().wait()  # until it is killed
 
     far = Playing(play)
     eng = engine(store, *await local_agents(far), settings=PATIENT)
