@@ -33,7 +33,7 @@ _STORES = (".db", ".sqlite", ".sqlite3")
 
 
 class Connection(msgspec.Struct):
-    """What a client calls. `mounted`: the kind of target, where it is served from memory here."""
+    """The server that a client calls. `mounted`: the kind of target, where it is served from memory here."""
 
     http: httpx2.AsyncClient
     mounted: str = ""
