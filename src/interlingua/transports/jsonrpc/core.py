@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from ...model.errors import ErrorInfo
 from ...model.whole_text import whole_value
 from .. import json_text
 from ..channel import TooLong, size
@@ -61,6 +62,16 @@ class RpcError(Exception):
         self.code = code
         self.message = message
         self.data = data
+
+    @classmethod
+    def of(cls, info: ErrorInfo, code: int, run: str | None = None) -> RpcError:
+        """Returns an error of the model with the code of a protocol. `run` is the run that ended with it."""
+        data: dict[str, Any] = {"code": info.code, "transient": info.transient}
+        if info.details is not None:
+            data["details"] = info.details
+        if run is not None:
+            data["run"] = run
+        return cls(code, info.message, data)
 
     def __str__(self) -> str:
         return f"{self.full_message} ({self.code})"
