@@ -19,6 +19,7 @@ import interlingua as il
 from interlingua.cli.demo.door_tour import Doors
 from interlingua.cli.demo.tour import Wire
 from interlingua.detection.detect import detected, inspect
+from interlingua.model.errors import DefinitionError
 from interlingua.protocols.installed import protocols
 from interlingua.protocols.targets import kinds, parse
 from interlingua.server.app import Server, ServeSettings, serving
@@ -105,6 +106,18 @@ async def test_its_door_answers_over_http(tmp_path: Path) -> None:
         assert lines[-1] == {"output": {"text": "a b "}}
         unknown = await http.post("/calls", json={"agent": "nobody"})
         assert (unknown.status_code, unknown.json()) == (404, {"error": "there is no agent nobody"})
+
+
+@pytest.mark.usefixtures("_toy")
+async def test_its_door_has_a_path_at_the_root_which_nobody_else_may_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(tmp_path) as server, httpx2.AsyncClient(base_url=server.address) as http:
+        assert (await http.get("/.well-known/toy.json")).json()["toy"] == 1
+    monkeypatch.setattr("toy_protocol.door.WELL_KNOWN", "/healthz")
+    with pytest.raises(DefinitionError, match="/healthz is claimed twice"):
+        async with served(tmp_path):
+            pass
 
 
 @pytest.mark.usefixtures("_toy")
