@@ -13,14 +13,18 @@ from types import FrameType
 from typing import Any
 
 import httpx2
+import pytest
 
 import interlingua as il
+from interlingua.protocols.installed import protocols
 from interlingua.server.app import ServeSettings, serving
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(il.__file__).parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 REQUEST = PAGE.partition("<!-- request:begin -->")[2].partition("<!-- request:end -->")[0]
+PROTOCOL = PAGE.partition("## A protocol")[2].partition("## ")[0]
+BESIDE = PROTOCOL.partition("Beside these:")[2].partition("\n\n")[0]
 FILE = re.compile(r"`([a-z_]+/[a-z_/]+\.py)`")
 
 
@@ -118,3 +122,13 @@ def test_the_picture_has_every_package_in_the_order_of_the_layers() -> None:
         (depth,) = {number for name in names for number, line in enumerate(lines) if re.search(rf"\b{name}/", line)}
         depths.append(depth)
     assert depths == sorted(set(depths))
+
+
+@pytest.mark.parametrize("protocol", [protocol.name for protocol in protocols()])
+def test_a_folder_of_a_protocol_has_the_files_of_the_page_and_no_others(protocol: str) -> None:
+    known = {*re.findall(r"^\| `([^`]+)` \|", PROTOCOL, re.MULTILINE), *re.findall(r"`([^`]+)`", BESIDE)}
+    folder = PACKAGE / "protocols" / protocol
+    here = {path.name + "/" * path.is_dir() for path in folder.iterdir() if not path.name.startswith("__")}
+    packages = {name.replace(".py", "/") for name in known}
+    assert [name for name in here - known - packages if not any(map(Path(name).match, known))] == []
+    assert {"protocol.py", "config.py", "probe.py", "parity.py", "demo.py", "door/", "mount/"} <= here

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tools.duplicates import Breakage, Outcome, breakages, chosen, main, verdicts
+from tests.requirements.manifest import OURS
+from tools.duplicates import (
+    Asked,
+    Breakage,
+    Outcome,
+    Recorded,
+    Tree,
+    breakages,
+    chosen,
+    main,
+    outside,
+    try_out,
+    verdicts,
+)
 
 SOURCE = '''\
 """Prices."""
@@ -143,6 +159,37 @@ def test_a_test_whose_breakages_were_not_all_tried_stays() -> None:
     outcomes = [Outcome(_at(line), "one that stays", frozenset("a")) for line in (1, 2, 3)]
     (verdict,) = verdicts({"a": [_at(line) for line in (1, 2, 3, 4)]}, outcomes)
     assert not verdict.may_go
+
+
+class _Recording(Tree):
+    """Says which tests fail, and notes what it was asked."""
+
+    def __init__(self, failing: set[str]) -> None:
+        self.failing = failing
+        self.asked: list[list[str]] = []
+
+    def broken(self, breakage: Breakage) -> Any:
+        return contextlib.nullcontext()
+
+    def run(self, tests: Iterable[str], *options: str, traces: str | None = None, timeout: float) -> Recorded:
+        self.asked.append(list(tests))
+        return Recorded(failed=self.failing & set(tests))
+
+
+def test_the_look_from_outside_is_taken_for_what_a_candidate_notices() -> None:
+    asked = Asked({"judge"}, {"narrow"}, set(), {"look"})
+    unseen = _Recording({"look"})
+    assert try_out(unseen, _at(1), asked, 1) == Outcome(_at(1), None)
+    assert unseen.asked == [["narrow"]]
+    assert try_out(_Recording({"narrow"}), _at(1), asked, 1) == Outcome(_at(1), None, frozenset({"narrow"}))
+    assert try_out(_Recording({"narrow", "look"}), _at(1), asked, 1) == Outcome(_at(1), "look", frozenset({"narrow"}))
+
+
+def test_the_looks_from_outside_are_those_of_one_protocol() -> None:
+    assert f"{OURS}[connect.runs.post]" in outside("connect")
+    assert all("[connect." in look for look in outside("connect"))
+    with pytest.raises(SystemExit, match="'conect'"):
+        outside("conect")
 
 
 @pytest.mark.usefixtures("quick")

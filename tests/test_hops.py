@@ -18,12 +18,11 @@ from interlingua.model.filters import RunFilter
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.server.loading.target import load_all
+from tests.kit.clients import editor, rpc
 from tests.kit.engines import PATIENT, finish
 from tests.kit.traces import TRACE, requests
 
-from .kit import rpc_client
 from .protocols.connect.reference import Proxy, Reference, listening
-from .protocols.editor import common as editor
 
 
 @il.agent(name="loop")
@@ -146,7 +145,7 @@ async def test_a_call_through_processes_is_one_trace_as_it_came(tmp_path: Path) 
             assert hub.stderr is not None
             where = await asyncio.wait_for(said(hub.stderr, r"Serving on (http://\S+)"), 30)
             beside = [*editor.COMMAND, "--store", str(tmp_path / "editor.db"), f"peer+{where}/peer"]
-            async with rpc_client.start(editor.Process, beside, tmp_path / "stderr.txt", None) as client:
+            async with rpc.start(editor.Process, beside, tmp_path / "stderr.txt", None) as client:
                 await client.initialize()
                 session = await client.new_session()
                 prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "hi"}], "_meta": TRACE}

@@ -19,6 +19,7 @@ import interlingua as il
 from interlingua.cli.demo.door_tour import Doors
 from interlingua.cli.demo.tour import Wire
 from interlingua.detection.detect import detected, inspect
+from interlingua.model.errors import DefinitionError
 from interlingua.protocols.installed import protocols
 from interlingua.protocols.targets import kinds, parse
 from interlingua.server.app import Server, ServeSettings, serving
@@ -38,7 +39,7 @@ def out(*words):
     return CliRunner().invoke(app, words).output
 
 print(json.dumps({
-    "config": out("config", "show"), "help": out("--help"),
+    "config": out("config", "show"), "help": out("--help"), "all": out("serve", "--help-all"),
     "toys": out("toys", "--help"), "settings": reference.settings_part(), "commands": reference.commands_page(),
     "parity": parity.render(parity.tables()),
 }))
@@ -108,6 +109,18 @@ async def test_its_door_answers_over_http(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_toy")
+async def test_its_door_has_a_path_at_the_root_which_nobody_else_may_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(tmp_path) as server, httpx2.AsyncClient(base_url=server.address) as http:
+        assert (await http.get("/.well-known/toy.json")).json()["toy"] == 1
+    monkeypatch.setattr("toy_protocol.door.WELL_KNOWN", "/healthz")
+    with pytest.raises(DefinitionError, match="/healthz is claimed twice"):
+        async with served(tmp_path):
+            pass
+
+
+@pytest.mark.usefixtures("_toy")
 async def test_its_agents_are_mounted_and_an_address_that_speaks_it_alone_is_recognised(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         spoken = await detected(f"{server.address}/toy")
@@ -166,6 +179,7 @@ def test_it_is_spoken_over_pipes(tmp_path: Path) -> None:
 def test_its_settings_are_in_the_configuration_and_on_the_reference_page(looks: dict[str, Any]) -> None:
     assert "[doors.toy]" in looks["config"]
     assert "greeting" in looks["config"]
+    assert "--toy-greeting" in looks["all"]
     assert "[doors.toy]" in looks["settings"]
     assert "The first line of every answer" in looks["settings"]
 

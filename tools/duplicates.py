@@ -5,6 +5,9 @@ small thing at a time, on copies. A test may go when every breakage that it noti
 Tests that a requirement or a listed mutant names always stay, and so do those of `--keep`; only the others are
 candidates. A candidate that noticed hardly any breakage has not been judged, and stays. The breakages are a sample, and
 coarse: read a test before you let it go.
+
+`--outside connect` asks the checker instead, which looks at our doors in processes of their own: a test of a door may
+go when every breakage that it notices is noticed from outside too.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ sys.path[:0] = [str(ROOT), str(TOOLS)]
 from line_recorder import TO, TRACES  # noqa: E402
 from mutants import copy_of  # noqa: E402
 
-from tests.requirements.manifest import load_all, load_mutants  # noqa: E402
+from tests.requirements.manifest import OURS, load_all, load_mutants  # noqa: E402
 
 PARALLEL = 2
 EACH = 8  # breakages for a candidate, on the lines that the fewest tests execute
@@ -343,6 +346,19 @@ class _Broken:
         self._path.write_bytes(self._whole)
 
 
+def outside(protocol: str) -> set[str]:
+    """The tests by which the checker looks at our doors of a protocol."""
+    found = {
+        f"{OURS}[{entry.id}]"
+        for manifest in load_all()
+        for entry in manifest.requirements
+        if manifest.protocol == protocol and entry.outside
+    }
+    if not found:
+        raise SystemExit(f"nothing of {protocol!r} is seen from outside")
+    return found
+
+
 @dataclass
 class Asked:
     """The tests that are run for a breakage."""
@@ -350,11 +366,14 @@ class Asked:
     judges: set[str]  # that stay; until one of them notices
     candidates: set[str]  # that it was chosen for
     others: set[str]  # candidates that execute the line, too; asked where no judge notices
+    outside: set[str] = field(default_factory=set)  # the look from outside; asked last, and instead of judges
 
 
 def try_out(tree: Tree, breakage: Breakage, asked: Asked, timeout: float) -> Outcome:
     stays = None
     with tree.broken(breakage):
+        if asked.outside:
+            return _seen_from_outside(tree, breakage, asked, timeout)
         if asked.judges:
             recorded = tree.run(sorted(asked.judges), "-x", timeout=timeout)
             if recorded is None:  # everything notices what makes loading fail, or nothing end
@@ -363,6 +382,18 @@ def try_out(tree: Tree, breakage: Breakage, asked: Asked, timeout: float) -> Out
         candidates = asked.candidates if stays else asked.candidates | asked.others
         recorded = tree.run(sorted(candidates), timeout=timeout)
         return Outcome(breakage, stays, frozenset(recorded.failed if recorded is not None else candidates))
+
+
+def _seen_from_outside(tree: Tree, breakage: Breakage, asked: Asked, timeout: float) -> Outcome:
+    """A look from outside takes long: it is taken only for what a candidate notices."""
+    recorded = tree.run(sorted(asked.candidates), timeout=timeout)
+    noticed = frozenset(recorded.failed if recorded is not None else asked.candidates)
+    if not noticed:
+        return Outcome(breakage, None)
+    recorded = tree.run(sorted(asked.outside), "-x", timeout=timeout)
+    if recorded is None:
+        return Outcome(breakage, "a look that did not end", noticed)
+    return Outcome(breakage, min(recorded.failed, default=None), noticed)
 
 
 def _each(
@@ -391,6 +422,7 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
     parser.add_argument(
         "--judges", action="append", default=[], metavar="TEXT", help="only tests with this in their id count as others"
     )
+    parser.add_argument("--outside", metavar="PROTOCOL", help="only the checker's look at our doors counts as others")
     parser.add_argument("--each", type=int, default=EACH, help="breakages for each candidate")
     parser.add_argument(
         "--candidates", action="append", default=[], metavar="TEXT", help="only tests with this in their id may go"
@@ -425,6 +457,7 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
             path.relative_to(first).as_posix(): path.read_bytes()
             for path in sorted((first / options.breaks).rglob("*.py"))
         }
+        looks = outside(options.outside) if options.outside else set()
         judges = recorded.passed - candidates
         if options.judges:
             judges = {test for test in judges if any(text in test for text in options.judges)}
@@ -439,7 +472,7 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
                 return None
             executing = {test for test, places in lines.items() if (breakage.file, breakage.line) in places}
             chosen_for = {test for test, some in tried.items() if breakage in some}
-            asked = Asked(executing & judges, chosen_for, executing & candidates - chosen_for)
+            asked = Asked(executing & judges, chosen_for, executing & candidates - chosen_for, looks)
             return try_out(tree, breakage, asked, options.timeout)
 
         outcomes = []

@@ -1,4 +1,5 @@
-"""Writes the reference pages: the settings in docs/configuration.md, and all commands in docs/cli.md.
+"""Writes the reference pages: the settings in docs/configuration.md, all commands in docs/cli.md, and the settings of
+mounts on the pages of their protocols.
 
 `--check` only compares. In the first page the tables stand between marks, `<!-- name:begin -->` and
 `<!-- name:end -->`, and the text around them is written by hand; the second is made as a whole.
@@ -16,10 +17,15 @@ from typing import Any
 import typer.main
 
 from interlingua.cli.app import app
-from interlingua.server.config.fields import Setting
+from interlingua.mounts.settings import variable
+from interlingua.protocols.installed import protocols
+from interlingua.server.config.fields import Setting, described
 from interlingua.server.config.settings import ENTRIES, all_settings, sections
 from interlingua.server.config.show import toml
 
+_MOUNT = re.compile(
+    r"(?P<begin><!-- mount:(?P<name>[\w-]+):begin -->\n).*?(?P<end><!-- mount:(?P=name):end -->)", re.DOTALL
+)
 DOCS = Path(__file__).parent.parent / "docs"
 
 
@@ -76,12 +82,28 @@ def configuration(page: str) -> str:
     return page
 
 
+def with_mounts(page: str) -> str:
+    """Returns a page with its tables of mount settings as they should be."""
+
+    def table(marks: re.Match[str]) -> str:
+        name = marks["name"]
+        struct = next(protocol for protocol in protocols() if protocol.name == name).load("mount_settings")
+        rows = []
+        for one in described(struct, ""):
+            default = "" if one.default is None else f"`{toml(one.default)}`"
+            rows.append([f"`{variable(name, one.field)}`", one.allowed, default, one.help])
+        return f"{marks['begin']}{_table(['variable', 'is', 'default', 'meaning'], rows)}\n{marks['end']}"
+
+    return _MOUNT.sub(table, page)
+
+
 # -- commands -------------------------------------------------------------------------------------------------
 
 _HEAD = """# The command line
 
-Every command with its arguments and options, as `--help` tells them. `interlingua demo` shows most of them at work, and
-[configuration](configuration.md) tells of the settings of `serve`.
+Every command with its arguments and options, as `--help` shows them; of `serve`, `worker` and `config show`, as
+`--help-all` does. `interlingua demo` uses most of them, and [configuration](configuration.md) describes the settings of
+`serve`.
 """
 
 
@@ -148,6 +170,8 @@ def main(argv: list[str] | None = None) -> int:
     docs: Path = options.docs
     by_hand = docs / "configuration.md"
     wanted = {by_hand: configuration(by_hand.read_text()), docs / "cli.md": commands_page()}
+    texts = {page: page.read_text() for page in sorted(docs.glob("*.md")) if page not in wanted}
+    wanted |= {page: with_mounts(text) for page, text in texts.items() if _MOUNT.search(text)}
     stale = [page for page, text in wanted.items() if not page.exists() or page.read_text() != text]
     for page in stale:
         if options.check:

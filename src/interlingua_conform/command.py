@@ -10,6 +10,8 @@ import typer
 from interlingua.cli.commands.inspect import Header, headers_of
 from interlingua.cli.options import Json, examples
 
+from . import PROTOCOLS
+
 if TYPE_CHECKING:
     from interlingua.protocols.base import Command
 
@@ -42,7 +44,7 @@ def conform(
     ],
     protocol: Annotated[
         str | None,
-        typer.Option("--protocol", help="Which one to look at: mcp, connect, peer, editor or cap.", show_default=False),
+        typer.Option("--protocol", help=f"Which one to look at: {', '.join(PROTOCOLS)}.", show_default=False),
     ] = None,
     agent: Annotated[str | None, _role("agent", "An agent that answers soon; the first one, without this.")] = None,
     asks: Annotated[
@@ -150,7 +152,6 @@ async def _subject(text: str, protocol: str | None, headers: dict[str, str]) -> 
     from interlingua.terminal.errors import CommandError
     from interlingua.transports.process.child_process import words_of
 
-    from . import PROTOCOLS
     from .base import Subject
 
     if protocol is not None and protocol not in PROTOCOLS:
@@ -194,7 +195,7 @@ async def _below(address: str, protocol: str, headers: dict[str, str]) -> str:
 def _known(only: list[str], protocol: str, ids: list[str]) -> None:
     from interlingua.terminal.errors import CommandError
 
-    from . import PROTOCOLS, suite
+    from . import suite
 
     for wanted in only:
         if any(name.startswith(wanted) for name in ids):

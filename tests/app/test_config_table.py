@@ -160,7 +160,9 @@ def test_limits_of_agents_are_a_table_in_the_file_and_pairs_elsewhere(tmp_path: 
     assert engine_settings(read(file, {"limits_agents": ["slow=5"]}, environ={})).agents == {"slow": 5}
     for wrong in (["slow"], ["slow=many"], ["slow=-1"], ["=1"]):
         (problem,) = read(None, {"limits_agents": wrong}, environ={}).problems
-        assert str(problem).startswith("--limit-agent: limits.agents: is a table of whole numbers, at least 0, not ")
+        assert str(problem).startswith(
+            "--limit-agent: limits.agents: must be a table of whole numbers, at least 0, not "
+        )
     file.write_text("[limits]\nagents = 3\n")
     (problem,) = read(file, environ={}).problems
-    assert "is a table of whole numbers" in str(problem)
+    assert "must be a table of whole numbers" in str(problem)

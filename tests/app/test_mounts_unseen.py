@@ -14,8 +14,8 @@ import interlingua as il
 from interlingua.model.errors import AgentNotFound, Unavailable
 from interlingua.server.app import Server
 from interlingua.server.mounts.entry import load
+from tests.kit.clients.mcp_http import clients
 
-from ..protocols.mcp.web_common import clients
 from .test_mounts import QUICK, SLOW, Far, get, hub, names, run, state, until
 
 DOWN = "connect+http://127.0.0.1:9/connect"

@@ -44,7 +44,7 @@ def test_a_port_alone_is_on_loopback(text: str, host: str, port: int) -> None:
 def test_what_is_no_address_is_refused_before_anything_begins(text: str) -> None:
     config = read(None, {"server_metrics": text}, {})
     build.work_settings(config)
-    with pytest.raises(InvalidRequest, match=r"--metrics: server\.metrics: is HOST:PORT"):
+    with pytest.raises(InvalidRequest, match=r"--metrics: server\.metrics: must be HOST:PORT"):
         config.check()
 
 

@@ -61,7 +61,7 @@ def test_a_pyproject_of_somebody_else_may_be_broken(tmp_path: Path) -> None:
     folder(tmp_path, pyproject="[project\n")
     assert find_project(tmp_path).named is False
     folder(tmp_path, pyproject="[tool.interlingua\n")
-    with pytest.raises(InvalidRequest, match=r"pyproject\.toml is no TOML"):
+    with pytest.raises(InvalidRequest, match=r"pyproject\.toml is not valid TOML"):
         find_project(tmp_path)
 
 

@@ -16,10 +16,10 @@ from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.server.replicas.forward import MARK
 from interlingua.store.open import open_store
 from interlingua.transports.http.sse import Reader
+from tests.kit.clients.mcp_http import Client, clients, joined
 from tests.kit.ports import free_port
 from tests.kit.postgres import store_in
 from tests.protocols.cap.door_common import notice
-from tests.protocols.mcp.web_common import Client, clients, joined
 
 from .fleet import WAIT, fleet
 

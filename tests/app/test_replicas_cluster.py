@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from interlingua.store.postgres.connection import place
+from tests.kit.clients.mcp_http import clients, joined
 from tests.kit.nats import nats_url, shared_nats
-from tests.protocols.mcp.web_common import clients, joined
 
 from .fleet import fleet
 from .test_replicas_mcp import broken, taken_up

@@ -19,7 +19,7 @@ from interlingua.protocols.editor.mount.questions import EditorQuestions
 from interlingua.protocols.editor.mount.server import EditorServer
 from interlingua.protocols.editor.mount.sessions import source_of
 from tests.kit.engines import bodies, engine, question, submit
-from tests.protocols.editor.mount_common import agent_of
+from tests.kit.mounts.editor import agent_of
 from tests.protocols.editor.test_web import Client, Stream, clients
 
 from .fleet import WAIT, Fleet, Member, fleet

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 
 from interlingua.model.status import Status
-from tests.protocols.mcp.web_common import Answer, Client, Message, clients, joined
+from tests.kit.clients.mcp_http import Answer, Client, Message, clients, joined
 
 from .fleet import Fleet, fleet
 

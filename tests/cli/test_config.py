@@ -156,18 +156,18 @@ def test_all_mistakes_of_a_file_are_told_at_once_with_line_and_path_and_what_was
     done = here("config", "check")
     assert done.code == 2
     for said in (
-        "interlingua.toml:2: server.prot: there is no such setting; did you mean server.port?",
-        'interlingua.toml:3: server.port: is a whole number from 0 to 65535, not "nine"',
-        'interlingua.toml:4: server.log: is one of json, text, off, not "xml"',
-        "interlingua.toml:7: limits.max_sessions: there is no such setting; did you mean doors.mcp.max_sessions?",
-        "interlingua.toml:8: limits.max_running: is a whole number, at least 0, not -1",
+        "interlingua.toml:2: server.prot: unknown setting; did you mean server.port?",
+        'interlingua.toml:3: server.port: must be a whole number from 0 to 65535, not "nine"',
+        'interlingua.toml:4: server.log: must be one of json, text, off, not "xml"',
+        "interlingua.toml:7: limits.max_sessions: unknown setting; did you mean doors.mcp.max_sessions?",
+        "interlingua.toml:8: limits.max_running: must be a whole number, at least 0, not -1",
         "interlingua.toml:10: mounts[0]: needs target",
         "interlingua.toml:14: mounts[1].env: NOT_THERE is not in the environment",
         "belongs under [[agents]]",
         "there is no file",
         "did you mean",
         "there is no agent 'ecko'",
-        "interlingua.toml:25: doors.mcp: is a table, written [doors.mcp], and not 1",
+        "interlingua.toml:25: doors.mcp: must be a table, written [doors.mcp], not 1",
     ):
         assert said in done.err, said
     assert here("config", "show").code == 2
@@ -176,9 +176,10 @@ def test_all_mistakes_of_a_file_are_told_at_once_with_line_and_path_and_what_was
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("[server\n", "interlingua.toml is no TOML"), ("x = 1\n", "x: there is no such setting"),
-     ("server = 1\n", "is a table, written [server]"), ("agents = 1\n", "is a list of tables, each written [[agents]]"),
-     ('agents = ["agents.py", 1]\n', "is a table or a text, not 1")],
+    [("[server\n", "interlingua.toml is not valid TOML"), ("x = 1\n", "x: unknown setting"),
+     ("server = 1\n", "must be a table, written [server]"),
+     ("agents = 1\n", "must be a list of tables, each written [[agents]]"),
+     ('agents = ["agents.py", 1]\n', "must be a table or a text, not 1")],
 )  # fmt: skip
 def test_a_file_that_is_none_is_refused(here: Cli, home: Path, text: str, said: str) -> None:
     write(home, text)
@@ -194,9 +195,11 @@ def test_a_variable_or_flag_that_is_wrong_is_told_by_its_name(
     monkeypatch.setenv("INTERLINGUA_MOUNTS", "[1")
     done = here("serve", "agents.py", "--shutdown-grace", "-1")
     assert done.code == 2
-    assert 'INTERLINGUA_LIMITS_MAX_RUNNING: limits.max_running: is a whole number, at least 0, not "many"' in done.err
+    assert (
+        'INTERLINGUA_LIMITS_MAX_RUNNING: limits.max_running: must be a whole number, at least 0, not "many"' in done.err
+    )
     assert "INTERLINGUA_MOUNTS: mounts: begins with [ and is not valid JSON" in done.err
-    assert "--shutdown-grace: server.shutdown_grace: is a whole number, at least 0, not -1" in done.err
+    assert "--shutdown-grace: server.shutdown_grace: must be a whole number, at least 0, not -1" in done.err
 
 
 def test_a_file_that_is_named_and_not_there_is_told(here: Cli) -> None:
@@ -297,7 +300,7 @@ def test_check_tells_what_a_start_would_refuse(here: Cli, home: Path) -> None:
     done = here("config", "check")
     assert done.code == 2
     for said in (
-        "nothing_like_this", "there are two agents echo@0.1.0", "port 9001 is wanted 2 times", "without authentication",
+        "nothing_like_this", "there are two agents echo@0.1.0", "port 9001 is used 2 times", "without authentication",
         str(home / "crew"),
     ):  # fmt: skip
         assert said in done.err, said
@@ -320,7 +323,7 @@ def test_check_hints_at_variables_that_are_none(here: Cli, home: Path, monkeypat
     write(home, '[[agents]]\nfile = "agents.py"\n')
     done = here("config", "check")
     assert done.code == 0
-    assert done.err == "warning: INTERLINGUA_PROT: there is no such variable; did you mean INTERLINGUA_PORT?\n"
+    assert done.err == "warning: INTERLINGUA_PROT: unknown variable; did you mean INTERLINGUA_PORT?\n"
 
 
 @pytest.mark.parametrize(
@@ -328,11 +331,11 @@ def test_check_hints_at_variables_that_are_none(here: Cli, home: Path, monkeypat
     [('target = "mcp:true"\nkey = "x"', "mcp:COMMAND has no use for key"),
      ('target = "mcp+http://h/mcp"\nenv = { A = "x" }', "mcp+http://… has no use for env"),
      ('target = "acp://h/tok"\nheaders = { A = "x" }', "acp://… has no use for headers"),
-     ('target = "mcp:true"\nas = "a b"', "as is a name"),
-     ('target = "mcp:true"\nprefix = "a b"', "prefix is of letters"),
+     ('target = "mcp:true"\nas = "a b"', "as must be a name"),
+     ('target = "mcp:true"\nprefix = "a b"', "prefix must be of letters"),
      ('target = "mcp:true"\nas = "a"\nprefix = "b"', "exclude each other"),
      ('target = "mpc://h"', "mpc:// is no kind of target"),
-     ('target = "mcp:true"\n[[mounts]]\ntarget = "mcp:true"', "is there twice")],
+     ('target = "mcp:true"\n[[mounts]]\ntarget = "mcp:true"', "is configured twice")],
 )  # fmt: skip
 def test_a_mount_that_makes_no_sense_is_refused(here: Cli, home: Path, entry: str, said: str) -> None:
     write(home, f"[[mounts]]\n{entry}\n")

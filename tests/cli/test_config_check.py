@@ -35,7 +35,7 @@ def test_a_place_that_can_be_no_store_is_told_by_its_key_and_a_start_says_the_sa
     done = here("config", "check")
     assert done.code == 2
     assert f"interlingua.toml:4: store.path: the store {home / place} cannot be opened: " in done.err
-    assert "port 8000 is wanted" in done.err, "everything is told at once"
+    assert "port 8000 is used" in done.err, "everything is told at once"
     assert "unexpected" not in done.err
     served = here("serve")
     assert served.code == 2
@@ -68,10 +68,10 @@ def test_ports_of_the_node_and_of_metrics_are_wanted_too(here: Cli, home: Path) 
     done = here("config", "check")
     assert done.code == 2
     assert (
-        "interlingua.toml:8: doors.peer.http_port: port 18340 is wanted 3 times: by server.port, doors.peer.port and "
+        "interlingua.toml:8: doors.peer.http_port: port 18340 is used 3 times: by server.port, doors.peer.port and "
         "doors.peer.http_port\n"
     ) in done.err
-    assert "port 18341 is wanted 2 times: by doors.peer.tcp_port and server.metrics\n" in done.err
+    assert "port 18341 is used 2 times: by doors.peer.tcp_port and server.metrics\n" in done.err
     assert here("serve").code == 2
 
 
@@ -80,7 +80,7 @@ def test_ports_of_the_nodes_own_file_are_wanted_too(here: Cli, home: Path) -> No
     write(home, f'{SERVED}[server]\nport = 18340\n[doors.peer]\nconfig = "node.json"\n')
     done = here("config", "check")
     assert done.code == 2
-    assert "interlingua.toml:6: doors.peer.port: port 18340 is wanted 2 times: by server.port and " in done.err
+    assert "interlingua.toml:6: doors.peer.port: port 18340 is used 2 times: by server.port and " in done.err
 
 
 @pytest.mark.parametrize(
@@ -153,10 +153,10 @@ def test_all_that_is_wrong_with_the_server_is_told_at_once_and_a_start_says_the_
         '[doors.peer]\navailability_mode = "sometimes"\n[doors.mcp]\nport = 18350\n[doors.cap]\nport = 18350\n',
     )
     wanted = (
-        "interlingua.toml:4: server.advertise: is an address such as http://10.0.0.5:8000, not 'nowhere'",
-        "interlingua.toml:5: server.metrics: is HOST:PORT, or a port of this machine, not '9100x'",
+        "interlingua.toml:4: server.advertise: must be an address such as http://10.0.0.5:8000, not 'nowhere'",
+        "interlingua.toml:5: server.metrics: must be HOST:PORT, or a port of this machine, not '9100x'",
         "interlingua.toml:7: bus.url: ",
-        "interlingua.toml:9: auth.jwks_url: there are more of them than issuers without one",
+        "interlingua.toml:9: auth.jwks_url: has more addresses than there are issuers without one",
         "interlingua.toml:13: auth.issuers[1]: needs an audience",
         "interlingua.toml:17: doors.peer.availability_mode: ",
     )
@@ -165,7 +165,7 @@ def test_all_that_is_wrong_with_the_server_is_told_at_once_and_a_start_says_the_
         assert done.code == 2
         for said in wanted:
             assert done.err.count(said) == 1, (said, done.err)
-    assert "port 18350 is wanted 2 times" in checked.err
+    assert "port 18350 is used 2 times" in checked.err
     assert "Traceback" not in checked.err + served.err
 
 

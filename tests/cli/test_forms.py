@@ -10,7 +10,7 @@ import pytest
 
 from interlingua import Option, Verdict
 from interlingua.model.errors import InvalidAnswer
-from interlingua.terminal import event_lines, typed_answers
+from interlingua.terminal import times, typed_answers
 
 
 @dataclass
@@ -129,7 +129,7 @@ def test_times_as_people_say_them() -> None:
     minute = 60_000_000
     said = {0: "just now", 0.5: "30 s ago", 3: "3 min ago", 150: "2 h ago", 3 * 1440: "3 d ago", -1: "just now"}
     for minutes, words in said.items():
-        assert event_lines.ago(0, int(minutes * minute)) == words
-    assert event_lines.span(1_500_000) == "1.5 s"
-    assert event_lines.span(61 * minute) == "1 h 1 min"
-    assert event_lines.iso(1_700_000_000_000_001) == "2023-11-14T22:13:20.000001Z"
+        assert times.ago(0, int(minutes * minute)) == words
+    assert times.span(1_500_000) == "1.5 s"
+    assert times.span(61 * minute) == "1 h 1 min"
+    assert times.iso(1_700_000_000_000_001) == "2023-11-14T22:13:20.000001Z"

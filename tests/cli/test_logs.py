@@ -11,7 +11,7 @@ import pytest
 
 from interlingua.engine.observe import run_logging
 from interlingua.security.redaction import redact_text, redact_url
-from interlingua.server import http_app
+from interlingua.server import checked_app
 from interlingua.server.logs import KEEPS_LINES, LogFormat, logging_as
 
 
@@ -99,7 +99,7 @@ def test_off_leaves_logging_as_it_is_and_on_puts_everything_back() -> None:
 
 def test_when_nobody_reads_the_log_nothing_is_made_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_logging, "_fields", lambda row: pytest.fail("made for nobody"))
-    monkeypatch.setattr(http_app._Checked, "_note", lambda *_: pytest.fail("made for nobody"))
+    monkeypatch.setattr(checked_app.CheckedApp, "_log", lambda *_: pytest.fail("made for nobody"))
     for name in ("interlingua.runs", "interlingua.access"):
         assert not logging.getLogger(name).isEnabledFor(logging.INFO)
     run_logging.created(None)  # type: ignore[arg-type]

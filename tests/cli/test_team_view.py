@@ -35,7 +35,7 @@ from interlingua.model.run import Option, Question, RunRequest
 from interlingua.model.status import Status
 from interlingua.model.team.authority import Authority
 from interlingua.model.team.oversight import Assignment, Proposal, Result, verdict_schema
-from interlingua.terminal.team_view import Conversation
+from interlingua.terminal.events.conversation import Conversation
 
 ROOT, PM, ANALYST = "root-run", "pm-run", "analyst-run"
 

@@ -221,13 +221,13 @@ def test_what_is_wrong_elsewhere_in_the_file_is_left_to_the_server(cli: Cli, hom
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[store\n", "interlingua.toml is no TOML"),
-        ("[store]\npath = 1\n", "interlingua.toml:2: store.path: is a path, not 1"),
+        ("[store\n", "interlingua.toml is not valid TOML"),
+        ("[store]\npath = 1\n", "interlingua.toml:2: store.path: must be a path, not 1"),
         (
             "[store]\npth = 'x.db'\n",
-            "interlingua.toml:2: store.pth: there is no such setting; did you mean store.path?",
+            "interlingua.toml:2: store.pth: unknown setting; did you mean store.path?",
         ),
-        ("store = 'x.db'\n", 'interlingua.toml:1: store: is a table, written [store], and not "x.db"'),
+        ("store = 'x.db'\n", 'interlingua.toml:1: store: must be a table, written [store], not "x.db"'),
         ("[store]\npath = '${MISSING}'\n", "interlingua.toml:2: store.path: MISSING is not in the environment"),
     ],
 )

@@ -15,7 +15,7 @@ import yaml
 
 from interlingua.cli.app import app
 from interlingua.cli.flags import SettingsCommand
-from interlingua.server.config.settings import ENTRIES, SETTINGS
+from interlingua.server.config.settings import ENTRIES, all_settings
 
 CLUSTER = Path(__file__).resolve().parents[2] / "examples" / "cluster"
 UNITS = sorted(CLUSTER.glob("*.service"))
@@ -51,7 +51,7 @@ def test_every_command_of_the_compose_file_exists_with_its_flags(compose: Any) -
 
 
 def test_the_variables_of_the_compose_file_are_settings(compose: Any) -> None:
-    known = {one.variable for one in (*SETTINGS, *ENTRIES)}
+    known = {one.variable for one in (*all_settings(), *ENTRIES)}
     for _, service in ours(compose):
         assert set(service["environment"]) <= known
         assert service["environment"]["INTERLINGUA_STORE"].startswith("postgresql://")
@@ -96,7 +96,7 @@ def test_what_a_unit_starts_exists_with_its_flags_and_is_kept_in(unit: Path) -> 
         assert service[wall] == "yes"
     assert service["ProtectSystem"] == "strict"
     assert service["CapabilityBoundingSet"] == ""
-    graces = {one.path: one.default for one in SETTINGS if one.name in ("shutdown_grace", "cancel_grace")}
+    graces = {one.path: one.default for one in all_settings() if one.name in ("shutdown_grace", "cancel_grace")}
     assert int(service["TimeoutStopSec"]) > graces["limits.shutdown_grace"] + graces["limits.cancel_grace"]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from interlingua.doors import rpc_errors
 from interlingua.doors.errors import STATUSES, HttpErrors, about
 from interlingua.model.errors import (
     AgentError,
@@ -20,6 +21,8 @@ from interlingua.model.errors import (
     RunNotFound,
     all_errors,
 )
+from interlingua.protocols.editor import translate as editor
+from interlingua.protocols.mcp import translate as mcp
 from interlingua.security.errors import EgressRefused, HostRefused, KeysUnavailable, OriginRefused, Unauthenticated
 from interlingua.transports.http.body import SlowBody, WrongContentType
 
@@ -33,12 +36,18 @@ def table(protocol: str) -> ErrorTable[Any]:
     return errors.table
 
 
-@pytest.mark.parametrize("protocol", ["connect", "peer", "cap"])
+TABLES: dict[str, ErrorTable[Any]] = {
+    **{protocol: table(protocol) for protocol in ("connect", "peer", "cap")},
+    "JSON-RPC over HTTP": rpc_errors.ERRORS.table, "editor": editor.ERRORS, "mcp": mcp.ERRORS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("door", TABLES)
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: error.code)
 def test_every_error_has_a_row_in_every_door_and_only_the_root_is_unknown(
-    protocol: str, error: type[InterlinguaError]
+    door: str, error: type[InterlinguaError]
 ) -> None:
-    base = table(protocol).base(error)
+    base = TABLES[door].base(error)
     assert (base is InterlinguaError) == (error is InterlinguaError)
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from interlingua.doors.replica_notes import Note
+from interlingua.doors.rpc_errors import Refused
 from interlingua.doors.sessions import ClientSession, ResumableSession, Sessions, wait_for_room
 from interlingua.engine.engine import Engine
 from interlingua.model.run import Caller
 from interlingua.transports.jsonrpc.connection import Connection
-from interlingua.transports.jsonrpc.http_errors import Refused
 from tests.kit.engines import engine
 from tests.kit.wait_for import wait_for
 

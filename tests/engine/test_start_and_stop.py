@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from interlingua.engine.services.callbacks import Callbacks
 from interlingua.engine.services.reminders import Reminders
 from interlingua.runtime.closing import close_all
 from interlingua.runtime.job_group import JobGroup
-from tests.kit.engines import PATIENT, engine, submit
+from tests.kit.engines import PATIENT, engine, finish, submit
 
 
 def broken(*args: Any, **more: Any) -> Any:
@@ -160,3 +161,21 @@ async def test_a_loop_of_the_worker_that_fails_is_logged_and_the_others_go_on(
     assert [record.getMessage() for record in caplog.records if record.name == "interlingua.jobs"] == [
         "worker: a background job failed"
     ]
+
+
+async def test_a_run_begins_also_where_a_loop_of_the_worker_times_out_at_that_moment(store: Path) -> None:
+    @il.agent
+    async def quick() -> str:
+        return "done"
+
+    async def times_out_all_the_time() -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0):
+                    await asyncio.Event().wait()
+
+    async with engine(store, quick) as eng:
+        eng.core.worker._loops.spawn(times_out_all_the_time())
+        async with asyncio.timeout(8):  # a run that does not begin is looked for after ten seconds
+            for _ in range(20):
+                assert (await finish(eng, "quick")).output == {"text": "done"}

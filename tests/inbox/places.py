@@ -23,9 +23,9 @@ from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp import wire as mcp_wire
 from interlingua.server.app import Server
 from interlingua.transports.http.sse import Reader
+from tests.kit.clients.mcp_http import Answer
+from tests.kit.clients.mcp_http import Client as McpClient
 from tests.kit.commands import process_env, start_command
-from tests.protocols.mcp.web_common import Answer
-from tests.protocols.mcp.web_common import Client as McpClient
 
 WAIT = 60.0
 YES = {"approved": True, "reason": None}

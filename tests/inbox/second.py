@@ -14,9 +14,9 @@ import interlingua as il
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.server.app import ServeSettings, serving
 from tests.kit.engines import PATIENT
+from tests.kit.mounts.editor import mount
 from tests.kit.processes import say
 from tests.kit.teams import member, team
-from tests.protocols.editor.mount_common import mount
 
 
 @il.agent(name="lead", asks=[il.AskText])

@@ -16,9 +16,9 @@ from interlingua.model.events import Warned
 from interlingua.protocols.targets import parse
 from interlingua.server.loading.target import load
 from tests.kit.engines import PATIENT, bodies, crash, engine, question, submit
+from tests.kit.mounts import editor, mcp
+from tests.kit.mounts.watch import seen
 from tests.protocols.cap.test_client import program
-from tests.protocols.editor import mount_common as editor
-from tests.protocols.mcp import mount_common as mcp
 
 FORM = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 ELICIT = {"message": "Where to?", "requestedSchema": FORM}
@@ -57,7 +57,7 @@ async def test_what_a_killed_process_asked_is_withdrawn_with_the_reason(
         run = await submit(eng, agent.card.name, SAYS[kind])
         asked = await question(eng, run.id)
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-        withdrawn = (await editor.seen(eng, run.id, "withdrawn")).body
+        withdrawn = (await seen(eng, run.id, "withdrawn")).body
         assert withdrawn.question == asked.id
         assert "SIGKILL" in withdrawn.reason
         with pytest.raises(AlreadyAnswered, match="SIGKILL"):

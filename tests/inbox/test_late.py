@@ -18,8 +18,8 @@ from interlingua.protocols.targets import parse
 from interlingua.server.app import ServeSettings, serving
 from interlingua.server.loading.target import load
 from tests.kit.engines import PATIENT, QUICK, bodies, engine, parked, question, submit
+from tests.kit.mounts.editor import PERMISSION
 from tests.protocols.connect.reference import Proxy
-from tests.protocols.editor.mount_common import PERMISSION
 
 from .test_mounted import DONE, TARGETS, asked, closed, hub, over_all, second
 

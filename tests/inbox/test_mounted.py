@@ -22,8 +22,8 @@ from interlingua.server.loading.target import load
 from interlingua.terminal import inbox
 from tests.kit import processes
 from tests.kit.engines import PATIENT, QUICK, engine, listens, parked, question, submit, with_settings
+from tests.kit.mounts.editor import PERMISSION
 from tests.kit.postgres import beside
-from tests.protocols.editor.mount_common import PERMISSION
 
 TARGETS = {
     "connect": "connect+{http}/connect#{agent}",

@@ -17,8 +17,8 @@ from interlingua.protocols.targets import parse
 from interlingua.server.loading.target import load
 from interlingua.transports.process.pipes import PipeChannel
 from tests.kit.agents import asker
+from tests.kit.clients.rpc import pipes
 from tests.kit.engines import PATIENT, QUICK, engine, question, submit
-from tests.kit.rpc_client import pipes
 from tests.protocols.cap.door_common import message, notice
 
 from .test_mounted import asked, closed

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import pytest
 
-from ..protocols.editor.common import COMMAND, PATIENCE, Client, Message, prompt
-from ..protocols.editor.mount_common import gone
+from tests.kit.clients.editor import COMMAND, PATIENCE, Client, Message, prompt
+from tests.kit.mounts.editor import gone
 
 HERE = Path(__file__).parent
 AGENTS = HERE.parent / "protocols" / "editor" / "agents.py"

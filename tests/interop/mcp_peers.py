@@ -22,12 +22,12 @@ from interlingua.mounts.loader import local_agents
 from interlingua.protocols.mcp.config import MountSettings
 from interlingua.protocols.mcp.mount.connection import source_of
 from interlingua.protocols.mcp.mount.server import McpServer
-from tests.kit import rpc_client
+from tests.kit.clients import rpc
+from tests.kit.clients.mcp import COMMAND, DELTA, PATIENCE, Message, Process
+from tests.kit.clients.rpc import INTERLINGUA
 from tests.kit.engines import bodies, engine, finish, submit
-from tests.kit.rpc_client import INTERLINGUA
+from tests.kit.mounts.watch import SETTINGS
 
-from ..protocols.mcp.common import COMMAND, DELTA, PATIENCE, Message, Process
-from ..protocols.mcp.mount_common import SETTINGS
 from .editor_peers import process_with_address
 
 HERE = Path(__file__).parent
@@ -87,7 +87,7 @@ Connect = Callable[[], contextlib.AbstractAsyncContextManager[Peer]]
 async def driven(command: list[str], folder: Path, *, quiet: bool = True) -> AsyncIterator[Peer]:
     """A driver as a process. At the end its input ends, and it must leave by itself and without an error. What it says
     on stderr is what the SDK, or our own process behind it, has to complain of: nothing."""
-    async with rpc_client.start(Peer, command, folder / "client.log") as peer:
+    async with rpc.start(Peer, command, folder / "client.log") as peer:
         try:
             yield peer
             await peer.end_input()

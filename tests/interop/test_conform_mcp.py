@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.rpc_client import INTERLINGUA
+from tests.kit.clients.rpc import INTERLINGUA
 
 from .mcp_peers import HERE, target_of
 

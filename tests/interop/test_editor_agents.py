@@ -28,8 +28,9 @@ from interlingua.protocols.editor.mount.sessions import source_of
 from interlingua.protocols.targets import parse
 from interlingua.server.loading.target import load_all
 from tests.kit.engines import bodies, engine, finish, question, submit
+from tests.kit.mounts.editor import agent_of
+from tests.kit.mounts.watch import SETTINGS, seen
 
-from ..protocols.editor.mount_common import SETTINGS, agent_of, seen
 from .editor_peers import INTERLINGUA, MARK, Sdk, Sdks, Way, all_gone, marked, process_with_address, stdio_command
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]  # the first test installs the SDKs

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from ..protocols.editor.common import Message, Refused, selected
+from tests.kit.clients.editor import Message, Refused, selected
+
 from .editor_peers import Peer, Sdk, Sdks, Way, serve, stdio_command
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]  # the first test installs the SDKs

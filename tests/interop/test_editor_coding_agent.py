@@ -25,8 +25,9 @@ from interlingua.protocols.editor.config import MountSettings
 from interlingua.protocols.editor.mount.server import EditorServer
 from interlingua.protocols.editor.mount.sessions import source_of
 from tests.kit.engines import bodies, engine, question, submit
+from tests.kit.mounts.editor import agent_of
+from tests.kit.mounts.watch import SETTINGS
 
-from ..protocols.editor.mount_common import SETTINGS, agent_of
 from .conftest import npm_packages
 from .editor_peers import HERE, INTERLINGUA, MARK, Sdk, Sdks, all_gone, marked, process_with_address, stdio_command
 

@@ -16,9 +16,9 @@ import pytest
 
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
 from interlingua.transports.jsonrpc.core import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS
-from tests.kit.rpc_client import INTERLINGUA
+from tests.kit.clients.mcp import DELTA, RUN
+from tests.kit.clients.rpc import INTERLINGUA
 
-from ..protocols.mcp.common import DELTA, RUN
 from .mcp_peers import HERE, NAMES, Connect, driven, serve, stdio_command
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]  # the first test installs the SDK

@@ -17,8 +17,8 @@ from interlingua.model.errors import InvalidInput
 from interlingua.protocols.targets import parse
 from interlingua.server.loading.target import load_all
 from tests.kit.engines import finish
+from tests.kit.mounts.watch import seen
 
-from ..protocols.mcp.mount_common import seen
 from .mcp_peers import HERE, driven, interlingua_run, mounted, stdio_command, target_of
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]  # the first test installs the SDK

@@ -16,8 +16,8 @@ import pytest
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
 from interlingua.protocols.mcp.wire import EXTENSION
 from interlingua.transports.jsonrpc.core import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
+from tests.kit.clients.mcp import LATEST, MODERN, RUN, Message
 
-from ..protocols.mcp.common import LATEST, MODERN, RUN, Message
 from .mcp_peers import HERE, NAMES, Connect, Peer, driven, serve, stdio_command
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]  # the first test installs the SDK

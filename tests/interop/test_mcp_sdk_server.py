@@ -13,10 +13,10 @@ import pytest
 import interlingua as il
 from interlingua.protocols.targets import parse
 from interlingua.server.loading.target import load_all
+from tests.kit.clients.mcp import LATEST, MODERN
 from tests.kit.engines import question
+from tests.kit.mounts.watch import seen
 
-from ..protocols.mcp.common import LATEST, MODERN
-from ..protocols.mcp.mount_common import seen
 from .mcp_peers import HERE, driven, interlingua_run, mounted, stdio_command, target_of
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]  # the first test installs the SDK

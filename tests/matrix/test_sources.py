@@ -38,9 +38,9 @@ from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.server.loading.target import load_all
 from interlingua.terminal.typed_answers import answer_from
 from tests.kit.engines import PATIENT, QUICK, engine
+from tests.kit.mounts.connect import parked
 from tests.kit.postgres import beside
 
-from ..protocols.connect.mount_common import parked
 from . import behaviours as does
 from .gate import Gate
 from .sources.native import careful

@@ -17,8 +17,8 @@ from interlingua.model.filters import RunFilter
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.server.loading.target import load_all
+from tests.kit.clients.mcp import client_of
 from tests.kit.engines import QUICK, engine, parked, submit
-from tests.protocols.mcp.common import client_of
 
 WHY = "the history has step 'charge' (10) here; the code calls step 'charge' (999)"
 PROTOCOLS = ["connect", "mcp", "peer", "cap", "editor"]

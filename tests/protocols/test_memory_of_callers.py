@@ -17,8 +17,8 @@ import httpx2
 import pytest
 from websockets.asyncio.client import connect
 
+from tests.kit.clients.rpc import INTERLINGUA
 from tests.kit.ports import free_port
-from tests.kit.rpc_client import INTERLINGUA
 from tests.kit.wait_for import wait_for
 
 PATIENCE = 60.0

@@ -24,12 +24,12 @@ from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
 from interlingua.protocols.peer.wire import links
 from interlingua.server.app import ServeSettings, serving
 from interlingua.transports.process.pipes import PipeChannel
+from tests.kit.clients import editor as editor_common
+from tests.kit.clients import mcp as mcp_common
 from tests.kit.engines import QUICK, engine
+from tests.kit.peer_nodes import listening, running_node
 
-from .editor import common as editor_common
 from .editor import test_web as editor_web
-from .mcp import common as mcp_common
-from .peer.common import listening, running_node
 from .peer.reference import Reference
 
 PATIENCE = 60.0

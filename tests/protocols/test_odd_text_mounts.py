@@ -21,11 +21,11 @@ from interlingua.protocols.peer.wire import links
 from interlingua.protocols.targets import parse
 from interlingua.server.app import ServeSettings, serving
 from interlingua.server.loading.target import load_all
+from tests.kit.clients.rpc import INTERLINGUA
 from tests.kit.engines import QUICK, engine, finish, log
-from tests.kit.rpc_client import INTERLINGUA
+from tests.kit.peer_nodes import listening, running_node
 
 from . import tampering
-from .peer.common import listening, running_node
 
 PATIENCE = 60.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -103,3 +104,23 @@ async def test_a_job_can_close_its_own_group() -> None:
     async with asyncio.timeout(10):
         await group.spawn(closes())
     assert neighbours_ended
+
+
+async def test_a_timeout_inside_a_job_is_no_cancellation_of_the_group() -> None:
+    jobs, timed_out = JobGroup("tests"), False
+
+    async def times_out() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await asyncio.Event().wait()
+
+    impatient, patient = jobs.spawn(times_out()), jobs.spawn(asyncio.Event().wait())
+    while not impatient.done():
+        timed_out = timed_out or bool(impatient.cancelling())
+        assert not jobs.was_cancelled
+        await asyncio.sleep(0)
+    assert timed_out
+    patient.cancel()
+    assert jobs.was_cancelled
+    await asyncio.wait([patient])
+    assert jobs.was_cancelled

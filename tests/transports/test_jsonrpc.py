@@ -25,8 +25,8 @@ from interlingua.transports.jsonrpc.core import (
     RpcError,
 )
 from interlingua.transports.jsonrpc.limits import Limits
+from tests.kit.clients.editor import check_frame
 from tests.kit.examples import many
-from tests.protocols.editor.common import check_frame
 
 
 def sent(rpc: Rpc) -> list[Any]:

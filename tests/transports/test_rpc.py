@@ -17,7 +17,7 @@ from interlingua.transports.jsonrpc.connection import Answer, Connection, Connec
 from interlingua.transports.jsonrpc.core import CANCELLED, INTERNAL_ERROR, Call, Notice
 from interlingua.transports.jsonrpc.limits import Limits
 from interlingua.transports.process.pipes import PipeChannel
-from tests.protocols.editor.common import check_frame
+from tests.kit.clients.editor import check_frame
 
 SOON = 20.0
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..model.errors import RunNotFound
 from ..terminal.errors import CommandError, ExitCode
-from ..terminal.output import TextView, View
+from ..terminal.events.views import TextView, View
 
 if TYPE_CHECKING:
     from ..engine.agents.agent import Agent

@@ -32,7 +32,7 @@ C = TypeVar("C")
 class Operation(msgspec.Struct, Generic[D, C], frozen=True):
     """A row of a door's table: method, path, and the function that answers there."""
 
-    method: str
+    method: str  # several stand side by side: "GET POST"
     path: str
     handler: Callable[[D, Request, C], Awaitable[ASGIApp]]
     action: scopes.Action | None = None  # needed before anything is looked up; None: the handler checks what it finds
@@ -71,10 +71,11 @@ def route(door: D, operation: Operation[D, C], admit: Admit[C], errors: HttpErro
             log.exception("%s %s failed", request.method, request.url.path)
             return errors.response(InterlinguaError(_INTERNAL), request)
 
-    found = Route(operation.path, endpoint, methods=[operation.method])
+    methods = operation.method.split()
+    path_route = Route(operation.path, endpoint, methods=methods)
     if not operation.head:
-        found.methods = {operation.method}
-    return found
+        path_route.methods = set(methods)
+    return path_route
 
 
 def routes(

@@ -22,14 +22,14 @@ from starlette.types import Scope
 from ..engine.engine import Engine
 from ..engine.ports import Replica
 from ..model.documents import Document
-from ..model.errors import InterlinguaError, Overloaded
+from ..model.errors import InterlinguaError
 from ..model.run import Caller
 from ..runtime.job_group import JobGroup
 from ..security.caller_share import has_share
 from ..transports.jsonrpc.connection import Connection
-from ..transports.jsonrpc.http_errors import Refused
 from . import replica_notes
 from .replica_notes import Note, same_rights
+from .rpc_errors import Refused
 
 log = logging.getLogger("interlingua.doors")
 
@@ -316,12 +316,9 @@ class Sessions(Generic[S]):
             session.is_restoring = False
             self._by_id[id_] = session
 
-        try:
-            return await self.affinity.locate(
-                id_, lambda document: replica_notes.read(document.body).is_of(id_, caller), take_over
-            )
-        except Refused as error:
-            raise Overloaded(str(error)) from None
+        return await self.affinity.locate(
+            id_, lambda document: replica_notes.read(document.body).is_of(id_, caller), take_over
+        )
 
 
 async def wait_for_room(drained: Awaitable[None], seconds: float) -> None:

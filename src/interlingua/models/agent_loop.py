@@ -18,9 +18,9 @@ from ..engine.handler.context import Context
 from ..model import json_values
 from ..model.content import Part, TextPart
 from ..model.errors import OverBudget, StepFailed
+from ..model.team.attachments import text_and_attached
 from ..model.team.manifest import Manifest, Team
 from ..model.team.oversight import Exchange, Proposal, ReviewVerdict
-from ..protocols.cap import translate
 from .provider import Conversation, Model, ModelFailed, Reply, check_installed, failure
 from .team_moves import VERDICT, Teamwork
 from .tool_calls import INSET, as_text, inset, message_text, parts_text, with_attachments
@@ -168,7 +168,7 @@ def _frame(team: Team, manifest: Manifest, ctx: Context[Any, Any]) -> str:
 def _task(ctx: Context[Any, Any], text: str) -> str:
     attached: list[Part] = []
     for message in ctx.messages:
-        said, more = translate.split(message)
+        said, more = text_and_attached(message)
         # A door's texts are all in the input already; in a team, texts are attached too.
         attached.extend(part for part in more if said == text or not isinstance(part, TextPart))
     told = [text, *([parts_text(attached)] if attached else [])]

@@ -19,9 +19,9 @@ from ..model.card import Schema
 from ..model.content import Message, Part, ToolResultPart
 from ..model.errors import DefinitionError, InterlinguaError, InvalidInput, InvalidRequest, Rejected, StoreError
 from ..model.schemas import Validator
+from ..model.team.attachments import attachment_of, part_of, read_attachment, text_and_attached, write_attachment
 from ..model.team.manifest import USER, Manifest, Team, agent_name, cap_id
 from ..model.team.tools import ToolSpec
-from ..protocols.cap import translate, wire
 from .provider import Call, Tool
 
 LONGEST_NAME = 64  # that model APIs take
@@ -201,7 +201,7 @@ class Toolbox:
         parts: list[Part] = []
         for index, one in enumerate(arguments.get(_ATTACHMENTS) or ()):
             if one["type"] != "tool_call_result":
-                parts.append(translate.part(wire.read_attachment(one, f"/{_ATTACHMENTS}/{index}")))
+                parts.append(part_of(read_attachment(one, f"/{_ATTACHMENTS}/{index}")))
             elif (result := self._results.get(one.get("call_id", ""))) is not None:
                 parts.append(result)
             else:
@@ -250,7 +250,7 @@ def error_text(error: InterlinguaError) -> str:
 
 
 def message_text(message: Message) -> str:
-    said, attached = translate.split(message)
+    said, attached = text_and_attached(message)
     task = message.metadata.get("task")
     told = f"Message from {message.sender or USER}{f' ({task})' if isinstance(task, str) else ''}: {inset(said)}"
     return with_attachments(told, attached)
@@ -268,5 +268,5 @@ def inset(text: str) -> str:
 
 def parts_text(parts: list[Part]) -> str:
     """Returns attachments in their wire form, because a model reads JSON."""
-    lines = (json_values.encode(wire.write(translate.attachment(part))).decode() for part in parts)
+    lines = (json_values.encode(write_attachment(attachment_of(part))).decode() for part in parts)
     return "\n".join(["Attachments:", *lines])

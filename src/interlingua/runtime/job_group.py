@@ -50,8 +50,12 @@ class JobGroup:
 
     @property
     def was_cancelled(self) -> bool:
-        """Tells whether a job was cancelled, by `close` or because the event loop ends."""
-        return self._cancelled or any(task.cancelling() for task in self._tasks)
+        """Tells whether the jobs were cancelled, by `close` or because the event loop ends. Both cancel all of them; a
+        timeout inside a job cancels that job alone, for a turn of the loop."""
+        if self._cancelled or any(task.cancelled() for task in self._tasks):
+            return True
+        living = [task for task in self._tasks if not task.done()]
+        return bool(living) and all(task.cancelling() for task in living)
 
     async def wait(self, timeout: float) -> None:
         """Wait until all jobs have ended, for so many seconds at most."""

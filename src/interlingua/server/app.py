@@ -23,15 +23,18 @@ from ..security.auth import Authenticator, check_bind
 from ..security.egress import EgressGuard
 from ..security.issuers import Issuer
 from ..security.origins import HostPolicy
+from .auth.issuers import fetch
 from .auth.stored_keys import StoredKeys, close_when_keyed
+from .checked_app import LoggingAuthenticator, access
 from .config.settings import CallbackSettings, Mounting, ServerSettings, sections
 from .health import probed
-from .http_app import HttpApp, NotingAuthenticator, Webhooks, access, fetch
+from .http_app import HttpApp
 from .http_server import CannotListen, HttpServer, OwnPorts, listen
 from .mounts.entry import MountEntry, views
 from .mounts.supervisor import Mounts
 from .paths import audit_key
 from .stores import shown
+from .webhooks import Webhooks
 from .wire_trace import TracedApp, WireTrace
 from .worker_process import Workplace
 
@@ -95,7 +98,7 @@ async def serving(
         keys = StoredKeys(engine.keys)
         open_to_all = not await keys.any() and not settings.issuers
     tokens = _verifier(settings.issuers) if settings.issuers else None
-    kind = NotingAuthenticator if access.isEnabledFor(logging.INFO) else Authenticator  # costs nothing when unread
+    kind = LoggingAuthenticator if access.isEnabledFor(logging.INFO) else Authenticator  # costs nothing when unread
     auth = kind(keys.remembered(), tokens, open_to_all=open_to_all)
     own_hosts = (door.own_host or settings.host for door in settings.doors.values() if door.own_port is not None)
     for host in {settings.host, *own_hosts}:
@@ -143,7 +146,7 @@ async def serving(
         await close_all(
             [
                 engine.cluster.membership.leave,  # first: nothing more is passed on to a server that stops
-                engine.cluster.remote_agents.stop, kept.close, app.close, own.close, server.close,
+                engine.cluster.remote_agents.stop, kept.close, app.close_streams, own.close, server.close,
                 lambda: asyncio.gather(closing, return_exceptions=True),
                 app.stop, engine.stop, webhooks.close, *([wire.close] if wire is not None else []),
             ]

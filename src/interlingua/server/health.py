@@ -68,7 +68,7 @@ def place(text: str) -> tuple[str, int]:
     host, _, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or _LOOPBACK
     if not (port.isascii() and port.isdecimal()) or int(port) > 65535:
-        raise InvalidRequest(f"is HOST:PORT, or a port of this machine, not {text!r}")
+        raise InvalidRequest(f"must be HOST:PORT, or a port of this machine, not {text!r}")
     return host, int(port)
 
 

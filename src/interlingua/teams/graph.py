@@ -137,25 +137,32 @@ def layout(team: Team) -> dict[str, Box]:
 def _layers(nodes: list[str], edges: list[Edge]) -> list[list[str]]:
     """Returns the layers of nodes, by their shortest path from a start. Delegation leads downwards; an overseer that
     gets no delegation stands one layer above the agent that it oversees, where there is room, else at the top."""
-    below: dict[str, list[str]] = {id_: [] for id_ in nodes}
-    for edge in edges:
-        if edge.kind == "delegates" and edge.source != edge.target:
-            below[edge.source].append(edge.target)
-    reached = {target for targets in below.values() for target in targets}
+    below = _delegations(nodes, edges)
     depth: dict[str, int] = {}
-    overseers = {edge.source for edge in edges if edge.kind == "oversees"}
-    # First the nodes without incoming edges, then those in circles.
-    starts = [id_ for id_ in nodes if id_ not in reached and not (id_ in overseers and not below[id_])]
-    for start in (*starts, *(id_ for id_ in nodes if id_ in reached)):
+    for start in _starts(nodes, edges, below):
         _spread(start, below, depth)
     for id_ in nodes:
         if id_ not in depth:
             seen = [depth[edge.target] for edge in edges if edge.source == id_ and edge.target in depth]
             depth[id_] = max(min(seen, default=0) - 1, 0)
-    layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
-    for id_ in nodes:
-        layers[depth[id_]].append(id_)
-    return [layer for layer in layers if layer]
+    return [[id_ for id_ in nodes if depth[id_] == level] for level in sorted(set(depth.values()))]
+
+
+def _delegations(nodes: list[str], edges: list[Edge]) -> dict[str, list[str]]:
+    """Returns the agents that each one may delegate to, besides itself."""
+    below: dict[str, list[str]] = {id_: [] for id_ in nodes}
+    for edge in edges:
+        if edge.kind == "delegates" and edge.source != edge.target:
+            below[edge.source].append(edge.target)
+    return below
+
+
+def _starts(nodes: list[str], edges: list[Edge], below: dict[str, list[str]]) -> list[str]:
+    """Returns the nodes to begin with: first those without incoming edges, then those in circles."""
+    reached = {target for targets in below.values() for target in targets}
+    only_oversee = {edge.source for edge in edges if edge.kind == "oversees" and not below[edge.source]}
+    free = [id_ for id_ in nodes if id_ not in reached and id_ not in only_oversee]
+    return [*free, *(id_ for id_ in nodes if id_ in reached)]
 
 
 def _spread(start: str, below: dict[str, list[str]], depth: dict[str, int]) -> None:

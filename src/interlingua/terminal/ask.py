@@ -12,8 +12,9 @@ from ..model.errors import Invalid, InvalidAnswer
 from ..model.pointers import first_step
 from ..model.run import Question
 from . import typed_answers
-from .console import clean, error_console, note, question_view
+from .console import clean, error_console, note
 from .keyboard import forget_typed, read_line
+from .parts import question_view
 
 
 class Asker(Protocol):

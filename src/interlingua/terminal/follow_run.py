@@ -21,8 +21,8 @@ from ..model.events import (
 from ..model.run import OWNER, Question
 from .ask import Asker
 from .errors import OF_STATUS, ExitCode
+from .events.views import View
 from .keyboard import Interrupts
-from .output import View
 from .short_ids import short
 from .typed_answers import example_of
 

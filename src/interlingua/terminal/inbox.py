@@ -27,7 +27,9 @@ from ..model.events import (
 )
 from ..model.run import OWNER, Caller, QuestionRecord
 from ..security import scopes
-from . import event_lines
+from . import times
+from .events import as_json as event_json
+from .events.log_lines import line_of
 
 if TYPE_CHECKING:
     from ..engine.reading import AnyEngine
@@ -196,7 +198,7 @@ async def context(engine: AnyEngine, entry: Entry) -> Context:
 
 
 def _line(event: Event) -> str:
-    return event_lines.line_of(event)
+    return line_of(event)
 
 
 def _flush(said: deque[tuple[str, str]], output: str) -> str:
@@ -222,7 +224,7 @@ def plain(entry: Entry) -> dict[str, Any]:
     record = entry.record
     answer = record.answer
     told: dict[str, Any] = {
-        **event_lines.plain(record.question),
+        **event_json.plain(record.question),
         "state": record.state,
         "answer": None if answer is None else answer.value,
         "answered_by": None if answer is None else answer.by,
@@ -254,4 +256,4 @@ def plain_context(found: Context) -> dict[str, Any]:
 
 
 def _time(time: int | None) -> str | None:
-    return None if time is None else event_lines.iso(time)
+    return None if time is None else times.iso(time)

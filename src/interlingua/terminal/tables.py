@@ -13,9 +13,12 @@ from rich.text import Text
 from ..model.content import Message
 from ..model.events import Event, RunCreated
 from ..model.run import Blocked, Checkpoint, Question, Run, Thread
-from . import event_lines, inbox
-from .console import as_json, clean, console, parts_view, question_view
+from . import inbox, times
+from .console import as_json, clean, console
+from .events.as_json import event_json, plain
+from .events.log_lines import line_of
 from .inbox import Context, Entry
+from .parts import parts_view, question_view
 from .short_ids import short
 from .typed_answers import describe_fields, example_of
 
@@ -81,7 +84,7 @@ def _blocked(blocked: Blocked) -> Text:
 
 def runs(found: list[Run], *, json: bool, filtered: bool) -> None:
     if json:
-        _print_json([event_lines.plain(run) for run in found])
+        _print_json([plain(run) for run in found])
     elif not found:
         console().print("No such runs." if filtered else "No runs yet. Try: interlingua demo")
     else:
@@ -89,7 +92,7 @@ def runs(found: list[Run], *, json: bool, filtered: bool) -> None:
         table = _table("id", "agent", "status", "when", "thread", "input")
         for run in found:
             table.add_row(
-                short(run.id), _cell(run.agent, 40), _status(run.status), event_lines.ago(run.created_at, now),
+                short(run.id), _cell(run.agent, 40), _status(run.status), times.ago(run.created_at, now),
                 _cell(short(run.thread or ""), 20), _cell(_said(run)) if run.blocked is None else _blocked(run.blocked),
             )  # fmt: skip
         console().print(table)
@@ -99,9 +102,9 @@ def run(run: Run, events: list[Event], *, json: bool, sealed: bool = False) -> N
     if json:
         _print_json(
             {
-                **event_lines.plain(run),
+                **plain(run),
                 **({"sealed": True} if sealed else {}),
-                "events": [event_lines.event_json(event) for event in events],
+                "events": [event_json(event) for event in events],
             }
         )
         return
@@ -116,42 +119,49 @@ def run(run: Run, events: list[Event], *, json: bool, sealed: bool = False) -> N
             _row("goes on", f"with other code, or after: interlingua runs retry {short(run.id)}")
     if sealed:
         _row("sealed", "nobody but the owner reads this: it is the work of an overseen agent, or about it")
-    _row("created", f"{event_lines.ago(run.created_at, now)} ({event_lines.iso(run.created_at)})")
+    _row("created", f"{times.ago(run.created_at, now)} ({times.iso(run.created_at)})")
     if run.status.final:
-        _row("took", event_lines.span(run.updated_at - run.created_at))
-    for name, value in (("thread", run.thread), ("called by", run.parent)):
+        _row("took", times.span(run.updated_at - run.created_at))
+    for name, value in _facts(run, events).items():
         if value:
             _row(name, value)
-    created = events[0].body if events else None
-    if isinstance(created, RunCreated) and created.continues is not None:
-        _row("continues", f"run {created.continues.run}, from event {created.continues.seq}")
-    if run.request is not None:
-        _row("input", as_json(run.request.input))
-        if run.request.config is not None:
-            _row("config", as_json(run.request.config))
-    if run.metadata:
-        _row("metadata", as_json(run.metadata))
-    if run.output is not None:
-        _row("output", as_json(run.output))
-    if run.error is not None:
-        _row("error", f"{run.error.message} ({run.error.code})")
-    if run.usage:
-        _row("usage", as_json(run.usage))
     for question_ in run.questions:
         console().print(question_view(question_))
         _row("answer with", _how(question_))
     console().print()
+    _log_table(run, events)
+
+
+def _facts(run: Run, events: list[Event]) -> dict[str, str | None]:
+    """Returns what is only shown of runs that have it."""
+    created = events[0].body if events else None
+    continues = created.continues if isinstance(created, RunCreated) else None
+    request = run.request
+    return {
+        "thread": run.thread,
+        "called by": run.parent,
+        "continues": f"run {continues.run}, from event {continues.seq}" if continues is not None else None,
+        "input": as_json(request.input) if request is not None else None,
+        "config": as_json(request.config) if request is not None and request.config is not None else None,
+        "metadata": as_json(run.metadata) if run.metadata else None,
+        "output": as_json(run.output) if run.output is not None else None,
+        "error": f"{run.error.message} ({run.error.code})" if run.error is not None else None,
+        "usage": as_json(run.usage) if run.usage else None,
+    }
+
+
+def _log_table(run: Run, events: list[Event]) -> None:
     table = _table("seq", "time", "kind", "what")
     for event in events:
         seq = str(event.seq) if event.first in (0, event.seq) else f"{event.first}-{event.seq}"
         after = f"+{(event.time - run.created_at) / 1e6:.3f}"
-        table.add_row(seq, after, event.kind, _cell(event_lines.line_of(event), 120))
+        table.add_row(seq, after, event.kind, _cell(line_of(event), 120))
     console().print(table)
 
 
 def ended(found: list[Run], *, json: bool) -> None:
     if json:
-        _print_json([event_lines.plain(run) for run in found])
+        _print_json([plain(run) for run in found])
         return
     for run in found:
         console().print(Text.assemble(f"run {short(run.id)} ", _status(run.status)))
@@ -159,7 +169,7 @@ def ended(found: list[Run], *, json: bool) -> None:
 
 def retried(found: list[tuple[str, Run]], *, json: bool) -> None:
     if json:
-        _print_json([event_lines.plain(run) for _, run in found])
+        _print_json([plain(run) for _, run in found])
         return
     for before, run in found:
         if run.id == before:
@@ -171,7 +181,7 @@ def retried(found: list[tuple[str, Run]], *, json: bool) -> None:
 
 def threads(found: list[Thread], *, json: bool, filtered: bool) -> None:
     if json:
-        _print_json([event_lines.plain(thread) for thread in found])
+        _print_json([plain(thread) for thread in found])
     elif not found:
         console().print("No such threads." if filtered else "No threads yet. Try: interlingua run FILE --thread NAME")
     else:
@@ -179,7 +189,7 @@ def threads(found: list[Thread], *, json: bool, filtered: bool) -> None:
         table = _table("id", "status", "when", "state")
         for thread in found:
             state = "" if thread.values is None else as_json(thread.values, pretty=False)
-            updated = event_lines.ago(thread.updated_at, now)
+            updated = times.ago(thread.updated_at, now)
             table.add_row(Text(clean(short(thread.id))), _status(thread.status), updated, _cell(state))
         console().print(table)
 
@@ -189,13 +199,13 @@ def thread(thread: Thread, messages: list[Message], runs: list[Run], *, json: bo
         import msgspec
 
         extra = {"messages": msgspec.to_builtins(messages), "runs": [run.id for run in runs]}
-        _print_json({**event_lines.plain(thread), **extra})
+        _print_json({**plain(thread), **extra})
         return
     now = _now()
     _title("thread", thread.id)
     _row("status", _status(thread.status))
-    _row("created", event_lines.ago(thread.created_at, now))
-    _row("changed", event_lines.ago(thread.updated_at, now))
+    _row("created", times.ago(thread.created_at, now))
+    _row("changed", times.ago(thread.updated_at, now))
     if thread.active:
         _row("active run", thread.active)
     if thread.metadata:
@@ -211,14 +221,14 @@ def thread(thread: Thread, messages: list[Message], runs: list[Run], *, json: bo
         console().print()
         table = _table("run", "status", "when", "agent")
         for run in runs:
-            created = event_lines.ago(run.created_at, now)
+            created = times.ago(run.created_at, now)
             table.add_row(short(run.id), _status(run.status), created, _cell(run.agent, 40))
         console().print(table)
 
 
 def history(checkpoints: list[Checkpoint], *, json: bool) -> None:
     if json:
-        _print_json([event_lines.plain(checkpoint) for checkpoint in checkpoints])
+        _print_json([plain(checkpoint) for checkpoint in checkpoints])
     elif not checkpoints:
         console().print("No history yet: no run on this thread has succeeded.")
     else:
@@ -226,7 +236,7 @@ def history(checkpoints: list[Checkpoint], *, json: bool) -> None:
         table = _table("version", "id", "when", "run", "state")
         for point in checkpoints:
             table.add_row(
-                str(point.version), short(point.id), event_lines.ago(point.created_at, now), short(point.run or "–"),
+                str(point.version), short(point.id), times.ago(point.created_at, now), short(point.run or "–"),
                 _cell(as_json(point.values, pretty=False), 100),
             )  # fmt: skip
         console().print(table)
@@ -244,10 +254,10 @@ def questions(found: list[Entry], *, json: bool, all_: bool) -> None:
             asked = entry.record.question
             mount = f" ({entry.mount})" if entry.mount else ""
             table.add_row(
-                short(asked.id), event_lines.age(asked.asked_at, now),
+                short(asked.id), times.age(asked.asked_at, now),
                 *([_status(entry.record.state)] if all_ else []), _cell(entry.way + mount, 60),
                 _cell(f"{asked.prompt or asked.type}  ({asked.type})", 80), _cell(entry.may_answer(), 40),
-                event_lines.until(asked.deadline, now) if asked.deadline and entry.record.state == "open" else "–",
+                times.until(asked.deadline, now) if asked.deadline and entry.record.state == "open" else "–",
             )  # fmt: skip
         console().print(table)
 
@@ -260,15 +270,15 @@ def question(entry: Entry, context: Context, *, json: bool) -> None:
     record, asked = entry.record, entry.record.question
     _title("question", asked.id)
     _row("status", _status(record.state))
-    _row("asked", f"{event_lines.ago(asked.asked_at, now)} ({event_lines.iso(asked.asked_at)})")
+    _row("asked", f"{times.ago(asked.asked_at, now)} ({times.iso(asked.asked_at)})")
     _row("by", f"{entry.way}{f', {context.participant}' if context.participant else ''}")
     for link in entry.lineage:
         where = f", mounted from {link.mounted_from}" if link.mounted_from else ""
         thread = f", thread {link.thread}" if link.thread else ""
         _row("run", f"{link.run}  {link.agent} {link.version}, {link.status.replace('_', ' ')}{thread}{where}")
     if asked.deadline is not None:
-        left = f"{event_lines.until(asked.deadline, now)}, " if record.state == "open" else ""
-        _row("deadline", f"{left}{event_lines.iso(asked.deadline)}")
+        left = f"{times.until(asked.deadline, now)}, " if record.state == "open" else ""
+        _row("deadline", f"{left}{times.iso(asked.deadline)}")
     if record.reminders:
         _row("reminders", _reminders(entry, now))
     for number, (kind, text) in enumerate(context.said):
@@ -281,7 +291,7 @@ def question(entry: Entry, context: Context, *, json: bool) -> None:
         console().print(Padding(parts_view(context.attachments), (0, 0, 0, 12), expand=False))
     if record.answer is not None:
         through = f" through {record.answer.door}" if record.answer.door else ""
-        when = f", {event_lines.ago(record.closed_at, now)}" if record.closed_at is not None else ""
+        when = f", {times.ago(record.closed_at, now)}" if record.closed_at is not None else ""
         _row("answer", as_json(record.answer.value))
         _row("answered", f"by {entry.name(record.answer.by) or 'somebody'}{through}{when}")
     elif record.state != "open":
@@ -297,8 +307,8 @@ def _reminders(entry: Entry, now: int) -> str:
     record = entry.record
     told = f"{record.reminded} of {record.reminders} sent"
     if record.reminded_at is not None:
-        told += f", the last {event_lines.ago(record.reminded_at, now)}"
-    return told + (f", the next {event_lines.until(record.remind_at, now)}" if record.remind_at is not None else "")
+        told += f", the last {times.ago(record.reminded_at, now)}"
+    return told + (f", the next {times.until(record.remind_at, now)}" if record.remind_at is not None else "")
 
 
 def callbacks(found: list[dict[str, Any]], *, filtered: bool) -> None:

@@ -9,7 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ..server.audit import Branch, Judged
-from . import event_lines
+from . import times
 from .console import clean
 from .short_ids import short
 
@@ -27,7 +27,7 @@ def plain(branch: Branch) -> dict[str, Any]:
             one["seconds"] = (one["ended_at"] - one["started_at"]) / 1e6
         for name in _TIMES:
             if isinstance(one.get(name), int):
-                one[name] = event_lines.iso(one[name])
+                one[name] = times.iso(one[name])
         for member in one.values():
             stack.extend(each for each in (member if isinstance(member, list) else [member]) if isinstance(each, dict))
     return data
@@ -54,8 +54,8 @@ def _head(branch: Branch, now: int) -> Text:
     status = branch.status.value if branch.status is not None else ""
     head.append(f"  {status.replace('_', ' ')}", _STYLES.get(status, "yellow"))
     if branch.started_at is not None:
-        took = event_lines.span((branch.ended_at or now) - branch.started_at)
-        head.append(f"  {event_lines.iso(branch.started_at)[:19]}Z  {took}")
+        took = times.span((branch.ended_at or now) - branch.started_at)
+        head.append(f"  {times.iso(branch.started_at)[:19]}Z  {took}")
         if branch.ended_at is None:
             head.append(", not finished", "yellow")
     head.append(f"  {short(branch.run)}", "dim")

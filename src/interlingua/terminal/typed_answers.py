@@ -67,31 +67,49 @@ Shape = YesNo | Pick | Fields | Anything
 
 def shape_of(schema: Schema, options: list[Option] | None = None) -> Shape:
     """Returns the form in which a person gives an answer."""
-    fields = fields_of(schema)
+    fields, root = fields_of(schema), simple(schema, schema)
+    required = [field for field in fields if field.required]
+    single = required[0] if len(required) == 1 else None
+    of_options = _pick_of_options(schema, options, fields, single) if options else None
+    if of_options is not None:
+        return of_options
+    return _shape_of_value(root) or _shape_of_member(fields, single) or (Fields(fields) if fields else Anything())
+
+
+def _pick_of_options(schema: Schema, options: list[Option], fields: list[Field], single: Field | None) -> Pick | None:
+    """Returns the choice between options; None where they only say yes or no, or are not for a member."""
     root = simple(schema, schema)
-    single = next((f for f in fields if f.required), None) if sum(f.required for f in fields) == 1 else None
-    if options:
-        pairs: list[tuple[Any, str]] = [(option.id, option.label) for option in options]
-        if root.get("type") != "object":
-            return Pick(None, pairs)
-        if single is not None and single.schema.get("type") != "boolean":
-            return Pick(single.name, pairs, reason=_reason(fields, single))
-        found = choices_from_options(options, {**schema, **root}) if single is not None else None
-        if single is not None and found is not None:
-            answers = {id_: own[single.name] for id_, own in found.answers.items()}
-            if answers != {"yes": True, "no": False}:
-                return Pick(single.name, pairs, answers, _reason(fields, single))
+    pairs: list[tuple[Any, str]] = [(option.id, option.label) for option in options]
+    if root.get("type") != "object":
+        return Pick(None, pairs)
+    if single is None:
+        return None
+    if single.schema.get("type") != "boolean":
+        return Pick(single.name, pairs, reason=_reason(fields, single))
+    choices = choices_from_options(options, {**schema, **root})
+    answers = {} if choices is None else {id_: own[single.name] for id_, own in choices.answers.items()}
+    if choices is None or answers == {"yes": True, "no": False}:
+        return None
+    return Pick(single.name, pairs, answers, _reason(fields, single))
+
+
+def _shape_of_value(root: Schema) -> Shape | None:
+    """Returns the form of an answer that is no object."""
     if root.get("type") == "boolean":
         return YesNo(None, None)
-    if "enum" in root:
-        return Pick(None, [(value, str(value)) for value in root["enum"]])
-    if single is not None and single.schema.get("type") == "boolean":
-        reason = _reason(fields, single)
-        if len(fields) == 1 or reason is not None:
-            return YesNo(single.name, reason)
-    if single is not None and len(fields) == 1 and "enum" in single.schema:
+    return Pick(None, [(value, str(value)) for value in root["enum"]]) if "enum" in root else None
+
+
+def _shape_of_member(fields: list[Field], single: Field | None) -> Shape | None:
+    """Returns the form of an object with one member that has to be given, and perhaps a reason."""
+    if single is None:
+        return None
+    alone, reason = len(fields) == 1, _reason(fields, single)
+    if single.schema.get("type") == "boolean" and (alone or reason is not None):
+        return YesNo(single.name, reason)
+    if alone and "enum" in single.schema:
         return Pick(single.name, [(value, str(value)) for value in single.schema["enum"]])
-    return Fields(fields) if fields else Anything()
+    return None
 
 
 def _reason(fields: list[Field], single: Field) -> str | None:

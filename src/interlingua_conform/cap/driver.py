@@ -31,7 +31,6 @@ class Driver:
         self.subject = subject
         self.patience = subject.patience
         self.quiet = subject.quiet
-        self.kept: dict[Any, tuple[Any, Exception | None]] = {}
         self.refusals: list[Json] = []  # every error_response to a message of the checker
         self.going: list[Talk] = []  # tasks that may go on after the checks
 

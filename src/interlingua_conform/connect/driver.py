@@ -52,7 +52,6 @@ class Driver:
         self.patience = subject.patience
         self.quiet = subject.quiet
         self.mark = {"conform": uuid.uuid4().hex}  # metadata by which the checker's runs and threads are found
-        self.kept: dict[Any, tuple[Any, Exception | None]] = {}
         self.answers: dict[str, Answer] = {}  # the last one of each kind of request that was answered with something
         self.streams: list[Streamed] = []
         self.going: dict[str, None] = {}  # runs that may go on after the checks

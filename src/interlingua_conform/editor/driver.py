@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Any, TypeVar
+from typing import Any
 
 from interlingua.model.errors import InvalidRequest, Unavailable
 from interlingua.transports.raw_client import Http
@@ -21,8 +21,6 @@ from ..base import Broken, Gone, NotApplicable, Subject, Suite, member, shown
 from .links import HttpLink, Link, Message, SocketLink, StdioLink
 from .reading import choices, is_response, objects
 from .talk import PING, Client
-
-Seen = TypeVar("Seen")
 
 INFO = {"name": "interlingua-conform", "version": "1"}
 
@@ -37,7 +35,6 @@ class Driver:
         self._http: Http | None = None
         self._upgrades: bool | None = None
         self._no_batches: bool | None = None
-        self._seen: dict[str, Any] = {}
         self._lacks: set[str] = set()
         self._unspoken: dict[int, str] = {}  # versions, and how they were refused
         self.misspoken: Message | None = None  # an answer with version 2 that is none
@@ -181,19 +178,6 @@ class Driver:
         return await self.client(version)
 
     # -- what several checks ask -----------------------------------------------------------------------------
-
-    async def once(self, name: str, look: Callable[[], Awaitable[Seen]]) -> Seen:
-        """Runs a look that several checks share only once, and keeps its result, also if it does not apply."""
-        if name not in self._seen:
-            try:
-                self._seen[name] = await look()
-            except NotApplicable as error:
-                self._seen[name] = error
-        found = self._seen[name]
-        if isinstance(found, NotApplicable):
-            raise NotApplicable(str(found))
-        kept: Seen = found
-        return kept
 
     def needs(self, what: str) -> None:
         """Ends the check if the server is known to lack something that took a while to see."""

@@ -10,50 +10,25 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from interlingua.model.errors import Unavailable
-from interlingua.transports.raw_client import Answer, Heard, Http, Pipes, Stream
+from interlingua.transports.raw_client import Answer, Heard, Http, Stream
 from interlingua.transports.raw_client.websocket import Socket
 
 from ..base import Broken, Gone, shown
+from ..clients.jsonrpc import Link, Message, StdioLink
 
-Message = dict[str, Any]
-Kind = Literal["stdio", "websocket", "http"]
+__all__ = ["Link", "Message", "StdioLink"]
 
 CONNECTION, SESSION = "acp-connection-id", "acp-session-id"
 
 
-class Link(Heard):
-    """A connection to the server."""
-
-    kind: ClassVar[Kind]
-    listener: Callable[[Message], None] | None = None  # hears every message as it comes
-
-    def came(self, message: Message) -> None:
-        if self.listener is not None:
-            self.listener(message)
-
-    async def put(self, message: Any) -> None:
-        await self.put_bytes(json.dumps(message).encode())
-
-    async def put_bytes(self, data: bytes) -> None:
-        """Sends a message as it is, and adds only the end mark of this wire."""
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        raise NotImplementedError
-
-
-class StdioLink(Pipes, Link):
-    kind = "stdio"
-
-    async def put_bytes(self, data: bytes) -> None:
-        self.send_bytes(data + b"\n")
-
-
 class SocketLink(Socket, Link):
     kind = "websocket"
+
+    async def put(self, message: Any, headers: dict[str, str] | None = None) -> None:
+        await super().put(message)
 
 
 class Listening(Heard):
@@ -133,7 +108,7 @@ class HttpLink(Link):
             self._known.add(made["sessionId"])
         super().came(message)
 
-    async def put_bytes(self, data: bytes) -> None:
+    async def put_bytes(self, data: bytes) -> Answer | None:
         try:
             message = json.loads(data)
         except ValueError:
@@ -153,6 +128,7 @@ class HttpLink(Link):
         elif answer.status >= 300:
             self._refused(message, answer)
             await self.take(answer.body)
+        return answer
 
     def _session(self, message: Any) -> str | None:
         if not isinstance(message, dict):

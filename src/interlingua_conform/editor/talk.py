@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from interlingua.model.errors import InterlinguaError
 
 from ..base import Broken, Gone, NotApplicable, Subject, expect, member, shown
+from ..clients.jsonrpc import Caller, judged, result_of
 from .links import Link, Message
 from .reading import answers, is_response, note, picked
 from .session import Session
@@ -24,31 +25,21 @@ AUTH_REQUIRED = -32000
 NOT_TAKEN_BACK = "the server does not honour $/cancel_request, which it need not"
 
 
-class Client:
+class Client(Caller):
     """A connection that has been initialized."""
 
     def __init__(self, link: Link, subject: Subject, version: int, folder: str) -> None:
-        self.link = link
-        self.subject = subject
+        super().__init__(link, subject)
         self.version = version
         self.folder = folder
-        self.told: Message = {}  # the answer to initialize
         self.open: list[Message] = []  # requests of the server that are not answered yet
-        self.unasked: list[Message] = []  # requests for what this client has not said that it can
         self._ids = itertools.count(1)
         self.forms = False  # true if it declared that it can show forms
         self._by_hand = False
-        self._tasks: set[asyncio.Task[None]] = set()
         self._mute = False
         self._pings: set[Any] = set()  # the ids of pings
-        link.listener = self._came
 
     # -- saying and hearing ----------------------------------------------------------------------------------
-
-    @property
-    def now(self) -> int:
-        """The number of messages so far: the place at which to look for the next ones."""
-        return len(self.link.messages)
 
     def request(self, method: str, params: Any = None, id_: Any = None) -> Message:
         """A request with an id of its own, to be sent alone or in a batch."""
@@ -74,25 +65,15 @@ class Client:
 
     async def response(self, id_: Any, what: str, start: int = 0) -> Message:
         """The answer to a request, a result or an error."""
-        found = await self.link.until(answers(id_), f"the answer to {what}", start)
-        if ("result" in found) == ("error" in found):
-            raise Broken(f"the answer to {what} has not exactly one of result and error: {shown(found)}")
-        if "error" in found:
-            member(found, "error.code", int)
-            member(found, "error.message", str)
-        return found
+        return judged(await self.link.until(answers(id_), f"the answer to {what}", start), what)
 
     async def answer(self, method: str, params: Any = None) -> Message:
         return await self.response(await self.send(method, params), method)
 
     async def ask(self, method: str, params: Any = None) -> Message:
         """Sends a request that must succeed, and returns its result."""
-        answer = await self.answer(method, params)
-        if "error" in answer:
-            raise Broken(f"{method} was answered with an error: {shown(answer['error'])}")
-        if answer["result"] is None:  # as examples of the specification have it
-            return {}
-        return member(answer, "result", dict, f"the answer to {method}")
+        result = result_of(await self.answer(method, params), method)
+        return {} if result is None else member(result, "", dict, f"the answer to {method}")  # as examples have it
 
     async def refused(self, method: str, params: Any, what: str) -> Message:
         """Sends a request that must fail, and returns the error."""
@@ -157,7 +138,7 @@ class Client:
             self.unasked.append(message)
         elif self._by_hand:
             return
-        self._later(self._no(message))
+        self._later(self._quietly(self._no(message)))
 
     def _can(self, method: str) -> bool:
         return method.startswith("elicitation/") and self.forms
@@ -172,14 +153,9 @@ class Client:
             answer = {"error": {"code": -32601, "message": f"there is no {shown(method, 50)} here"}}
         await self.settle(request, answer)
 
-    def _later(self, doing: Any) -> None:
-        async def quietly() -> None:
-            with contextlib.suppress(Gone, Broken, InterlinguaError):
-                await doing
-
-        task = asyncio.get_running_loop().create_task(quietly())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _quietly(self, doing: Coroutine[Any, Any, None]) -> None:
+        with contextlib.suppress(Gone, Broken, InterlinguaError):
+            await doing
 
     @contextlib.contextmanager
     def by_hand(self) -> Iterator[None]:

@@ -49,7 +49,6 @@ class Driver:
         self.subject = subject
         self.way = Way("stdio")
         self.links: list[Link] = []  # all that were ever opened
-        self.kept: dict[Any, tuple[Any, Exception | None]] = {}
         self._stack = stack
         self._clients: dict[str, Client] = {}
 

@@ -11,61 +11,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
-from typing import Any, ClassVar, Literal
+from collections.abc import AsyncIterator
+from typing import Any, Literal
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
 from interlingua.model.errors import Unavailable
-from interlingua.transports.raw_client import Answer, Heard, Http, Pipes, Stream
+from interlingua.transports.raw_client import Answer, Http, Stream
 
 from ..base import Broken, Gone, Subject, shown
+from ..clients.jsonrpc import Link, Message, StdioLink
 
-Message = dict[str, Any]
+__all__ = ["Link", "Message"]
+
 Kind = Literal["stdio", "http", "sse"]
 
 SESSION, VERSION = "mcp-session-id", "mcp-protocol-version"
 _BOTH = "application/json, text/event-stream"
 _MOVED = (307, 308)
 _SOON = 1.0
-
-
-class Link(Heard):
-    """A connection to the server."""
-
-    kind: ClassVar[Kind]
-    listener: Callable[[Message], None] | None = None  # hears every message as it comes
-    stuck = False  # a request was not answered in time: checks that need an answer take another link
-
-    def came(self, message: Message) -> None:
-        if self.listener is not None:
-            self.listener(message)
-
-    async def put(self, message: Any, headers: dict[str, str] | None = None) -> None:
-        """Sends a message. `headers` are those that it needs over HTTP."""
-        raise NotImplementedError
-
-    async def put_bytes(self, data: bytes) -> Answer | None:
-        """Sends any bytes. Over HTTP, returns the answer to the POST."""
-        raise NotImplementedError
-
-    def leave(self) -> None:
-        """Makes the close silent: the client goes without a word."""
-
-    async def close(self) -> None:
-        raise NotImplementedError
-
-
-class StdioLink(Pipes, Link):
-    kind = "stdio"
-
-    async def put(self, message: Any, headers: dict[str, str] | None = None) -> None:
-        self.send(message)
-
-    async def put_bytes(self, data: bytes) -> Answer | None:
-        self.send_bytes(data + b"\n")
-        return None
 
 
 class WebLink(Link):

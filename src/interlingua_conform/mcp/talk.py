@@ -6,14 +6,15 @@ mistake of a server, and all other checks can go on.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
-from ..base import Broken, Gone, NotApplicable, Subject, member, shown
+from ..base import Gone, NotApplicable, Subject, member, shown
+from ..clients import jsonrpc
+from ..clients.jsonrpc import Caller, judged
 from .links import VERSION, HttpLink, Link, Message
 
 LATEST = "2025-11-25"
@@ -62,24 +63,17 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-class Client:
+class Client(Caller):
+    """A client that has made its handshake, or needs none; `told` is then the result of server/discover."""
+
     def __init__(self, link: Link, subject: Subject, able: Message | None = None, *, modern: bool = False) -> None:
-        self.link = link
-        self.subject = subject
+        super().__init__(link, subject)
         self.able = able or {}  # its declared capabilities
         self.modern = modern
         self.version = MODERN if modern else ""
-        self.told: Message = {}  # the result of the handshake, or of server/discover
-        self.unasked: list[Message] = []  # questions although it did not say that it can be asked
         self._next = 0
         self._open: set[str] = set()  # ids of requests that wait for an answer
         self._respond: Respond | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        link.listener = self._came
-
-    @property
-    def now(self) -> int:
-        return len(self.link.messages)
 
     @property
     def usable(self) -> bool:
@@ -159,12 +153,7 @@ class Client:
         if "lost" in found:
             refused = 400 <= found.get("status", 0) < 500
             raise (Refused if refused else Gone)(f"{what}: {found['lost']}")
-        if ("result" in found) == ("error" in found):
-            raise Broken(f"the answer to {what} has not exactly one of result and error: {shown(found)}")
-        if "error" in found:
-            member(found, "error.code", int, f"the answer to {what}")
-            member(found, "error.message", str, f"the answer to {what}")
-        return found
+        return judged(found, what)
 
     async def answer(self, method: str, params: Message | None = None, id_: Any = None) -> Message:
         before = self.now
@@ -202,11 +191,8 @@ class Client:
     # -- what the server asks ---------------------------------------------------------------------------------
 
     def _came(self, message: Message) -> None:
-        if not isinstance(message.get("method"), str) or "id" not in message:
-            return
-        task = asyncio.get_running_loop().create_task(self._reply(message))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if isinstance(message.get("method"), str) and "id" in message:
+            self._later(self._reply(message))
 
     async def _reply(self, request: Message) -> None:
         method = request["method"]
@@ -229,11 +215,6 @@ class Client:
             yield
         finally:
             self._respond = None
-
-    async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # -- runs -------------------------------------------------------------------------------------------------
 
@@ -328,6 +309,4 @@ class Run:
 
 
 def result_of(answer: Message, what: str) -> Message:
-    if "error" in answer:
-        raise Broken(f"{what} was answered with an error: {shown(answer['error'])}")
-    return member(answer, "result", dict, f"the answer to {what}")
+    return member(jsonrpc.result_of(answer, what), "", dict, f"the answer to {what}")

@@ -17,9 +17,9 @@ from typing import Any
 from interlingua.model.errors import Unavailable
 from interlingua.transports.raw_client import Answer, Http
 
-from ..base import Broken, Gone, NotApplicable, Subject, applies, shown
+from ..base import Broken, Gone, NotApplicable, Subject, applies, expect, shown
+from ..remembering import once
 from .feed import Feed
-from .memory import once
 from .records import Connecting, Heard, Sent
 from .shapes import listed, segment, text, told
 from .wires import Frame, Host, Wire, guest, new_id, now, piped
@@ -52,7 +52,7 @@ class Node:
 
     @property
     def lasting(self) -> bool:
-        return self.line is None or not self.line.closed
+        return self.line is None or not self.line.ended
 
     # -- over HTTP ----------------------------------------------------------------------------------------
 
@@ -67,6 +67,12 @@ class Node:
         """Returns the value at a path. The check does not apply if the server has none."""
         answer = await self.ask("GET", path)
         applies(answer.status == 200, f"GET {path} was answered with {told(answer)}")
+        return answer.json()
+
+    async def answer(self, method: str, path: str, body: Any = None) -> Any:
+        """Returns the value of an answer that has to succeed."""
+        answer = await self.ask(method, path, body)
+        expect(answer.status == 200, f"{method} {path} is answered with {told(answer)}")
         return answer.json()
 
     async def opened(self, path: str) -> Feed:
@@ -224,7 +230,7 @@ class Node:
         mark = f"mark {new_id('n')}"
         body = {name: _marked(value, mark) for name, value in body.items()}
         wire = wire or await self.wire_if_any()
-        start = len(wire.frames) if wire is not None else 0
+        start = len(wire.messages) if wire is not None else 0
         sent = Sent(body, await self.post(body, path), why="no peer of ours is connected to see what is sent")
         if wire is None and sent.answer.status == 200:
             names = b'"message_id"' in sent.answer.body
@@ -294,16 +300,16 @@ class Node:
             "parts": [text(mark)], **members,
         }  # fmt: skip
         heard = Heard(self.addressed(frame))
-        start = len(wire.frames)
+        start = len(wire.messages)
         feed = await self.feed_if_any() if self.api is not None else None
-        await wire.send(heard.frame)
+        await wire.put(heard.frame)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.subject.patience):
                 await self._evidence(heard, wire, start, feed, entry)
         if heard.event is None and heard.entry is None and heard.answer is None:
             if self.line is not None:
                 await self.answered()
-            seen = "" if not wire.closed else "; the node ended the connection"
+            seen = "" if not wire.ended else "; the node ended the connection"
             raise Broken(f"a message of a peer was lost{seen}: {shown(frame)}")
         return heard
 
@@ -314,8 +320,8 @@ class Node:
         id_ = new_id()
         frame = {"type": "acp.message", "message_id": id_, "ts": now(), "from": NAME, "role": "user",
                  "parts": [text("hello there")]}  # fmt: skip
-        start = len(self.line.frames)
-        await self.line.send(self.addressed(frame))
+        start = len(self.line.messages)
+        await self.line.put(self.addressed(frame))
         try:
             await self.line.until(lambda said: _answers(said, id_), "an answer", start)
         except Gone as error:
@@ -325,7 +331,7 @@ class Node:
 
     async def _evidence(self, heard: Heard, wire: Wire, start: int, feed: Feed | None, entry: bool) -> None:
         id_ = heard.frame["message_id"]
-        while not wire.closed:
+        while not wire.ended:
             heard.answer = heard.answer or wire.find(lambda frame: _answers(frame, id_), start)
             if feed is not None and heard.event is None:
                 heard.event = feed.find(lambda event: event.body.get("message_id") == id_)

@@ -12,9 +12,9 @@ import json
 import secrets
 import socket
 
+from ..remembering import once
 from .driver import NAME, Node
 from .feed import Event
-from .memory import once
 from .shapes import absent
 from .wires import address_towards
 

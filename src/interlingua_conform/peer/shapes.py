@@ -5,7 +5,10 @@ from __future__ import annotations
 import datetime
 import re
 import urllib.parse
+from collections.abc import Awaitable, Callable
 from typing import Any
+
+import msgspec
 
 from interlingua.transports.raw_client import Answer
 
@@ -58,6 +61,20 @@ def refused(answer: Answer, status: int, code: str, what: str) -> dict[str, Any]
     got = body.get("error_code")
     expect(got == code, f"{what} is answered with the error_code {shown(got)}, not {code}: {shown(body)}")
     return body
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A row: a scene gives an answer (or an id and an answer) that refuses something with this status and code."""
+
+    ids: str
+    play: Callable[[Any], Awaitable[Any]]
+    what: str
+    status: int
+    code: str
+
+    async def check(self, driver: Any) -> None:
+        seen = await self.play(driver)
+        refused(seen[-1] if isinstance(seen, tuple) else seen, self.status, self.code, self.what)
 
 
 def text(content: str) -> dict[str, Any]:

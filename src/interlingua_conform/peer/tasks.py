@@ -16,9 +16,9 @@ from interlingua.transports.raw_client import Answer
 
 from ..answers import WORD, answer_to
 from ..base import WANTED, Broken, NotApplicable, Role, applies, shown
+from ..remembering import once
 from .driver import Node
 from .feed import Event, Feed
-from .memory import once
 from .shapes import absent, segment, text, told
 from .wires import new_id
 

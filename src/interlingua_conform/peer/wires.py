@@ -21,9 +21,9 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
 from interlingua.model.errors import Unavailable
-from interlingua.transports.raw_client import Pipes
+from interlingua.transports.raw_client import Heard, Pipes
 
-from ..base import Gone, Subject, shown
+from ..base import Gone, Subject
 
 Frame = dict[str, Any]
 Wanted = Callable[[Frame], bool]
@@ -44,68 +44,24 @@ def introduction(card: Frame) -> Frame:
     return {"type": "acp.agent_card", "message_id": new_id("card"), "ts": now(), "card": card}
 
 
-class Wire:
-    """A connection. `frames` holds the JSON objects that came, `noise` everything else that came."""
+class Wire(Heard):
+    """A connection; its messages are frames."""
 
-    def __init__(self, subject: Subject) -> None:
-        self._subject = subject
-        self.frames: list[Frame] = []
-        self.noise: list[str] = []
-        self._closed = False
-        self._news = asyncio.Condition()
-
-    @property
-    def closed(self) -> bool:
-        """True if the other side has ended the connection."""
-        return self._closed
-
-    async def send(self, frame: Any) -> None:
+    async def put(self, frame: Any) -> None:
         raise NotImplementedError
 
-    async def took(self, data: str | bytes) -> None:
-        try:
-            value = json.loads(data)
-        except ValueError:
-            value = None
-        async with self._news:
-            if isinstance(value, dict):
-                self.frames.append(value)
-            else:
-                self.noise.append(data if isinstance(data, str) else data.decode(errors="replace"))
-            self._news.notify_all()
-
-    async def ended(self) -> None:
-        async with self._news:
-            self._closed = True
-            self._news.notify_all()
-
-    async def until(self, wanted: Wanted, what: str, start: int = 0) -> Frame:
-        """The first frame from `start` on that is wanted; `what` is it in words."""
-        try:
-            async with asyncio.timeout(self._subject.patience), self._news:
-                while (found := self.find(wanted, start)) is None:
-                    if self.closed:
-                        raise Gone(f"the connection ended before {what} came{self._last()}")
-                    await self._news.wait()
-                return found
-        except TimeoutError:
-            raise Gone(f"{what} did not come within {self._subject.patience:g} s{self._last()}") from None
-
     def find(self, wanted: Wanted, start: int = 0) -> Frame | None:
-        return next((frame for frame in self.frames[start:] if wanted(frame)), None)
-
-    def _last(self) -> str:
-        return f"; the last frame: {shown(self.frames[-1], 120)}" if self.frames else ""
+        return next((frame for frame in self.messages[start:] if wanted(frame)), None)
 
 
 class SocketWire(Wire):
     """A WebSocket, of either side."""
 
     def __init__(self, subject: Subject, connection: Any) -> None:
-        super().__init__(subject)
+        super().__init__(subject.patience, subject.quiet)
         self._connection = connection
 
-    async def send(self, frame: Any) -> None:
+    async def put(self, frame: Any) -> None:
         try:
             await self._connection.send(frame if isinstance(frame, str | bytes) else json.dumps(frame))
         except websockets.ConnectionClosed as error:
@@ -118,30 +74,18 @@ class SocketWire(Wire):
         """Reads frames until the connection ends."""
         try:
             async for data in self._connection:
-                await self.took(data)
+                await self.take(data.encode() if isinstance(data, str) else data)
         except websockets.ConnectionClosed:
             pass
         finally:
-            await self.ended()
+            await self.end()
 
 
-class PipeWire(Wire):
+class PipeWire(Pipes, Wire):
     """Lines of JSON, to a command and from it."""
 
-    def __init__(self, subject: Subject, pipes: Pipes) -> None:
-        super().__init__(subject)
-        self.pipes = pipes
-        self.frames = pipes.messages
-
-    @property
-    def closed(self) -> bool:
-        return self.pipes.ended
-
-    async def send(self, frame: Any) -> None:
-        self.pipes.send(frame)
-
-    async def until(self, wanted: Wanted, what: str, start: int = 0) -> Frame:
-        return await self.pipes.until(wanted, what, start)
+    async def put(self, frame: Any) -> None:
+        self.send(frame)
 
 
 class Host:
@@ -168,7 +112,7 @@ class Host:
     async def _came(self, connection: ServerConnection) -> None:
         wire = SocketWire(self._subject, connection)
         with contextlib.suppress(Gone):
-            await wire.send(introduction(self.card))
+            await wire.put(introduction(self.card))
         async with self._news:
             self.paths.append(connection.request.path if connection.request is not None else "")
             self.wires.append(wire)
@@ -211,7 +155,7 @@ async def guest(subject: Subject, card: Frame) -> AsyncIterator[Wire]:
     wire = SocketWire(subject, connection)
     reading = asyncio.get_running_loop().create_task(wire.read())
     try:
-        await wire.send(introduction(card))
+        await wire.put(introduction(card))
         yield wire
     finally:
         await connection.close()
@@ -222,7 +166,6 @@ async def guest(subject: Subject, card: Frame) -> AsyncIterator[Wire]:
 @contextlib.asynccontextmanager
 async def piped(subject: Subject, card: Frame) -> AsyncIterator[Wire]:
     """A connection to a node that is started for it."""
-    async with Pipes.open(subject) as pipes:
-        wire = PipeWire(subject, pipes)
-        await wire.send(introduction(card))
+    async with PipeWire.open(subject) as wire:
+        await wire.put(introduction(card))
         yield wire

@@ -22,10 +22,10 @@ from interlingua.model.team.oversight import Proposal, ReviewVerdict, Ruling
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.server.loading.target import load
+from tests.kit.clients.editor import client_of
+from tests.kit.clients.mcp_http import clients
 from tests.kit.engines import PATIENT, QUICK
 from tests.kit.teams import member, passes_on, shout, team
-from tests.protocols.editor.common import client_of
-from tests.protocols.mcp.web_common import clients
 
 from .door_common import Peer, notice
 

@@ -22,11 +22,11 @@ from interlingua.model.team.authority import Limits, begin
 from interlingua.model.team.manifest import Binding, cap_id
 from interlingua.model.team.oversight import Assignment
 from interlingua.tools.servers import McpServers
+from tests.kit.clients.editor import client_of
+from tests.kit.clients.mcp_http import clients
+from tests.kit.clients.rpc import INTERLINGUA, Refused
 from tests.kit.engines import bodies
-from tests.kit.rpc_client import INTERLINGUA, Refused
 from tests.kit.teams import first_of, member, of_agent, passes_on, team
-from tests.protocols.editor.common import client_of
-from tests.protocols.mcp.web_common import clients
 
 from .door_common import notice
 from .gates_common import (

@@ -20,10 +20,10 @@ from interlingua.model.errors import DefinitionError, Rejected
 from interlingua.model.filters import RunFilter
 from interlingua.model.team.authority import Limits
 from interlingua.model.team.oversight import Proposal, ReviewVerdict
-from tests.kit.rpc_client import Refused
+from tests.kit.clients.editor import Process, stdio
+from tests.kit.clients.mcp_http import clients
+from tests.kit.clients.rpc import Refused
 from tests.kit.teams import member, passes_on, shout, team
-from tests.protocols.editor.common import Process, stdio
-from tests.protocols.mcp.web_common import clients
 
 from .door_common import Peer, key, message, notice
 from .gates_common import (

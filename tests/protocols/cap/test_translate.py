@@ -31,6 +31,17 @@ from interlingua.model.events import (
 )
 from interlingua.model.run import Answer, Option, Question, RunRequest
 from interlingua.model.status import Status
+from interlingua.model.team.attachments import (
+    Attachment,
+    File,
+    PythonObject,
+    ToolCallResult,
+    attachment_of,
+    part_of,
+    read_attachment,
+    text_and_attached,
+    write_attachment,
+)
 from interlingua.model.team.manifest import Binding, Manifest, Options, Rule
 from interlingua.model.team.oversight import verdict_schema
 from interlingua.model.team.task_ids import is_task
@@ -72,10 +83,10 @@ ATTACHMENTS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("told", ATTACHMENTS)
 def test_an_attachment_comes_back_as_it_was_with_members_that_are_not_known(told: dict[str, Any]) -> None:
-    part = translate.part(wire.read_attachment(told))
-    assert wire.write(translate.attachment(part)) == told
+    part = part_of(read_attachment(told))
+    assert write_attachment(attachment_of(part)) == told
     again = msgspec.json.decode(msgspec.json.encode(part), type=Part)  # as it stands in a log
-    assert wire.write(translate.attachment(again)) == told
+    assert write_attachment(attachment_of(again)) == told
 
 
 json_values = st.recursive(
@@ -100,11 +111,11 @@ attachments = st.one_of(
 def test_any_attachment_comes_back_as_it_was(told: dict[str, Any], extra: dict[str, Any]) -> None:
     whole = {**{name: value for name, value in extra.items() if name not in ("url", "unverified")}, **told}
     try:
-        read = wire.read_attachment(whole)
+        read = read_attachment(whole)
     except InvalidRequest:
         return  # it looks like a pickle
-    part = msgspec.json.decode(msgspec.json.encode(translate.part(read)), type=Part)
-    assert wire.write(translate.attachment(part)) == whole
+    part = msgspec.json.decode(msgspec.json.encode(part_of(read)), type=Part)
+    assert write_attachment(attachment_of(part)) == whole
 
 
 PARTS: list[Part] = [
@@ -124,30 +135,30 @@ PARTS: list[Part] = [
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_part_comes_back_as_it_was(part: Part) -> None:
-    told = wire.write(translate.attachment(part))
-    assert translate.part(wire.read_attachment(told)) == part
+    told = write_attachment(attachment_of(part))
+    assert part_of(read_attachment(told)) == part
 
 
 def test_what_kind_of_attachment_each_part_is() -> None:
-    kinds = [wire.write(translate.attachment(part))["type"] for part in PARTS]
+    kinds = [write_attachment(attachment_of(part))["type"] for part in PARTS]
     assert kinds == ["text_snippet", "python_object", *["file"] * 7, *["tool_call_result"] * 2]
 
 
 def test_bytes_travel_as_a_data_address_in_the_member_that_the_standard_has() -> None:
-    told = wire.write(translate.attachment(FilePart(data=b"hi", media_type="text/csv")))
+    told = write_attachment(attachment_of(FilePart(data=b"hi", media_type="text/csv")))
     assert told["path"] == "data:text/csv;base64,aGk="
-    assert translate.part(wire.read_attachment(told)) == FilePart(data=b"hi", media_type="text/csv")
-    assert translate.part(wire.File(path="data:,hi")) == FilePart(url="data:,hi")  # not as we write it: it stays
+    assert part_of(read_attachment(told)) == FilePart(data=b"hi", media_type="text/csv")
+    assert part_of(File(path="data:,hi")) == FilePart(url="data:,hi")  # not as we write it: it stays
 
 
 def test_a_sender_cannot_say_that_a_result_is_verified() -> None:
     told = {"type": "tool_call_result", "server_id": "D", "tool": "t", "result": 1, "unverified": False}
-    assert translate.part(wire.read_attachment(told)) == ToolResultPart("t", 1, "D")
+    assert part_of(read_attachment(told)) == ToolResultPart("t", 1, "D")
 
 
 def test_a_result_of_no_server_is_told_as_local() -> None:
-    told = translate.attachment(ToolResultPart("grep", "x"))
-    assert isinstance(told, wire.ToolCallResult)
+    told = attachment_of(ToolResultPart("grep", "x"))
+    assert isinstance(told, ToolCallResult)
     assert told.server_id == "local"
 
 
@@ -174,7 +185,7 @@ def test_a_message_comes_back_as_it_was_out_of_the_model(told: dict[str, Any]) -
     given_ = wire.read(told)
     message = translate.model_message(given_, "agent")
     assert message.sender == "analyst-1#2"
-    assert translate.split(message)[0] == translate.text_of(given_)
+    assert text_and_attached(message)[0] == translate.text_of(given_)
     form = FORMS[type(given_)]
     back = translate.wire_message(form, given_.task_id, given_.sender_id, given_.recipient_id, message, time=NOON)
     assert wire.write(back) == told
@@ -240,7 +251,7 @@ def test_an_error_of_somebody_else_is_known_by_its_number(number: int, code: str
 # -- notices and answers --------------------------------------------------------------------------------------
 
 
-def notice(summary: str = "do it", *attachments: wire.Attachment, **metadata: Any) -> wire.DelegationNotice:
+def notice(summary: str = "do it", *attachments: Attachment, **metadata: Any) -> wire.DelegationNotice:
     return wire.DelegationNotice(
         task_id="T1", sender_id="user", recipient_id="a", context_summary=summary, attachments=list(attachments),
         metadata=metadata or None,
@@ -254,11 +265,11 @@ def notice(summary: str = "do it", *attachments: wire.Attachment, **metadata: An
         (notice(), "message", {"message": "do it"}),
         (notice(input={"a": 1}), "text", {"text": "do it", "a": 1}),
         (notice(input={"text": "other"}), "text", {"text": "other"}),
-        (notice("x", wire.PythonObject(object={"a": 1})), "text", {"text": "x"}),
-        (notice("x", wire.PythonObject(object={"a": 1})), None, {"a": 1}),
-        (notice("x", wire.PythonObject(object={"a": 1}), input={"b": 2}), None, {"b": 2}),
-        (notice("x", wire.PythonObject(object=1)), None, {}),
-        (notice("x", *[wire.PythonObject(object={"a": 1})] * 2), None, {}),
+        (notice("x", PythonObject(object={"a": 1})), "text", {"text": "x"}),
+        (notice("x", PythonObject(object={"a": 1})), None, {"a": 1}),
+        (notice("x", PythonObject(object={"a": 1}), input={"b": 2}), None, {"b": 2}),
+        (notice("x", PythonObject(object=1)), None, {}),
+        (notice("x", *[PythonObject(object={"a": 1})] * 2), None, {}),
     ],
 )
 def test_the_input_of_an_agent_is_read_out_of_a_notice(told: Any, text: str | None, input_: dict[str, Any]) -> None:

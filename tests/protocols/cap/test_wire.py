@@ -17,21 +17,24 @@ from hypothesis import strategies as st
 from interlingua.model.error_numbers import CODES_BY_NUMBER, NUMBERS_BY_CODE, ErrorNumber, error_from_number, number_of
 from interlingua.model.errors import ErrorInfo, Invalid, InvalidRequest, TooLarge, all_errors
 from interlingua.model.schemas import Validator
+from interlingua.model.team.attachments import (
+    File,
+    PythonObject,
+    TextSnippet,
+    ToolCallResult,
+    read_attachment,
+    write_attachment,
+)  # fmt: skip
 from interlingua.model.team.manifest import manifest_problems
 from interlingua.model.team.task_ids import child_of, is_task, lineage, next_child, parent_of
 from interlingua.protocols.cap.wire import (
     MANIFEST_SCHEMA,
     DelegationNotice,
     ErrorResponse,
-    File,
     Message,
     OversightInquiry,
-    PythonObject,
-    TextSnippet,
-    ToolCallResult,
     parse,
     read,
-    read_attachment,
     time_of,
     timestamp,
     write,
@@ -333,7 +336,7 @@ def test_more_attachments_than_anybody_needs_are_refused() -> None:
 @pytest.mark.parametrize("attachment", [SPEC, REPORT, FINDINGS, SNIPPET], ids=lambda value: value["type"])
 def test_unknown_members_of_an_attachment_are_kept(attachment: dict[str, Any]) -> None:
     value = {**attachment, "note": {"seen": True}}
-    assert write(read_attachment(value)) == value
+    assert write_attachment(read_attachment(value)) == value
 
 
 def test_a_file_is_given_by_its_path_or_by_a_url_in_either_member() -> None:
@@ -346,13 +349,13 @@ def test_a_file_is_given_by_its_path_or_by_a_url_in_either_member() -> None:
     assert isinstance(elsewhere, File)
     assert (local.address, local.is_url) == ("/data/a.csv", False)
     assert (remote.address, remote.is_url) == (elsewhere.address, elsewhere.is_url) == ("https://h/a.csv", True)
-    assert write(elsewhere) == {"type": "file", "path": "https://h/a.csv"}
+    assert write_attachment(elsewhere) == {"type": "file", "path": "https://h/a.csv"}
 
 
 @pytest.mark.parametrize("result", ["text", {"rows": [1, 2]}, [1], 5, 1.5, False, None, ""], ids=str)
 def test_a_result_and_an_object_are_any_json_value_and_arrive_unchanged(result: Any) -> None:
     for value in ({**SPEC, "result": result}, {"type": "python_object", "object": result}):
-        assert write(read_attachment(value)) == value
+        assert write_attachment(read_attachment(value)) == value
 
 
 JSON = st.recursive(
@@ -369,7 +372,7 @@ JSON = st.recursive(
 @given(JSON)
 def test_json_is_not_taken_for_a_pickle(value: Any) -> None:
     attachment = {"type": "python_object", "object": value}
-    assert write(read_attachment(attachment)) == attachment
+    assert write_attachment(read_attachment(attachment)) == attachment
 
 
 OBJECT = collections.OrderedDict(a=[1, "two"])
@@ -418,7 +421,7 @@ def test_an_object_that_is_said_to_be_pickled_is_refused(how: str) -> None:
 )
 def test_words_are_not_taken_for_pickles(text: str) -> None:
     attachment = {"type": "python_object", "object": text}
-    assert write(read_attachment(attachment)) == attachment
+    assert write_attachment(read_attachment(attachment)) == attachment
 
 
 # --- manifests ----------------------------------------------------------------------------------------------

@@ -19,8 +19,9 @@ from interlingua.protocols.connect.mount import server as client
 from interlingua.protocols.connect.mount.server import load
 from interlingua.protocols.targets import Target
 from tests.kit.engines import bodies, crash, engine, finish, kinds, question, submit
+from tests.kit.mounts.connect import door, local, mounted, parked, remote_runs
+from tests.kit.mounts.watch import Gate, asked_question, shown
 
-from .mount_common import Gate, door, local, mounted, parked, question_of_type, remote_runs, shown
 from .reference import AGENTS, Proxy, Reference, listening
 
 # -- our own door ---------------------------------------------------------------------------------------------
@@ -95,7 +96,7 @@ async def test_questions_of_the_remote_agent_are_answered_here(tmp_path: Path, s
         with pytest.raises(il.InterlinguaError):
             await eng.questions.answer(asked.id, {"approved": "maybe"})
         await eng.questions.answer(asked.id, {"approved": True})
-        asked = await question_of_type(eng, run.id, "ask_text")
+        asked = await asked_question(eng, run.id, "ask_text")
         await eng.questions.answer(asked.id, {"text": "bye"})
         ended = await eng.runs.wait(run.id, timeout=20)
         assert ended.output == {"text": "hello True bye"}
@@ -266,7 +267,7 @@ async def test_after_a_crash_at_a_question_nothing_is_asked_or_started_again(tmp
         async with local(store, server.address + "/connect") as again:
             assert (await question(again, run.id)).id == asked.id
             await again.questions.answer(asked.id, {"approved": False})
-            more = await question_of_type(again, run.id, "ask_text")
+            more = await asked_question(again, run.id, "ask_text")
             await again.questions.answer(more.id, {"text": "bye"})
             ended = await again.runs.wait(run.id, timeout=20)
             assert ended.output == {"text": "hello False bye"}

@@ -17,8 +17,8 @@ from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
 from tests.kit.certificates import certificate
 from tests.kit.engines import engine, finish
+from tests.kit.mounts.connect import door, local, mounted, remote_runs
 
-from .mount_common import door, local, mounted, remote_runs
 from .reference import Reference, listening
 
 

@@ -11,8 +11,9 @@ import interlingua as il
 from interlingua.model.events import OutputDelta, RunRestarted, Thought
 from interlingua.server.app import Server
 from tests.kit.engines import bodies, engine, question, submit
+from tests.kit.mounts.connect import door, local, parked, remote_runs
+from tests.kit.mounts.watch import Gate, asked_question, shown
 
-from .mount_common import Gate, door, local, parked, question_of_type, remote_runs, shown
 from .mount_process import MountProcess
 from .reference import Proxy
 
@@ -34,7 +35,7 @@ async def test_a_run_that_waits_is_parked_and_goes_on_with_its_answer(tmp_path: 
         run, asked = await asked_and_parked(eng)
         assert eng.core.worker.execution(run) is None
         await eng.questions.answer(asked.id, {"approved": True})
-        await eng.questions.answer((await question_of_type(eng, run, "ask_text")).id, {"text": "bye"})
+        await eng.questions.answer((await asked_question(eng, run, "ask_text")).id, {"text": "bye"})
         assert (await eng.runs.wait(run, timeout=20)).output == {"text": "hello True bye"}
         assert await bodies(eng, run, RunRestarted) == []
         assert len(await remote_runs(server)) == 1
@@ -121,7 +122,7 @@ async def test_a_run_that_waits_survives_a_kill_and_its_answer_reaches_the_remot
             await process.kill()
             await outside.questions.answer(asked.id, {"approved": True})
             await process.start()
-            await outside.questions.answer((await question_of_type(outside, run, "ask_text")).id, {"text": "bye"})
+            await outside.questions.answer((await asked_question(outside, run, "ask_text")).id, {"text": "bye"})
             assert (await outside.runs.wait(run, timeout=20)).output == {"text": "hello True bye"}
             deltas = await bodies(outside, run, OutputDelta)
             assert "".join(d.delta["text"] for d in deltas) == "hello True bye"

@@ -18,9 +18,9 @@ from interlingua.protocols.connect.mount import remote_run
 from interlingua.security.tokens import Issuer
 from tests.kit.engines import question as question_of
 from tests.kit.engines import settle, submit
+from tests.kit.mounts.connect import door, local
 from tests.kit.wait_for import wait_for
 
-from .mount_common import door, local
 from .test_contract_auth import ISSUER, token
 from .test_contract_threads import secretive
 from .test_door import Gate, Up, _keys, chat, echo, plain, up

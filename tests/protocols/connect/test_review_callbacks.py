@@ -19,7 +19,7 @@ from interlingua.model.status import Status
 from interlingua.security.keys import make_key
 from interlingua.security.origins import HostPolicy
 from interlingua.server.auth.stored_keys import StoredKeys
-from interlingua.server.http_app import _Checked
+from interlingua.server.checked_app import CheckedApp
 from interlingua.store.changes import PutCallback
 from interlingua.store.rows import CallbackRow
 from interlingua.store.sql.callbacks import put_callback
@@ -266,11 +266,11 @@ async def test_a_server_without_keys_closes_itself_with_its_first_key(store: Pat
 
 
 async def test_of_headers_that_are_fine_long_ones_are_not_kept_in_memory() -> None:
-    checked = _Checked(None, HostPolicy.for_bind("0.0.0.0", ["*"], []), set())  # type: ignore[arg-type]
+    checked = CheckedApp(None, HostPolicy.for_bind("0.0.0.0", ["*"], []), set())  # type: ignore[arg-type]
     usual: list[tuple[bytes, bytes]] = [(b"host", b"localhost:8000")]
     checked._check({"type": "http", "headers": usual})
     checked._check({"type": "http", "headers": [(b"host", b"a" * 5000 + b".example.org")]})
-    assert checked._welcome == {tuple(usual)}
+    assert checked._checked == {tuple(usual)}
 
 
 async def test_a_time_that_is_too_far_away_is_refused_with_the_limit(store: Path) -> None:

@@ -9,9 +9,9 @@ import httpx2
 import interlingua as il
 from interlingua.server.app import Server
 from tests.kit.engines import finish
+from tests.kit.mounts.connect import door, local
 from tests.kit.traces import MALFORMED, TRACE, check_sent_on, requests
 
-from .mount_common import door, local
 from .reference import Proxy, Reference, listening
 
 

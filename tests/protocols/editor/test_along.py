@@ -11,9 +11,9 @@ import pytest
 
 from interlingua import DataPart, Engine
 from interlingua.protocols.editor import translate
+from tests.kit.clients.editor import client_of
 
 from ..porter import FILE, VALUE, came, porter
-from .common import client_of
 
 DATA, METADATA = "interlingua/data", "interlingua/metadata"
 

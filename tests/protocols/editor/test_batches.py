@@ -12,8 +12,7 @@ import pytest
 import interlingua as il
 from interlingua.protocols.editor.config import DoorSettings
 from interlingua.transports.jsonrpc.core import CANCELLED, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
-
-from .common import Client, in_process, prompt, selected
+from tests.kit.clients.editor import Client, in_process, prompt, selected
 
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
 

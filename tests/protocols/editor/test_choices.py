@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 import interlingua as il
+from tests.kit.clients.editor import in_process, selected
 from tests.kit.engines import question, submit
-
-from .common import in_process, selected
-from .mount_common import AGENT, act, mounted, script
+from tests.kit.mounts.editor import AGENT, act, mounted, script
 
 SCHEMA, ANSWER = "interlingua/answerSchema", "interlingua/answer"
 WHY = "too expensive"

@@ -19,11 +19,12 @@ from interlingua.model.events import Plan, ToolCall, Warned
 from interlingua.protocols.editor.mount.rpc_client import Peer, Place
 from interlingua.transports.jsonrpc.batch import LIFECYCLE
 from interlingua.transports.jsonrpc.core import RpcError
+from tests.kit.clients.editor import check_frame
 from tests.kit.engines import bodies, finish, question, submit
+from tests.kit.mounts.editor import AGENT, FAKE, PERMISSION, act, mounted, script, update
+from tests.kit.mounts.watch import seen
 
 from . import agents
-from .common import check_frame
-from .mount_common import AGENT, FAKE, PERMISSION, act, mounted, script, seen, update
 from .test_contract_transports import Queues, served
 
 METHODS = [{"id": "key", "name": "A key"}]

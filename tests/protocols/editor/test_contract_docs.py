@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from .common import COMMAND, PATIENCE, stdio
+from tests.kit.clients.editor import COMMAND, PATIENCE, stdio
+
 from .test_contract_transports import section
 
 PAGE = section("Your agent in an editor")

@@ -17,10 +17,20 @@ import interlingua as il
 from interlingua.engine.engine import Engine
 from interlingua.model.events import RunRestarted
 from interlingua.model.filters import RunFilter
+from tests.kit.clients.editor import (
+    COMMAND,
+    PATIENCE,
+    Client,
+    Message,
+    Refused,
+    check_frame,
+    client_of,
+    in_process,
+    selected,
+)
 from tests.kit.engines import QUICK, bodies
 
 from . import agents
-from .common import COMMAND, PATIENCE, Client, Message, Refused, check_frame, client_of, in_process, selected
 from .test_contract_transports import Queues
 
 ME = {"info": {"name": "test", "version": "1"}}

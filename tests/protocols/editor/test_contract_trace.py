@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from interlingua.server.wire_trace import WireTrace, without_secrets
+from tests.kit.clients.editor import Process, stdio
 
 from . import agents
-from .common import Process, stdio
 
 SECRETS = ["v4riable", "h3ader", "b3arer", "pa55word", "obj3ct", "t0ken", "qu3ry", "l0gin"]
 

@@ -21,10 +21,10 @@ from interlingua.transports.channel import Channel
 from interlingua.transports.jsonrpc.connection import Connection
 from interlingua.transports.jsonrpc.core import INVALID_REQUEST, PARSE_ERROR, Call, Notice, RpcError
 from interlingua.transports.process.pipes import PipeChannel
+from tests.kit.clients.editor import check_frame, in_process, selected, stdio
 from tests.kit.engines import QUICK
 
 from . import agents
-from .common import check_frame, in_process, selected, stdio
 
 DOCS = Path(__file__).parents[3] / "docs"
 SOON = 20.0

@@ -15,9 +15,9 @@ from interlingua.engine.engine import Engine
 from interlingua.model.filters import RunFilter
 from interlingua.model.run import Caller, RunRequest
 from interlingua.model.status import Status
+from tests.kit.clients.editor import Client, Refused, client_of, in_process, stdio
 
 from . import agents
-from .common import Client, Refused, client_of, in_process, stdio
 
 FORMS = {"clientCapabilities": {"elicitation": {"form": {}}}}
 

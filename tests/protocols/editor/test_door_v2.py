@@ -9,9 +9,9 @@ import pytest
 
 from interlingua.engine.engine import Engine
 from interlingua.model.filters import RunFilter
+from tests.kit.clients.editor import Client, Refused, client_of, in_process
 
 from . import agents
-from .common import Client, Refused, client_of, in_process
 from .test_door import Door
 
 ME = {"info": {"name": "test", "version": "1"}}

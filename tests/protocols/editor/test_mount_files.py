@@ -15,8 +15,7 @@ from interlingua.engine.handler.workspace import TerminalOutput
 from interlingua.model.errors import Denied, InvalidRequest, NotFound
 from interlingua.protocols.editor.mount.local_files import Directory
 from tests.kit.engines import finish, question, submit
-
-from .mount_common import AGENT, act, alive, gone, mounted, script
+from tests.kit.mounts.editor import AGENT, act, alive, gone, mounted, script
 
 
 def read(path: Any, **more: Any) -> str:

@@ -17,8 +17,8 @@ import pytest
 
 import interlingua as il
 from tests.kit.engines import bodies, finish, submit
-
-from .mount_common import AGENT, agent_of, alive, command, gone, mount, mounted, script, seen
+from tests.kit.mounts.editor import AGENT, agent_of, alive, command, gone, mount, mounted, script
+from tests.kit.mounts.watch import seen
 
 
 def wrapper(tmp_path: Path, given: dict[str, object]) -> tuple[str, Path]:

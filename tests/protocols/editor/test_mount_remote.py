@@ -25,8 +25,8 @@ from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.server.loading.target import load
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
-
-from .mount_common import SETTINGS, agent_of
+from tests.kit.mounts.editor import agent_of
+from tests.kit.mounts.watch import SETTINGS
 
 
 @il.agent(asks=[il.Confirm])

@@ -17,8 +17,8 @@ from interlingua.model.errors import AlreadyAnswered
 from interlingua.model.events import OutputDelta, QuestionAsked, RunRestarted
 from interlingua.model.run import Question as AskedQuestion
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
-
-from .mount_common import AGENT, PERMISSION, SETTINGS, act, agent_of, mount, mounted, script, seen
+from tests.kit.mounts.editor import AGENT, PERMISSION, act, agent_of, mount, mounted, script
+from tests.kit.mounts.watch import SETTINGS, seen
 
 # The fake agent asks again by itself when a session is taken up.
 AGAIN = {"after_load": PERMISSION, "able": {"sessionCapabilities": {"resume": {}}}}

@@ -15,8 +15,9 @@ from interlingua.mounts.loader import local_agents
 from interlingua.protocols.targets import TargetError, parse
 from interlingua.server.loading.target import load
 from tests.kit.engines import engine, finish
+from tests.kit.mounts.editor import AGENT, mount
+from tests.kit.mounts.watch import SETTINGS
 
-from .mount_common import AGENT, SETTINGS, mount
 from .test_mount_remote import at, careful, mount_of, plain, there
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.kit.commands import Result
+from tests.kit.mounts.editor import PERMISSION, act, alive, command, update
 from tests.kit.terminal import Terminal
-
-from .mount_common import PERMISSION, act, alive, command, update
 
 Cli = Callable[..., Result]
 At = Callable[..., Terminal]

@@ -11,8 +11,8 @@ import interlingua as il
 from interlingua.model.errors import ErrorInfo
 from interlingua.model.events import OutputDelta, Plan, PlanEntry, Thought, ToolCall, Warned
 from tests.kit.engines import bodies, finish, question, submit
-
-from .mount_common import AGENT, act, mounted, script, seen, update
+from tests.kit.mounts.editor import AGENT, act, mounted, script, update
+from tests.kit.mounts.watch import seen
 
 V2 = {"version": 2}
 

@@ -13,8 +13,7 @@ import pytest
 import interlingua as il
 from interlingua.protocols.editor.config import DoorSettings
 from interlingua.transports.jsonrpc.core import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
-
-from .common import Client, in_process, stdio
+from tests.kit.clients.editor import Client, in_process, stdio
 
 ECHO = """
 import interlingua as il

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from interlingua.transports.jsonrpc.core import INVALID_REQUEST
-
-from .common import COMMAND, PATIENCE, Process, check_frame, prompt, stdio
+from tests.kit.clients.editor import COMMAND, PATIENCE, Process, check_frame, prompt, stdio
 
 ECHO = """
 import interlingua as il

@@ -9,12 +9,12 @@ import pytest
 
 import interlingua as il
 from interlingua import Engine
+from tests.kit.clients.editor import client_of
 from tests.kit.engines import finish
+from tests.kit.mounts.editor import AGENT, mounted, script
 from tests.kit.traces import MALFORMED, TRACE, check_sent_on
 
 from . import agents
-from .common import client_of
-from .mount_common import AGENT, mounted, script
 
 
 @pytest.mark.parametrize(

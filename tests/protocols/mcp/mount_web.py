@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from .mount_server import Message, Server
+from tests.kit.fake_remotes.mcp_server import Message, Server
 
 Kind = Literal["stream", "json", "pair"]
 

@@ -11,9 +11,9 @@ import pytest
 import interlingua as il
 from interlingua.protocols.mcp import translate
 from interlingua.transports.jsonrpc.core import INVALID_PARAMS
+from tests.kit.clients.mcp import LATEST, breaks, in_process
 
 from ..porter import FILE, VALUE, came, porter
-from .common import LATEST, breaks, in_process
 
 PARTS, METADATA, ERROR = "interlingua/parts", "interlingua/metadata", "interlingua/error"
 SENT = [

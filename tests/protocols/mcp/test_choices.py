@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import interlingua as il
+from tests.kit.clients.mcp import LEGACY, SCHEMA, Message, in_process
 from tests.kit.engines import question, submit
+from tests.kit.mounts.mcp import act, mounted, script
 
-from .common import LEGACY, SCHEMA, Message, in_process
-from .mount_common import act, mounted, script
 from .test_modern import retry
 from .test_modern import run as modern_run
 

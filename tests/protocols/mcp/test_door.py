@@ -24,9 +24,7 @@ from interlingua.transports.jsonrpc.core import (
     METHOD_NOT_FOUND,
     PARSE_ERROR,
 )
-from tests.kit.engines import QUICK, bodies, crash, question
-
-from .common import (
+from tests.kit.clients.mcp import (
     DELTA,
     LATEST,
     LEGACY,
@@ -52,6 +50,7 @@ from .common import (
     stdio,
     styled,
 )
+from tests.kit.engines import QUICK, bodies, crash, question
 
 AGENTS = """
 import interlingua as il

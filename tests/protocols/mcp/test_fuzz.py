@@ -19,9 +19,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from interlingua.transports.jsonrpc.core import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
+from tests.kit.clients.mcp import PATIENCE, Client, echo, in_process, stdio
 from tests.kit.examples import share
-
-from .common import PATIENCE, Client, echo, in_process, stdio
 
 SOURCE = """
 import interlingua as il

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp import wire
 from interlingua.transports.jsonrpc.core import INVALID_PARAMS
+from tests.kit.clients.mcp_http import BOTH, WAIT, Client, Message, clients, up
 from tests.kit.examples import share
 
 from .test_fuzz import is_response, unreadable
-from .web_common import BOTH, WAIT, Client, Message, clients, up
 
 YES = {"action": "accept", "content": {"choice": "yes"}}
 STATUSES = {200, 202, 400, 404, 406, 413, 415}

@@ -15,9 +15,9 @@ from interlingua.protocols.mcp import wire
 from interlingua.security.keys import make_key
 from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
+from tests.kit.clients.mcp_http import BOTH, WAIT, Answer, Client, Message, clients, up
 
 from .test_web_other import pair
-from .web_common import BOTH, WAIT, Answer, Client, Message, clients, up
 
 LISTING = {"jsonrpc": "2.0", "id": "mine", "method": "agents/list"}
 META = {wire.META_VERSION: wire.MODERN, wire.META_CAPABILITIES: {}}

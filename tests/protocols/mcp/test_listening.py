@@ -11,7 +11,7 @@ import pytest
 
 from interlingua.protocols.mcp.wire import META_SUBSCRIPTION
 from interlingua.transports.jsonrpc.core import CANCELLED, INVALID_PARAMS, METHOD_NOT_FOUND
-from tests.protocols.mcp.common import DELTA, MODERN, Client, Message, client_of, echo, in_process, slow, styled
+from tests.kit.clients.mcp import DELTA, MODERN, Client, Message, client_of, echo, in_process, slow, styled
 
 IO = "io.modelcontextprotocol/"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"

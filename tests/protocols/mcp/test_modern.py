@@ -15,9 +15,7 @@ from interlingua.model.run import Caller
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
 from interlingua.protocols.mcp.wire import MISSING_CAPABILITY, UNSUPPORTED_VERSION
 from interlingua.transports.jsonrpc.core import INVALID_PARAMS, METHOD_NOT_FOUND
-from tests.kit.engines import QUICK, crash, question
-
-from .common import (
+from tests.kit.clients.mcp import (
     DELTA,
     LATEST,
     MODERN,
@@ -35,6 +33,8 @@ from .common import (
     slow,
     stdio,
 )
+from tests.kit.engines import QUICK, crash, question
+from tests.kit.wait_for import wait_for
 
 IO = "io.modelcontextprotocol/"
 YES = {"action": "accept", "content": {"choice": "yes"}}
@@ -156,6 +156,31 @@ async def test_a_question_is_returned_and_the_request_comes_again_with_the_answe
         assert result["resultType"] == "complete"
         assert len(await engine.runs.search(RunFilter())) == 1, "it is the same run"
         assert not client.notices("elicitation/create")
+
+
+@il.agent(asks=[il.Confirm])
+async def twice(text: str, ctx: il.Context[Any, Any]) -> str:
+    verdicts = [(await ctx.ask(il.Confirm(message=f"{text}, {n}?"))).approved for n in ("once", "twice")]
+    return str(verdicts)
+
+
+async def test_an_answer_that_comes_after_another_one_answers_nothing_and_the_next_question_is_returned(
+    store: Path,
+) -> None:
+    async with in_process(store, twice) as (client, engine):
+        asked = (await run(client, "twice", {"text": "it"}, elicits=True))["result"]
+        [first] = asked["inputRequests"]
+        await engine.questions.answer(first, {"approved": False})
+
+        async def open_ids() -> list[str]:
+            return [question.id for question in await engine.questions.open() if question.id != first]
+
+        await wait_for(open_ids)
+        again = (await run(client, "twice", {"text": "it"}, elicits=True, **retry(asked, YES)))["result"]
+        [second] = again["inputRequests"]
+        assert second != first
+        result = (await run(client, "twice", {"text": "it"}, elicits=True, **retry(again, YES)))["result"]
+        assert result["output"] == {"text": "[False, True]"}
 
 
 async def test_a_question_of_a_tool_is_returned_too(store: Path) -> None:

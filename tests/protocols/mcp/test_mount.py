@@ -21,8 +21,8 @@ from interlingua.protocols.mcp.mount.remote_run import McpRun
 from interlingua.protocols.mcp.mount.server import load
 from interlingua.protocols.targets import Target
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
-
-from .mount_common import SETTINGS, act, mount, mounted, script, seen, sent, wire
+from tests.kit.mounts.mcp import act, mount, mounted, script, sent, wire
+from tests.kit.mounts.watch import SETTINGS, seen
 
 FORM = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 ASKS = {"message": "Where to?", "requestedSchema": FORM}

@@ -10,8 +10,8 @@ import pytest
 
 from interlingua.transports import heartbeat
 from tests.kit.engines import finish
+from tests.kit.mounts.mcp import act, mounted, script
 
-from .mount_common import act, mounted, script
 from .mount_web import Kind, served
 
 MODERN = {"version": "2026-07-28", "refuses": {"code": -32601, "message": "no"}}

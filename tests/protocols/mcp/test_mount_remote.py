@@ -22,10 +22,11 @@ from interlingua.protocols.mcp.mount.http_channel import HttpChannel
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.server.loading.target import load
+from tests.kit.clients.mcp import COMMAND
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
+from tests.kit.mounts.mcp import act, mount, mounted, script, sent
+from tests.kit.mounts.watch import SETTINGS, Gate, remote_agents, seen
 
-from .common import COMMAND
-from .mount_common import SETTINGS, act, mount, mounted, script, seen, sent
 from .mount_web import Kind, served
 
 FORM = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -167,39 +168,6 @@ async def test_cancelling_over_http_reaches_the_server(tmp_path: Path, store: Pa
 # -- our own door ---------------------------------------------------------------------------------------------
 
 
-class Gate:
-    def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.entered = 0
-
-
-def remote_agents(gate: Gate) -> list[il.Agent[..., Any]]:
-    @il.agent(version="2.0.0")
-    async def words(text: str) -> AsyncIterator[str]:
-        """Says it word by word."""
-        gate.entered += 1
-        first, *rest = text.split()
-        yield first
-        await gate.open.wait()
-        for word in rest:
-            yield " " + word
-
-    @il.agent(asks=[il.Confirm, il.AskText])
-    async def careful(ctx: il.Context[Any, Any], text: str) -> AsyncIterator[str]:
-        yield text
-        verdict = await ctx.ask(il.Confirm(f"Say {text}?"))
-        yield f" {verdict.approved}"
-        more = await ctx.ask(il.AskText("What else?"))
-        yield f" {more.text}"
-
-    @il.agent
-    async def remembering(ctx: il.Context[dict[str, list[str]], Any], text: str) -> list[str]:
-        ctx.state["seen"] = [*ctx.state.get("seen", []), text]
-        return list(ctx.state["seen"])
-
-    return [words, careful, remembering]
-
-
 @contextlib.asynccontextmanager
 async def there(tmp_path: Path, gate: Gate | None = None, port: int = 0) -> AsyncIterator[Server]:
     gate = gate or Gate()
@@ -209,8 +177,7 @@ async def there(tmp_path: Path, gate: Gate | None = None, port: int = 0) -> Asyn
 
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/sse"])
 async def test_our_own_door_is_a_mount_like_any_other(tmp_path: Path, store: Path, path: str) -> None:
-    gate = Gate()
-    gate.open.set()
+    gate = Gate(open_=True)
     async with there(tmp_path, gate) as server:
         loaded = await load(parse(f"mcp+{server.address}{path}#words"))
         assert (loaded.chosen.card.key, loaded.chosen.card.description) == ("words@2.0.0", "Says it word by word.")

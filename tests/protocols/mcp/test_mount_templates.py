@@ -14,10 +14,10 @@ from interlingua.model.errors import InvalidConfig
 from interlingua.model.filters import RunFilter
 from interlingua.mounts.loader import local_agents
 from interlingua.server.app import ServeSettings, serving
+from tests.kit.clients.mcp import echo, in_process, styled
 from tests.kit.engines import crash, engine, submit
-
-from .common import echo, in_process, styled
-from .mount_common import SETTINGS, act, mount, mounted, script, seen, sent, wire
+from tests.kit.mounts.mcp import act, mount, mounted, script, sent, wire
+from tests.kit.mounts.watch import SETTINGS, seen
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
 TONE = {"type": "object", "properties": {"tone": {"type": "string"}}, "required": ["tone"]}

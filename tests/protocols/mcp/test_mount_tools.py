@@ -25,10 +25,11 @@ from interlingua.server.app import Server
 from tests.app.test_mounts import SLOW, hub
 from tests.app.test_mounts import until as until_mount
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
+from tests.kit.mounts.mcp import command, mount, mounted
+from tests.kit.mounts.watch import SETTINGS, seen
 from tests.kit.wait_for import wait_for
 
 from ...interop.editor_peers import process_with_address
-from .mount_common import SETTINGS, command, mount, mounted, seen
 
 HERE = Path(__file__).parent
 SERVER = [sys.executable, str(HERE / "plain_server.py")]

@@ -17,10 +17,9 @@ from interlingua.model.status import Status
 from interlingua.protocols.mcp.translate import QUESTION_OPEN
 from interlingua.security.auth import Authenticator
 from interlingua.transports.jsonrpc.core import INVALID_REQUEST
+from tests.kit.clients.mcp import RUN, THREAD, careful, client_of, echo, remember
+from tests.kit.clients.mcp_http import BOTH, WAIT, clients, joined, only_run, up
 from tests.kit.engines import QUICK, question
-
-from .common import RUN, THREAD, careful, client_of, echo, remember
-from .web_common import BOTH, WAIT, clients, joined, only_run, up
 
 # -- one caller and another -----------------------------------------------------------------------------------
 

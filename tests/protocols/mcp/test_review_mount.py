@@ -20,9 +20,8 @@ import interlingua as il
 from interlingua.model.events import OutputDelta
 from interlingua.model.status import Status
 from tests.kit.engines import bodies, question
-
-from .mount_common import act, mounted, script
-from .mount_server import TEXT
+from tests.kit.fake_remotes.mcp_server import TEXT
+from tests.kit.mounts.mcp import act, mounted, script
 
 Message = dict[str, Any]
 

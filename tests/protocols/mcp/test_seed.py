@@ -13,9 +13,8 @@ import pytest
 
 import interlingua as il
 from interlingua.model.delta import DeltaError, combine
-from tests.kit.rpc_client import PATIENCE
-
-from .common import COMMAND, DELTA, Client, adder, breaks, echo, in_process, join, stdio
+from tests.kit.clients.mcp import COMMAND, DELTA, Client, adder, breaks, echo, in_process, join, stdio
+from tests.kit.clients.rpc import PATIENCE
 
 DOCS = Path(__file__).parents[3] / "docs" / "mcp.md"
 

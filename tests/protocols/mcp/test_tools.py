@@ -16,9 +16,7 @@ from interlingua.model.filters import RunFilter
 from interlingua.protocols.mcp import translate
 from interlingua.protocols.mcp.translate import QUESTION_OPEN, tool_names
 from interlingua.transports.jsonrpc.core import INVALID_PARAMS
-from tests.kit.engines import question
-
-from .common import (
+from tests.kit.clients.mcp import (
     DELTA,
     LATEST,
     LEGACY,
@@ -38,6 +36,7 @@ from .common import (
     stdio,
     styled,
 )
+from tests.kit.engines import question
 
 PROGRESS = "notifications/progress"
 

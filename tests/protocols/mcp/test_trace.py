@@ -9,11 +9,11 @@ import pytest
 
 import interlingua as il
 from interlingua.model.filters import RunFilter
+from tests.kit.clients.mcp import RUN, echo, in_process
 from tests.kit.engines import finish
+from tests.kit.mounts.mcp import act, mounted, script, sent
 from tests.kit.traces import MALFORMED, TRACE, check_sent_on
 
-from .common import RUN, echo, in_process
-from .mount_common import act, mounted, script, sent
 from .mount_web import served
 
 

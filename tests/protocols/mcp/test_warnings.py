@@ -17,10 +17,10 @@ from interlingua.mounts.loader import local_agents
 from interlingua.protocols.targets import parse
 from interlingua.server.app import ServeSettings, serving
 from interlingua.server.loading.target import load
+from tests.kit.clients.mcp import COMMAND, DELTA, LEGACY, MODERN, in_process, show
 from tests.kit.engines import bodies, crash, engine, finish, submit
-
-from .common import COMMAND, DELTA, LEGACY, MODERN, in_process, show
-from .mount_common import SETTINGS, act, mount, mounted, script, seen
+from tests.kit.mounts.mcp import act, mount, mounted, script
+from tests.kit.mounts.watch import SETTINGS, seen
 
 PROGRESS = "notifications/progress"
 SOURCE = '''

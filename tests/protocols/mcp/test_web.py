@@ -16,8 +16,7 @@ from interlingua.model.status import Status
 from interlingua.security.keys import make_key
 from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
-
-from .web_common import BOTH, FLOOD, PROGRESS, WAIT, clients, ended, joined, only_run, up
+from tests.kit.clients.mcp_http import BOTH, FLOOD, PROGRESS, WAIT, clients, ended, joined, only_run, up
 
 # -- sessions -------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,7 @@ from interlingua.model.filters import RunFilter
 from interlingua.model.status import Status
 from interlingua.protocols.mcp import wire
 from interlingua.server.app import Server
-
-from .web_common import FLOOD, WAIT, Answer, Client, clients, ended, joined, only_run, up
+from tests.kit.clients.mcp_http import FLOOD, WAIT, Answer, Client, clients, ended, joined, only_run, up
 
 # -- the revision without sessions ----------------------------------------------------------------------------
 

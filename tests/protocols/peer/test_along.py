@@ -8,9 +8,9 @@ import pytest
 
 import interlingua as il
 from interlingua.model.filters import RunFilter
+from tests.kit.peer_nodes import at_door, running_node, shout, text
 from tests.kit.traces import TRACE
 
-from .common import at_door, running_node, shout, text
 from .reference import Reference
 
 GIVEN = {"ticket": "T-7", "deep": {"er": [1, None]}}

@@ -12,9 +12,9 @@ import interlingua as il
 from interlingua.model.events import Warned
 from interlingua.protocols.peer.mount.connection import Connection
 from tests.kit.engines import bodies, question, submit
+from tests.kit.mounts.peer import BINDINGS, mounted, output, remote, runs_of
+from tests.kit.peer_nodes import at_door, checked, running_node, text
 
-from .common import at_door, checked, running_node, text
-from .mount_common import BINDINGS, mounted, output, remote, runs_of
 from .test_mount_odd import CHOICE, asked_again, puppet
 
 NAMED = "interlingua/question"

@@ -8,8 +8,7 @@ from typing import Any
 import interlingua as il
 from interlingua.model.content import FilePart
 from interlingua.protocols.peer.wire.signatures import verify_card
-
-from .common import Keys, at_door, checked, client, echo, running_node, shout
+from tests.kit.peer_nodes import Keys, at_door, checked, client, echo, running_node, shout
 
 WELL_KNOWN = ("/.well-known/acp.json", "/.well-known/jwks.json", "/.well-known/did.json", "/.well-known/other")
 

@@ -15,8 +15,7 @@ import msgspec
 import pytest
 
 import interlingua as il
-
-from .common import (
+from tests.kit.peer_nodes import (
     WAIT,
     Keys,
     Running,

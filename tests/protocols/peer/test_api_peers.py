@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .common import running_node, text
+from tests.kit.peer_nodes import running_node, text
 
 
 async def test_a_link_is_all_that_is_needed_to_connect() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import httpx2
 
 import interlingua as il
-
-from .common import Keys, at_door, breaks, checked, echo, events, painter, running_node, stuck, text
+from tests.kit.peer_nodes import Keys, at_door, breaks, checked, echo, events, painter, running_node, stuck, text
 
 PATIENT_WITH_STUBBORN = il.Settings(park_after=0, cancel_grace=30, shutdown_grace=0.5, sweep_every=0.05)
 

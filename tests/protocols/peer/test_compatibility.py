@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from .common import listening, running_node, text
+from tests.kit.peer_nodes import listening, running_node, text
+
 from .compat import ENDPOINTS
 from .processes import ROOT
 from .reference import Reference

@@ -22,8 +22,7 @@ import websockets.asyncio.client
 import interlingua as il
 from interlingua.protocols.peer.discovery.beacons import FoundPeer
 from interlingua.protocols.peer.translate.task_states import STATES
-
-from .common import (
+from tests.kit.peer_nodes import (
     WAIT,
     Event,
     Running,

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from interlingua.transports.http.body import HttpLimits
-
-from .common import WAIT, Running, at_door, checked, client, echo, running_node, text
+from tests.kit.peer_nodes import WAIT, Running, at_door, checked, client, echo, running_node, text
 
 
 def _is_error(answer: Any, status: int, code: str) -> None:

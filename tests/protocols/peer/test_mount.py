@@ -29,9 +29,9 @@ from interlingua.server.loading.target import load_all
 from interlingua.transports import wire_tap
 from tests.kit.certificates import certificate
 from tests.kit.engines import bodies, finish, question, submit
-
-from .common import running_node
-from .mount_common import BINDINGS, Gate, Wire, asked, mount, mounted, output, remote, runs_of, seen, shown
+from tests.kit.mounts.peer import BINDINGS, Wire, mount, mounted, output, remote, runs_of
+from tests.kit.mounts.watch import Gate, asked_question, seen, shown
+from tests.kit.peer_nodes import running_node
 
 
 @pytest.fixture
@@ -289,7 +289,7 @@ async def test_what_is_asked_there_is_asked_here_and_answered_there(store: Path,
         assert first.answer_schema["properties"]["approved"]["type"] == "boolean"
         assert [option.id for option in first.options] == [option.id for option in il.Confirm("x").__options__()]
         await eng.questions.answer(first.id, {"approved": False})
-        await eng.questions.answer((await asked(eng, run.id, "ask_text")).id, {"text": "bye"})
+        await eng.questions.answer((await asked_question(eng, run.id, "ask_text")).id, {"text": "bye"})
         assert await output(eng, run.id) == {"text": "hello False bye"}
         (theirs,) = await runs_of(there.node)
         assert theirs.status is il.Status.SUCCEEDED
@@ -302,7 +302,7 @@ async def test_an_answer_that_does_not_fit_is_refused_here_and_the_question_stay
         with pytest.raises(InvalidAnswer):
             await eng.questions.answer(first.id, {"approved": "perhaps"})
         await eng.questions.answer(first.id, {"approved": True})
-        await eng.questions.answer((await asked(eng, run.id, "ask_text")).id, {"text": "x"})
+        await eng.questions.answer((await asked_question(eng, run.id, "ask_text")).id, {"text": "x"})
         assert await output(eng, run.id) == {"text": "hello True x"}
 
 
@@ -313,7 +313,7 @@ async def test_a_question_that_is_answered_there_is_withdrawn_here(store: Path, 
         await question(eng, run.id)
         (theirs,) = await runs_of(there.node)
         await there.engine.questions.answer((await question(there.engine, theirs.id)).id, {"approved": True})
-        second = await asked(eng, run.id, "ask_text")
+        second = await asked_question(eng, run.id, "ask_text")
         await eng.questions.answer(second.id, {"text": "bye"})
         assert await output(eng, run.id) == {"text": "hello True bye"}
         assert [body.reason for body in await bodies(eng, run.id, QuestionWithdrawn)] == ["it was answered elsewhere"]

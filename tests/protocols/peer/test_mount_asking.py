@@ -13,8 +13,8 @@ from interlingua.model.events import MessageSent, QuestionAsked, QuestionWithdra
 from interlingua.mounts.loader import local_agents
 from interlingua.protocols.peer.mount.questions import TaskQuestions
 from tests.kit.engines import bodies, crash, engine, question, submit
-
-from .mount_common import BINDINGS, SETTINGS, Gate, There, asked, mount, mounted, output, remote, runs_of, seen
+from tests.kit.mounts.peer import BINDINGS, There, mount, mounted, output, remote, runs_of
+from tests.kit.mounts.watch import SETTINGS, Gate, asked_question, seen
 
 WIRES = ("acp", "http")
 
@@ -86,7 +86,7 @@ async def test_a_question_is_still_open_when_the_run_has_found_its_task_again(
             await told.next()
             assert [one.id for one in await eng.questions.open(run=run)] == [first.id]
             await eng.questions.answer(first.id, {"approved": True})
-            await eng.questions.answer((await asked(eng, run, "ask_text")).id, {"text": "bye"})
+            await eng.questions.answer((await asked_question(eng, run, "ask_text")).id, {"text": "bye"})
             assert "hello True bye" in (await output(eng, run)).values()
             assert await bodies(eng, run, QuestionWithdrawn) == []
             assert len(await bodies(eng, run, QuestionAsked)) == 2
@@ -102,11 +102,11 @@ async def test_what_was_asked_and_answered_there_meanwhile_is_not_asked_here(
         await told.next()
         (theirs,) = await runs_of(there.node)
         await there.engine.questions.answer((await question(there.engine, theirs.id)).id, {"approved": False})
-        second = await asked(there.engine, theirs.id, "ask_text")
+        second = await asked_question(there.engine, theirs.id, "ask_text")
         async with mounted(store, there.link) as (eng, _):
             _, shown_, _ = await told.next()
             assert shown_["id"] == second.id
-            await eng.questions.answer((await asked(eng, run, "ask_text")).id, {"text": "bye"})
+            await eng.questions.answer((await asked_question(eng, run, "ask_text")).id, {"text": "bye"})
             assert "hello False bye" in (await output(eng, run)).values()
             assert [body.question for body in await bodies(eng, run, QuestionWithdrawn)] == [first.id]
             assert len(await bodies(eng, run, QuestionAsked)) == 2
@@ -122,7 +122,7 @@ async def test_what_was_withdrawn_before_a_crash_and_is_still_asked_there_is_ask
             again = await question(eng, run)
             assert (again.prompt, again.type) == (first.prompt, first.type)
             await eng.questions.answer(again.id, {"approved": True})
-            await eng.questions.answer((await asked(eng, run, "ask_text")).id, {"text": "bye"})
+            await eng.questions.answer((await asked_question(eng, run, "ask_text")).id, {"text": "bye"})
             assert "hello True bye" in (await output(eng, run)).values()
 
 
@@ -139,7 +139,7 @@ async def test_what_was_withdrawn_and_is_asked_there_once_more_is_asked_again(st
             assert again.id != first.id
             assert again.prompt == first.prompt
             await eng.questions.answer(again.id, {"approved": True})
-            await eng.questions.answer((await asked(eng, run, "ask_text")).id, {"text": "bye"})
+            await eng.questions.answer((await asked_question(eng, run, "ask_text")).id, {"text": "bye"})
             assert "hello True bye" in (await output(eng, run)).values()
 
 

@@ -12,9 +12,10 @@ import pytest
 import interlingua as il
 from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionAsked, Warned
 from tests.kit.engines import bodies, finish, question, submit
+from tests.kit.mounts.peer import mounted, output
+from tests.kit.mounts.watch import seen
+from tests.kit.peer_nodes import text
 
-from .common import text
-from .mount_common import mounted, output, seen
 from .reference import Dies, Frame, Reference
 
 CHOICE = {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]}

@@ -10,8 +10,8 @@ import pytest
 from interlingua.model.errors import Denied
 from interlingua.mounts.loader import local_agents
 from tests.kit.engines import finish, submit
+from tests.kit.mounts.peer import mount, mounted, output
 
-from .mount_common import mount, mounted, output
 from .reference import Reference, Version
 
 VERSIONS: tuple[Version, ...] = ("2.19", "2.48")

@@ -15,21 +15,8 @@ from interlingua.model.documents import Put
 from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionWithdrawn, RunRestarted, Thought
 from interlingua.mounts.loader import local_agents
 from tests.kit.engines import bodies, crash, engine, question, submit
-
-from .mount_common import (
-    SETTINGS,
-    Again,
-    Gate,
-    There,
-    asked,
-    mount,
-    mounted,
-    output,
-    remote,
-    runs_of,
-    seen,
-    shown,
-)
+from tests.kit.mounts.peer import Again, There, mount, mounted, output, remote, runs_of
+from tests.kit.mounts.watch import SETTINGS, Gate, asked_question, seen, shown
 
 WIRES = ("acp", "http")
 
@@ -130,7 +117,7 @@ async def test_a_question_survives_a_restart_of_the_node_and_its_answer_counts(
         await again.stop()
         await eng.questions.answer(first.id, {"approved": True})
         await again.start()
-        await eng.questions.answer((await asked(eng, run.id, "ask_text")).id, {"text": "bye"})
+        await eng.questions.answer((await asked_question(eng, run.id, "ask_text")).id, {"text": "bye"})
         assert await output(eng, run.id) == {"text": "hello True bye"}
         assert await bodies(eng, run.id, QuestionWithdrawn) == []
 
@@ -252,7 +239,7 @@ async def test_a_question_survives_a_crash_here(store: Path, kind: str) -> None:
         await made.close()
         async with entered(store, there.link) as after:
             await after.questions.answer(first.id, {"approved": True})
-            await after.questions.answer((await asked(after, run.id, "ask_text")).id, {"text": "bye"})
+            await after.questions.answer((await asked_question(after, run.id, "ask_text")).id, {"text": "bye"})
             assert await output(after, run.id) == {"text": "hello True bye"}
             assert await joined(after, run.id) == {"text": "hello True bye"}
         assert len(await runs_of(there.node)) == 1
@@ -271,7 +258,7 @@ async def test_a_question_that_was_answered_there_while_we_were_away_is_withdraw
         (theirs,) = await runs_of(there.node)
         await there.engine.questions.answer((await question(there.engine, theirs.id)).id, {"approved": True})
         async with entered(store, there.link) as after:
-            await after.questions.answer((await asked(after, run.id, "ask_text")).id, {"text": "bye"})
+            await after.questions.answer((await asked_question(after, run.id, "ask_text")).id, {"text": "bye"})
             assert await output(after, run.id) == {"text": "hello True bye"}
             assert len(await bodies(after, run.id, QuestionWithdrawn)) == 1
 

@@ -20,9 +20,22 @@ from interlingua.protocols.peer.wire import frames, links
 from interlingua.protocols.peer.wire.signatures import verify_card
 from interlingua.transports.channel import Channel
 from interlingua.transports.http.sse import Received
+from tests.kit.mounts.peer import Again, runs_of
+from tests.kit.mounts.watch import Gate
+from tests.kit.peer_nodes import (
+    WAIT,
+    Keys,
+    Running,
+    breaks,
+    echo,
+    listening,
+    painter,
+    running_door,
+    running_node,
+    stuck,
+    text,
+)
 
-from .common import WAIT, Keys, Running, breaks, echo, listening, painter, running_door, running_node, stuck, text
-from .mount_common import Again, Gate, runs_of
 from .reference_http import ReferenceApi
 
 AGENTS = [echo, painter, stuck, breaks]

@@ -12,8 +12,8 @@ import pytest
 from websockets.asyncio.client import connect
 
 from interlingua.protocols.peer.wire import frames
+from tests.kit.peer_nodes import Running, echo, running_node, text
 
-from .common import Running, echo, running_node, text
 from .reference import Reference, Version
 
 VERSIONS: tuple[Version, ...] = ("2.19", "2.48")

@@ -17,9 +17,9 @@ from interlingua.protocols.peer.config import NodeSettings
 from interlingua.protocols.peer.node.node import Node
 from interlingua.protocols.peer.node.task_record import Task
 from interlingua.protocols.peer.wire import frames
+from tests.kit.peer_nodes import WAIT, client, events, running_node, text
 from tests.kit.ports import free_port
 
-from .common import WAIT, client, events, running_node, text
 from .processes import Far
 from .reference import Reference
 

@@ -22,8 +22,8 @@ from interlingua.protocols.peer.node.outbound import draft
 from interlingua.protocols.peer.wire.frames import now_z
 from interlingua.protocols.peer.wire.signatures import Identity, Trust
 from tests.kit.databases import keeps_not_once
-
-from .common import (
+from tests.kit.mounts.peer import runs_of
+from tests.kit.peer_nodes import (
     WAIT,
     Keys,
     Running,
@@ -38,7 +38,7 @@ from .common import (
     stuck,
     text,
 )
-from .mount_common import runs_of
+
 from .reference import Reference
 
 

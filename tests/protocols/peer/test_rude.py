@@ -14,8 +14,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from interlingua.protocols.peer.wire import links
+from tests.kit.peer_nodes import WAIT, Running, echo, painter, promptly, running_node, shout, stuck, text
 
-from .common import WAIT, Running, echo, painter, promptly, running_node, shout, stuck, text
 from .reference import Reference
 
 MEGABYTE = 1024 * 1024

@@ -12,9 +12,21 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
+from tests.kit.peer_nodes import (
+    WAIT,
+    Running,
+    at_door,
+    echo,
+    events,
+    listening,
+    painter,
+    promptly,
+    running_node,
+    shout,
+    text,
+)
 from tests.kit.ports import free_port
 
-from .common import WAIT, Running, at_door, echo, events, listening, painter, promptly, running_node, shout, text
 from .reference import Reference
 
 

@@ -15,8 +15,7 @@ import websockets.exceptions
 
 from interlingua.protocols.peer.discovery.beacons import FoundPeer
 from interlingua.protocols.peer.door.http_streams import StreamSettings
-
-from .common import (
+from tests.kit.peer_nodes import (
     WAIT,
     EventReader,
     Keys,

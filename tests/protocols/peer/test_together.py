@@ -21,10 +21,10 @@ from websockets.asyncio.client import connect
 import interlingua as il
 from interlingua.protocols.peer.discovery import beacons
 from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
+from tests.kit.peer_nodes import WAIT, Running, checked, echo, listening, running_door, running_node, shout, text
 from tests.kit.ports import free_port
 from tests.kit.servers import node as node_process
 
-from .common import WAIT, Running, checked, echo, listening, running_door, running_node, shout, text
 from .reference import Reference
 
 ASK = {"role": "user", "text": "hi", "sync": True}

@@ -13,11 +13,11 @@ import pytest
 import interlingua as il
 from interlingua.model.filters import RunFilter
 from tests.kit.engines import finish, submit
+from tests.kit.mounts.peer import mounted, output, remote, runs_of
+from tests.kit.peer_nodes import at_door, listening, running_node, shout, text
 from tests.kit.traces import MALFORMED, TRACE, check_sent_on, requests
 
 from ..connect.reference import Proxy
-from .common import at_door, listening, running_node, shout, text
-from .mount_common import mounted, output, remote, runs_of
 from .reference import Reference
 from .reference_http import ReferenceApi
 from .test_mount_odd import Puppet

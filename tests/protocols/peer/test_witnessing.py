@@ -19,8 +19,7 @@ from interlingua.model.errors import StoreError
 from interlingua.model.run import RunRequest
 from interlingua.protocols.peer.node.peers import Outbox
 from interlingua.store.sql.dialect import Pipelined
-
-from .common import WAIT, at_door, checked, echo, events, painter, running_node, shout
+from tests.kit.peer_nodes import WAIT, at_door, checked, echo, events, painter, running_node, shout
 
 
 async def sent(http: Any, text: str, **more: Any) -> Any:

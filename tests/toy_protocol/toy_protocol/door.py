@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
 from interlingua.doors.endpoint import Operation, authenticated, routes
 from interlingua.doors.errors import STATUSES, HttpErrors
@@ -26,12 +27,15 @@ from .config import DoorSettings
 
 ERRORS = HttpErrors(STATUSES, lambda error, status, request: wire.Line(error=error.message))
 
+WELL_KNOWN = "/.well-known/toy.json"
+
 log = logging.getLogger("interlingua.toy")
 
 
 def door(engine: Engine, auth: Authenticator, settings: DoorSettings | None) -> Door:
     toy = ToyDoor(engine, settings or DoorSettings())
-    return Door(routes=[*routes(toy, OPERATIONS, authenticated(auth), ERRORS, log)], hint=_hint)
+    made = routes(toy, OPERATIONS, authenticated(auth), ERRORS, log)
+    return Door(routes=[*made], root_routes=[Route(WELL_KNOWN, made[0].endpoint)], hint=_hint)
 
 
 def _hint(base_url: str, agent: AgentCard) -> str:

@@ -219,7 +219,7 @@ def _print_report(report: Report, asked: bool) -> None:
 
     from ...security.signing_key import fingerprint
     from ...terminal.console import as_json
-    from ...terminal.event_lines import iso
+    from ...terminal.times import iso
 
     told = {"ok": report.ok, **msgspec.to_builtins(report), "origin": _origin(report, asked)}
     told["fingerprint"] = fingerprint(report.key) if report.key else None
@@ -232,7 +232,7 @@ def _show_report(report: Report, file: Path, asked: bool) -> None:
 
     from ...security.signing_key import fingerprint
     from ...terminal.console import clean, console
-    from ...terminal.event_lines import iso
+    from ...terminal.times import iso
 
     def say(text: str, style: str = "") -> None:
         console().print(Text(clean(text), style), soft_wrap=True)

@@ -57,7 +57,7 @@ async def _list(failed: bool, limit: int, json: bool, store: Path | None) -> Non
 
 def _plain(row: CallbackRow) -> dict[str, Any]:
     from ...security.redaction import redact_text, redact_url
-    from ...terminal.event_lines import iso
+    from ...terminal.times import iso
 
     return {
         "id": row.id,

@@ -71,8 +71,8 @@ async def _list(json: bool, store: Path | None) -> None:
 
     from ...engine.ids import now
     from ...server.auth.stored_keys import StoredKeys
-    from ...terminal.event_lines import iso
     from ...terminal.session import reader_at
+    from ...terminal.times import iso
 
     async with reader_at(store) as engine:
         records = await StoredKeys(engine.keys).all()

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ...server.loading.target import Loaded
     from ...terminal.crash import CrashSite
     from ...terminal.errors import ExitCode
+    from ...terminal.events.views import View
     from ...terminal.keyboard import Interrupts
-    from ...terminal.output import View
     from ..server_run import ServerRun
 
 EPILOG = (
@@ -241,8 +241,8 @@ async def _watch(
     from ...model.errors import Conflict
     from ...terminal.ask import AskAtTerminal
     from ...terminal.errors import ExitCode
+    from ...terminal.events.views import JsonView, TextView
     from ...terminal.follow_run import Watch
-    from ...terminal.output import JsonView, TextView
 
     view: View = JsonView(out) if json else TextView(await card_of(engine, run), out, crash_site=site)
     asker = AskAtTerminal() if ask else None

@@ -111,8 +111,8 @@ def follow(
 
 
 async def _follow(part: str, after: int, json: bool, store: Path | None) -> int:
+    from ...terminal.events.views import JsonView, TextView, View
     from ...terminal.follow_run import Watch
-    from ...terminal.output import JsonView, TextView, View
     from ...terminal.resume_hint import resume_command
     from ...terminal.session import reader_at
     from ...terminal.short_ids import find_run

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ...protocols.installed import protocols
 from ..options import Trace, examples, store_option
 
 EPILOG = examples(
@@ -18,13 +19,15 @@ EPILOG = examples(
     "interlingua stdio --as editor agents.py --trace wire.jsonl",
 )
 
+_SPOKEN = [protocol.name for protocol in protocols() if protocol.stdio]
+
 
 def stdio(
     targets: Annotated[
         list[str],
         typer.Argument(metavar="TARGET...", help="What to serve: anything that can be run.", show_default=False),
     ],
-    protocol: Annotated[str, typer.Option("--as", metavar="PROTOCOL", help="What to speak: editor, mcp, peer or cap.")],
+    protocol: Annotated[str, typer.Option("--as", metavar="PROTOCOL", help=f"What to speak: {', '.join(_SPOKEN)}.")],
     trace: Trace = None,
     store: Annotated[
         Path | None,

@@ -81,7 +81,7 @@ async def _workers(store: Path | None, bus: str | None, json: bool) -> None:
 
 def _entry(about: Any, runs: int | None) -> dict[str, Any]:
     from ...model.run_identity import split_queue
-    from ...terminal.event_lines import iso
+    from ...terminal.times import iso
 
     id_ = getattr(about, "id", None) or about.worker
     return {
@@ -123,7 +123,7 @@ def _print(found: list[dict[str, Any]], *, with_bus: bool) -> None:
     from rich.text import Text
 
     from ...engine.ids import now
-    from ...terminal import event_lines
+    from ...terminal import times
     from ...terminal.console import clean, console
     from ...terminal.short_ids import short
 
@@ -135,7 +135,7 @@ def _print(found: list[dict[str, Any]], *, with_bus: bool) -> None:
     for one in found:
         since = int(datetime.fromisoformat(one["started_at"]).timestamp() * 1e6)
         runs = "not in this store" if one["runs"] is None else str(one["runs"])
-        cells = [short(one["worker"]), one["host"], str(one["pid"]), event_lines.ago(since, now()), runs]
+        cells = [short(one["worker"]), one["host"], str(one["pid"]), times.ago(since, now()), runs]
         if with_bus:
             said = one["bus"]
             cells.append("silent" if said is None else f"{said['running']} running, room for {said['room']}")

@@ -33,9 +33,10 @@ async def with_team(doors: Doors, folder: Path | None, store: Path) -> int:
     if folder is None:
         say("5  a team", "The team is left out: its tools need a package. pip install 'interlingua[teams]'")
         return 0
+    from ...terminal.events.conversation import Conversation
+    from ...terminal.events.screen import Screen
     from ...terminal.keyboard import Interrupts
     from ...terminal.session import engine_at, interactive
-    from ...terminal.team_view import Conversation, Screen
     from ..commands.team.run import follow
 
     say(

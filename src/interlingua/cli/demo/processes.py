@@ -105,7 +105,7 @@ class Process:
     async def _start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "interlingua", "serve", *self._targets, "--store", str(self._store),
-            "--port", str(self._port), "--no-peer-ports", "--log", self._log.value,
+            "--port", str(self._port), "--no-own-ports", "--log", self._log.value,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip

@@ -42,6 +42,7 @@ from ...model.events import (
 )
 from ...model.run import Question, RunRequest
 from ...model.status import Status
+from ...model.team.attachments import text_and_attached
 from ...model.team.manifest import ORCHESTRATOR, USER
 from ...model.team.oversight import join_chunks
 from . import translate, wire
@@ -286,7 +287,7 @@ def _notice(request: RunRequest, input_text: str | None) -> Message:
     """Returns the request to an agent. The first message is kept whole; without messages there is only the input."""
     metadata = unclaimed(request.metadata)
     if request.messages:
-        text, attached = translate.split(request.messages[0])
+        text, attached = text_and_attached(request.messages[0])
         return Message("user", [TextPart(text), *attached], metadata=metadata)
     said = request.input.get(input_text or "")
     parts: list[Part] = [TextPart(said if isinstance(said, str) else "")]

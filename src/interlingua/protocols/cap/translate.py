@@ -1,22 +1,18 @@
 """Translates messages and results of runs between the model and the wire. Pure: nothing is fetched or opened.
 
-Facts without a place on the wire travel as members that the standard does not know, which readers keep: name and media
-type of a file, and if a tool failed or is not verified. Bytes travel as a `data:` address in `path`, the one member
-that the standard has for paths and addresses. Attachments of an error are lost: an `error_response` has none.
+Attachments of an error are lost: an `error_response` has none.
 """
 
 from __future__ import annotations
 
-import base64
 import re
-import urllib.parse
 from typing import Any
 
 import msgspec
 
 from ...model import json_values, trace_context
 from ...model.card import AgentCard
-from ...model.content import DataPart, FilePart, Message, Part, Role, TextPart, ToolResultPart
+from ...model.content import DataPart, Message, Part, Role, TextPart
 from ...model.error_numbers import ErrorNumber, error_from_number, number_of
 from ...model.errors import ErrorInfo, InvalidRequest
 from ...model.events import Form, Said
@@ -24,124 +20,11 @@ from ...model.prompt_input import add_data_parts
 from ...model.question_forms import parse_answer
 from ...model.run import Question, Run
 from ...model.status import Status
+from ...model.team.attachments import PythonObject, attachment_of, part_of, text_and_attached
 from . import wire
 
 EXTRA = "cap"
-"""The member of metadata, and of a part's `meta`, for members of the wire that have no place of their own."""
-UNVERIFIED = "unverified"
-
-# -- attachments ----------------------------------------------------------------------------------------------
-
-_FILE_MEMBERS: dict[str, type] = {"name": str, "media_type": str, "title": str, "description": str, "size": int}
-_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+")
-_TEXT = ";charset=utf-8"
-_DATA_URL = re.compile(rf"data:(?P<type>({_TYPE.pattern})?)(?P<text>({_TEXT})?);base64,(?P<data>[A-Za-z0-9+/=]*)")
-
-
-def part(attachment: wire.Attachment) -> Part:
-    """Returns an attachment as a part of the model."""
-    extra = dict(attachment.extra)
-    match attachment:
-        case wire.TextSnippet(text=text):
-            return TextPart(text, _meta(extra))
-        case wire.PythonObject(object=value):
-            known = _take(extra, {"name": str, "media_type": str})
-            return DataPart(value, meta=_meta(extra), **known)
-        case wire.ToolCallResult():
-            known = _take(extra, {"call": str})
-            if extra.get("failed") is True:
-                known["failed"] = extra.pop("failed")
-            unverified = extra.pop(UNVERIFIED, None) is True
-            meta = _meta(extra)
-            if unverified:
-                meta = {**(meta or {}), UNVERIFIED: True}
-            return ToolResultPart(attachment.tool, attachment.result, attachment.server_id, meta=meta, **known)
-        case wire.File():
-            return _file_part(attachment, extra)
-
-
-def _file_part(given: wire.File, extra: dict[str, Any]) -> FilePart:
-    inline = _inline(given, dict(extra))
-    if inline is not None:
-        told, came = wire.write(attachment(inline)), wire.write(given)
-        if "media_type" not in told and inline.media_type is not None:
-            came.pop("media_type", None)  # it is in the address, too
-        if told == came:
-            return inline
-    known = _take(extra, _FILE_MEMBERS)
-    address = given.address
-    if given.path is not None and address.startswith("/"):
-        address = "file://" + urllib.parse.quote(address)
-    if given.url is not None or _address(FilePart(url=address)) != given.address:
-        extra["url" if given.url is not None else "path"] = given.address  # as it came, to be given back
-    return FilePart(url=address, meta=_meta(extra), **known)
-
-
-def _inline(given: wire.File, extra: dict[str, Any]) -> FilePart | None:
-    """Returns the bytes, or the text, of a `data:` address."""
-    match = _DATA_URL.fullmatch(given.address)
-    if match is None:
-        return None
-    known = _take(extra, _FILE_MEMBERS)
-    if match["type"]:
-        known.setdefault("media_type", match["type"])
-    try:
-        body = base64.b64decode(match["data"], validate=True)
-        read: dict[str, Any] = {"text": body.decode()} if match["text"] else {"data": body}
-    except ValueError:
-        return None
-    return FilePart(meta=_meta(extra), **read, **known)
-
-
-def attachment(given: Part) -> wire.Attachment:
-    """Returns a part as an attachment of the wire."""
-    extra: dict[str, Any] = dict((given.meta or {}).get(EXTRA) or {})
-    match given:
-        case TextPart(text=text):
-            return wire.TextSnippet(text=text, extra=extra)
-        case DataPart(data=value):
-            return wire.PythonObject(object=value, extra={**extra, **_set(given, ("name", "media_type"))})
-        case ToolResultPart():
-            extra |= _set(given, ("call",))
-            if given.failed:
-                extra["failed"] = True
-            if (given.meta or {}).get(UNVERIFIED):
-                extra[UNVERIFIED] = True
-            # A result without a server is of a tool that the agent has of its own; the standard wants a name there.
-            return wire.ToolCallResult(
-                server_id=given.server or "local", tool=given.tool, result=given.result, extra=extra
-            )
-        case FilePart():
-            came = {name: extra.pop(name) for name in ("path", "url") if isinstance(extra.get(name), str)}
-            told = _set(given, tuple(_FILE_MEMBERS))
-            if given.url is None and _TYPE.fullmatch(given.media_type or ""):
-                told.pop("media_type", None)  # it is in the address
-            return wire.File(**(came or {"path": _address(given)}), extra={**extra, **told})
-
-
-def _address(given: FilePart) -> str:
-    body = given.text.encode() if given.text is not None else given.data
-    if body is None:
-        url = given.url or ""
-        return urllib.parse.unquote(url.removeprefix("file://")) if url.startswith("file:///") else url
-    kind = given.media_type if given.media_type and _TYPE.fullmatch(given.media_type) else ""
-    charset = _TEXT if given.text is not None else ""
-    return f"data:{kind}{charset};base64,{base64.b64encode(body).decode()}"
-
-
-def _take(extra: dict[str, Any], members: dict[str, type]) -> dict[str, Any]:
-    """Takes the members that the model has a place for out of those that the standard does not know."""
-    return {name: extra.pop(name) for name, kind in members.items() if type(extra.get(name)) is kind}
-
-
-def _set(given: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(given, name) for name in names if getattr(given, name) is not None}
-
-
-def _meta(extra: dict[str, Any]) -> dict[str, Any] | None:
-    return {EXTRA: extra} if extra else None
-
-
+"""The member of metadata for members of the wire that have no place of their own."""
 # -- messages -------------------------------------------------------------------------------------------------
 
 
@@ -163,22 +46,15 @@ def model_message(message: wire.AnyMessage, role: Role = "user") -> Message:
     if message.extra:
         metadata[EXTRA] = dict(message.extra)
     return Message(
-        role, [TextPart(text_of(message)), *map(part, attached)], sender=message.sender_id, metadata=metadata
+        role, [TextPart(text_of(message)), *map(part_of, attached)], sender=message.sender_id, metadata=metadata
     )
-
-
-def split(message: Message) -> tuple[str, list[Part]]:
-    """Returns the text of a message, and its attachments."""
-    if message.parts and isinstance(message.parts[0], TextPart):
-        return message.parts[0].text, message.parts[1:]
-    return "", message.parts
 
 
 def wire_message(
     form: Form, task: str, sender: str, recipient: str, message: Message, *, time: int, number: int | None = None
 ) -> wire.AnyMessage:
     """Returns a message between two participants as its wire type. `number` is the code of an error."""
-    text, attached = split(message)
+    text, attached = text_and_attached(message)
     metadata = dict(message.metadata)
     extra = metadata.pop(EXTRA, None)
     told: dict[str, Any] = {
@@ -193,11 +69,11 @@ def wire_message(
         case "error":
             return wire.ErrorResponse(error_code=int(number or ErrorNumber.FAILED), error_message=text, **told)
         case "delegation":
-            return wire.DelegationNotice(context_summary=text, attachments=list(map(attachment, attached)), **told)
+            return wire.DelegationNotice(context_summary=text, attachments=list(map(attachment_of, attached)), **told)
         case "inquiry":
-            return wire.OversightInquiry(inquiry=text, attachments=list(map(attachment, attached)), **told)
+            return wire.OversightInquiry(inquiry=text, attachments=list(map(attachment_of, attached)), **told)
         case "message":
-            return wire.Message(content=text, attachments=list(map(attachment, attached)), **told)
+            return wire.Message(content=text, attachments=list(map(attachment_of, attached)), **told)
 
 
 def said(body: Said, time: int, task: str | None = None) -> wire.AnyMessage:
@@ -267,9 +143,9 @@ def input_of(notice: wire.DelegationNotice, card: AgentCard) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise InvalidRequest("/metadata/input is an object: the input of the agent", path="/metadata/input")
     if card.input_text is not None:
-        attached = [part(one) for one in notice.attachments or []]
+        attached = [part_of(one) for one in notice.attachments or []]
         return add_data_parts(card, {card.input_text: notice.context_summary, **given}, attached)
-    objects = [one.object for one in notice.attachments or [] if isinstance(one, wire.PythonObject)]
+    objects = [one.object for one in notice.attachments or [] if isinstance(one, PythonObject)]
     if not given and len(objects) == 1 and isinstance(objects[0], dict):
         return dict(objects[0])
     return dict(given)
@@ -312,7 +188,7 @@ def answer_in(message: wire.AnyMessage, question: Question, *, review: bool) -> 
 
 def _attached(message: wire.AnyMessage) -> dict[str, Any]:
     """Returns the attachments of a verdict, as its member."""
-    attached = split(model_message(message))[1]
+    attached = text_and_attached(model_message(message))[1]
     return {"attachments": msgspec.to_builtins(attached)} if attached else {}
 
 

@@ -92,7 +92,7 @@ async def _export(
     from ...engine.ids import now
     from ...server.loading.target import load_to_serve
     from ...terminal.errors import CommandError
-    from ...terminal.event_lines import iso
+    from ...terminal.times import iso
     from ..targets import choose, parse
     from . import manifest, translate
 

@@ -24,7 +24,25 @@ import msgspec
 from ...model import trace_context
 from ...model.card import AgentCard
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, ToolResultPart
-from ...model.errors import ErrorInfo, InterlinguaError, InvalidInput
+from ...model.errors import (
+    Conflict,
+    DefinitionError,
+    Denied,
+    ErrorInfo,
+    ErrorTable,
+    InterlinguaError,
+    Invalid,
+    InvalidInput,
+    InvalidOutput,
+    InvalidQuestion,
+    NotFound,
+    OverBudget,
+    Overloaded,
+    RunCancelled,
+    RunError,
+    StoreError,
+    Unavailable,
+)
 from ...model.prompt_input import file_name, prompt_input, prompt_text
 from ...model.question_forms import (
     Choices,
@@ -36,6 +54,7 @@ from ...model.question_forms import (
     question_text,
     resolved,
 )
+from ...security.errors import Unauthenticated
 from ...transports.jsonrpc.core import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
 from . import wire
 
@@ -43,27 +62,23 @@ AUTH_REQUIRED = -32000
 NOT_FOUND = -32002
 _ABOUT = ("name", "title", "description")  # of a file
 
-# Codes of the error tree that are the client's own doing; all others are internal errors, with the code in `data`.
-ERRORS: dict[str, int] = {
-    "invalid": INVALID_PARAMS, "invalid_input": INVALID_PARAMS, "invalid_config": INVALID_PARAMS,
-    "invalid_answer": INVALID_PARAMS, "invalid_request": INVALID_PARAMS, "invalid_state": INVALID_PARAMS,
-    "too_large": INVALID_PARAMS, "not_found": NOT_FOUND, "agent_not_found": NOT_FOUND, "run_not_found": NOT_FOUND,
-    "thread_not_found": NOT_FOUND, "checkpoint_not_found": NOT_FOUND, "unauthenticated": AUTH_REQUIRED,
-    "conflict": INVALID_REQUEST, "thread_busy": INVALID_REQUEST, "denied": INVALID_REQUEST, "cancelled": CANCELLED,
-}  # fmt: skip
+ERRORS = ErrorTable({
+    InterlinguaError: INTERNAL_ERROR, Invalid: INVALID_PARAMS, InvalidOutput: INTERNAL_ERROR,
+    InvalidQuestion: INTERNAL_ERROR, NotFound: NOT_FOUND, Conflict: INVALID_REQUEST, Denied: INVALID_REQUEST,
+    Unauthenticated: AUTH_REQUIRED, RunError: INTERNAL_ERROR, RunCancelled: CANCELLED, OverBudget: INTERNAL_ERROR,
+    Overloaded: INTERNAL_ERROR, Unavailable: INTERNAL_ERROR, StoreError: INTERNAL_ERROR,
+    DefinitionError: INTERNAL_ERROR,
+})  # fmt: skip
+"""The codes of errors. `data` has their codes in the model."""
 
 
 def rpc_error(error: InterlinguaError) -> RpcError:
-    return run_error(error.info(), None)
+    return RpcError.of(error.info(), ERRORS.of(type(error)))
 
 
 def run_error(info: ErrorInfo, run: str | None) -> RpcError:
-    data: dict[str, Any] = {"code": info.code, "transient": info.transient}
-    if info.details is not None:
-        data["details"] = info.details
-    if run is not None:
-        data["run"] = run
-    return RpcError(ERRORS.get(info.code, INTERNAL_ERROR), info.message, data)
+    """Returns the error that a run ended with."""
+    return RpcError.of(info, ERRORS.of_code(info.code), run)
 
 
 # -- content --------------------------------------------------------------------------------------------------

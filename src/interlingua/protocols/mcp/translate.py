@@ -29,11 +29,29 @@ import msgspec
 from ...model import trace_context
 from ...model.card import AgentCard, Schema
 from ...model.content import DataPart, FilePart, Message, Part, TextPart, read_part
-from ...model.errors import ErrorInfo, InterlinguaError, InvalidAnswer
+from ...model.errors import (
+    Conflict,
+    DefinitionError,
+    Denied,
+    ErrorInfo,
+    ErrorTable,
+    InterlinguaError,
+    Invalid,
+    InvalidAnswer,
+    InvalidOutput,
+    InvalidQuestion,
+    NotFound,
+    OverBudget,
+    Overloaded,
+    RunError,
+    StoreError,
+    Unavailable,
+)
 from ...model.events import Plan, Said, Thought, ToolCall, Warned, thought_from_message
 from ...model.prompt_input import file_name
 from ...model.question_forms import Choices, Form, choices, detail_lines, form, format_time
 from ...model.run import Instance, Question
+from ...security.errors import Unauthenticated
 from ...transports.jsonrpc.core import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
 from . import wire
 
@@ -47,13 +65,14 @@ _MAX_TWICE = 768 * 1024
 events of up to 1 MiB."""
 _BEGINNING = 10_000  # characters of a text that is not sent whole
 
-ERRORS: dict[str, int] = {
-    "invalid": INVALID_PARAMS, "invalid_input": INVALID_PARAMS, "invalid_config": INVALID_PARAMS,
-    "invalid_answer": INVALID_PARAMS, "invalid_request": INVALID_PARAMS, "too_large": INVALID_PARAMS,
-    "not_found": INVALID_PARAMS, "agent_not_found": INVALID_PARAMS, "run_not_found": INVALID_PARAMS,
-    "thread_not_found": INVALID_PARAMS, "conflict": INVALID_REQUEST, "thread_busy": INVALID_REQUEST,
-    "key_reused": INVALID_REQUEST, "denied": INVALID_REQUEST, "unauthenticated": INVALID_REQUEST,
-}  # fmt: skip
+ERRORS = ErrorTable({
+    InterlinguaError: INTERNAL_ERROR, Invalid: INVALID_PARAMS, InvalidOutput: INTERNAL_ERROR,
+    InvalidQuestion: INTERNAL_ERROR, NotFound: INVALID_PARAMS, Conflict: INVALID_REQUEST, Denied: INVALID_REQUEST,
+    Unauthenticated: INVALID_REQUEST, RunError: INTERNAL_ERROR, OverBudget: INTERNAL_ERROR,
+    Overloaded: INTERNAL_ERROR, Unavailable: INTERNAL_ERROR, StoreError: INTERNAL_ERROR,
+    DefinitionError: INTERNAL_ERROR,
+})  # fmt: skip
+"""The codes of errors. `data` has their codes in the model."""
 
 
 # -- agents and tools -----------------------------------------------------------------------------------------
@@ -367,18 +386,13 @@ def tool_failure(info: ErrorInfo) -> dict[str, Any]:
     }
 
 
-def error(info: ErrorInfo, run: str | None = None) -> RpcError:
-    data: dict[str, Any] = {"code": info.code, "transient": info.transient}
-    if info.details is not None:
-        data["details"] = info.details
-    if run is not None:
-        data["run"] = run
-        return RpcError(INTERNAL_ERROR, info.message, data)  # the request was fine, whatever the run's error is called
-    return RpcError(ERRORS.get(info.code, INTERNAL_ERROR), info.message, data)
+def rpc_error(error: InterlinguaError) -> RpcError:
+    return RpcError.of(error.info(), ERRORS.of(type(error)))
 
 
-def failure(problem: InterlinguaError) -> RpcError:
-    return error(problem.info())
+def run_error(info: ErrorInfo, run: str) -> RpcError:
+    """Returns the error that a run ended with. The request was fine, whatever the run's error is called."""
+    return RpcError.of(info, INTERNAL_ERROR, run)
 
 
 def activity(body: Any) -> str | None:

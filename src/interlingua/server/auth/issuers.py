@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import httpx2
 import msgspec
 
 from ...model.errors import InterlinguaError, InvalidRequest
 from ...security.issuers import Issuer
-from ..http_app import fetch
 
 _WELL_KNOWN = (".well-known/openid-configuration", ".well-known/oauth-authorization-server")
 
@@ -46,3 +46,11 @@ async def _keys_of(name: str) -> str:
             continue
         return published.jwks_uri
     raise InvalidRequest(f"Where are the keys of issuer {name}? Say it with --jwks-url, because {wrong}")
+
+
+async def fetch(url: str) -> bytes:
+    """Returns a document from an address that the owner gave, such as the keys of an issuer."""
+    async with httpx2.AsyncClient(timeout=10.0) as client:
+        answer = await client.get(url)
+        answer.raise_for_status()
+        return answer.content

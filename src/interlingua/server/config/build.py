@@ -37,13 +37,14 @@ _PREFIX = re.compile(r"[A-Za-z0-9._-]*")
 async def serve_settings(config: Config) -> ServeSettings:
     """Returns the settings of the server; mistakes become problems of the config. Fetches the keys of issuers."""
     server = msgspec.structs.asdict(config.built("server"))
+    own_ports = server.pop("own_ports")
     server["advertise"] = None
     with _collected(config, "server.advertise"):
         server["advertise"] = advertised(config["server.advertise"])
     worker = msgspec.structs.asdict(work_settings(config))
     return ServeSettings(
         **{**server, **worker}, issuers=tuple(await issuers(config)), callbacks=config.built("callbacks"),
-        doors=doors(config), listeners=True,
+        doors=doors(config), listeners=own_ports,
     )  # fmt: skip
 
 
@@ -72,12 +73,12 @@ def _collected(config: Config, path: str, where: str | None = None) -> Iterator[
 
 
 def advertised(text: str | None) -> str | None:
-    """The address at which other replicas reach this one."""
+    """Returns the address at which other replicas reach this one."""
     if text is None:
         return None
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
-        raise InvalidRequest(f"is an address such as http://10.0.0.5:8000, not {text!r}")
+        raise InvalidRequest(f"must be an address such as http://10.0.0.5:8000, not {text!r}")
     return text.rstrip("/")
 
 
@@ -151,16 +152,16 @@ async def issuers(config: Config) -> list[Issuer]:
     audience, scopes = config["auth.audience"], config["auth.scopes"]
     if len(keys) > sum(entry["jwks_url"] is None for entry in entries):
         path = "auth.jwks_url"
-        config.wrong(config.place(path), path, "there are more of them than issuers without one")
+        config.wrong(config.place(path), path, "has more addresses than there are issuers without one")
     if audience and not entries:
         path = "auth.audience"
-        config.wrong(config.place(path), path, "needs an issuer (--issuer): somebody makes the tokens")
+        config.wrong(config.place(path), path, "needs an issuer (--issuer) that makes the tokens")
     found = []
     for entry in entries:
         names = entry["audience"] or audience
         url = entry["jwks_url"] or (keys.pop(0) if keys else None)
         if not names:
-            config.wrong(entry.origin, entry.path, "needs an audience (--audience): a token is for somebody")
+            config.wrong(entry.origin, entry.path, "needs an audience (--audience), which tokens must name")
             continue
         with _collected(config, entry.path, entry.origin):
             one = await issuer(entry["issuer"], names, url, entry["scopes"] or scopes)
@@ -174,12 +175,12 @@ async def issuers(config: Config) -> list[Issuer]:
 
 
 def mounts(config: Config) -> list[MountEntry]:
-    """The mounts that are wanted; what is wrong with one becomes a problem of the config."""
+    """Returns the mounts; mistakes become problems of the config."""
     return [one for _, one in written_mounts(config)]
 
 
 def written_mounts(config: Config) -> list[tuple[Entry, MountEntry]]:
-    """The same, each with how it is written."""
+    """Returns the mounts, each with its entry in the config."""
     found = []
     for entry in config.entries["mounts"]:
         try:
@@ -191,7 +192,7 @@ def written_mounts(config: Config) -> list[tuple[Entry, MountEntry]]:
     for at, (entry, one) in enumerate(found):
         others = seen.setdefault(one.name, [])
         if one.remembered_as in others:
-            config.wrong("", "mounts", f"{one.name} is there twice; give one of them a prefix")
+            config.wrong("", "mounts", f"{one.name} is configured twice; give one of them a prefix")
         elif others:  # the part that differs is not shown: links of one node
             found[at] = entry, msgspec.structs.replace(one, shown=f"{one.shown} ({len(others) + 1})")
         others.append(one.remembered_as)
@@ -202,16 +203,18 @@ def mount(entry: Entry) -> MountEntry:
     target = parse(entry["target"])
     if not target.is_mount:
         where = "teams" if target.kind == "team" else "agents"
-        raise TargetError(f"{entry['target']!r} is no mount: it belongs under [[{where}]]")
+        raise TargetError(f"{entry['target']!r} is not a mount: it belongs under [[{where}]]")
     command, uses = target.form == "command", kinds()[target.kind].uses
     for name in get_args(Use):
         if entry[name] and name not in uses:
             what = f"{target.kind}:COMMAND" if command else f"{target.kind}://…"
             raise InvalidRequest(f"{what} has no use for {name}")
     if entry["as"] is not None and not _NAME.fullmatch(entry["as"]):
-        raise InvalidRequest(f"as is a name: letters, digits, dots, dashes and underscores, not {entry['as']!r}")
+        raise InvalidRequest(f"as must be a name of letters, digits, dots, dashes and underscores, not {entry['as']!r}")
     if not _PREFIX.fullmatch(entry["prefix"]):
-        raise InvalidRequest(f"prefix is of letters, digits, dots, dashes and underscores, not {entry['prefix']!r}")
+        raise InvalidRequest(
+            f"prefix must be of letters, digits, dots, dashes and underscores, not {entry['prefix']!r}"
+        )
     if entry["as"] is not None and entry["prefix"]:
         raise InvalidRequest("as and prefix exclude each other")
     folder = entry["directory"] or (entry.folder if command and entry.folder.parts else None)
@@ -236,4 +239,4 @@ def check_issuers(config: Config) -> None:
     for entry in config.entries["auth.issuers"]:
         if unknown := [name for name in entry["algorithms"] if name not in ALGORITHMS]:
             known = ", ".join(ALGORITHMS)
-            config.wrong(entry.origin, entry.path, f"algorithms may be {known}, not {', '.join(unknown)}")
+            config.wrong(entry.origin, entry.path, f"algorithms must be among {known}, not {', '.join(unknown)}")

@@ -115,16 +115,16 @@ def _offered(
         key = look.path.removeprefix("/").partition("/")[0] or "target"
         _wrong_mount(config, written, key, f"{reason}; {hint}" if hint else reason)
         return Tried(entry.name, False, reason=reason, wrong=True)
-    told = Tried(entry.name, True, [])
+    tried = Tried(entry.name, True, [])
     for agent in look:
         if engine.agents.turned_away(agent.card, engine.settings.max_hops) is not None:
             continue  # a server that mounts this one has it from here
         try:
             engine.teams.exchange([], [agent])
-            told.agents.append(agent.card.key)
+            tried.agents.append(agent.card.key)
         except DefinitionError as error:
             _wrong_mount(config, written, "as" if entry.as_ is not None else "prefix", left_out(agent, error))
-    return told
+    return tried
 
 
 def _wrong_mount(config: Config, written: Entry, key: str, message: str) -> None:
@@ -146,6 +146,6 @@ def _variables(environ: Mapping[str, str]) -> list[Problem]:
         if name.startswith(PREFIX) and name not in known and not name.startswith(of_mounts):
             close = difflib.get_close_matches(name, known, 1, 0.8)
             if close:
-                message = f"there is no such variable; did you mean {close[0]}?"
+                message = f"unknown variable; did you mean {close[0]}?"
                 found.append(Problem(name, "", message, "warning"))
     return found

@@ -120,7 +120,7 @@ def _check_ports(config: Config, doors: dict[str, DoorSettings]) -> None:
             last = next((name for name in reversed(names) if config.place(name)), names[-1])
             config.wrong(
                 config.place(last), last,
-                f"port {port} is wanted {len(names)} times: by {', '.join(names[:-1])} and {names[-1]}",
+                f"port {port} is used {len(names)} times: by {', '.join(names[:-1])} and {names[-1]}",
             )  # fmt: skip
 
 

@@ -86,7 +86,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         except msgspec.ValidationError:
             converted = math.nan
         if _is_odd(converted):
-            raise Unsuitable(f"is {self.allowed}" + ("" if self.secret else f", not {shortened(value)}"))
+            raise Unsuitable(f"must be {self.allowed}" + ("" if self.secret else f", not {shortened(value)}"))
         return converted
 
     def parsed(self, text: str) -> Any:
@@ -196,7 +196,7 @@ def _path_of(type_: type, value: Any) -> Any:
 
 
 def _is_odd(value: Any) -> bool:
-    """Returns whether a value is no number at all, or a text that no file and no header can have."""
+    """Returns whether a value is not a finite number, or has a NUL character."""
     if isinstance(value, list | tuple):
         return any(map(_is_odd, value))
     if isinstance(value, float):

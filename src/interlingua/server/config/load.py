@@ -120,8 +120,8 @@ def read(
     file: Path | None, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None, *,
     store_from: Path | None = None,
 ) -> Config:  # fmt: skip
-    """Reads all settings. Mistakes are in `problems`; only a file that is no TOML raises. `store_from`: if no file is
-    read and nothing else names the store, this file still names the store, and the bus beside it."""
+    """Reads all settings. Mistakes become `problems`; only a file that is not valid TOML raises. `store_from`: if
+    no file is read and nothing else names the store, this file still names the store, and the bus beside it."""
     environ = os.environ if environ is None else environ
     flags = flags or {}
     config = Config(file)
@@ -142,8 +142,8 @@ def store_in(file: Path) -> Path | None:
     config = Config(file)
     _take_store(config, toml_lines.read(file), os.environ)
     config.check()
-    found: Path | None = config["store.path"]
-    return found
+    store: Path | None = config["store.path"]
+    return store
 
 
 def bus_in(file: Path) -> dict[str, Any]:
@@ -174,9 +174,9 @@ def _take_file(config: Config, written: Written, environ: Mapping[str, str]) -> 
                 if isinstance(value, dict):
                     walk(value, path)
                 else:
-                    config.wrong(where, path, f"is a table, written [{path}], and not {shortened(value)}")
+                    config.wrong(where, path, f"must be a table, written [{path}], not {shortened(value)}")
             else:
-                config.wrong(where, path, f"there is no such setting{_near(path, [*known, *entries])}")
+                config.wrong(where, path, f"unknown setting{_near(path, [*known, *entries])}")
 
     walk(written.tables, "")
 
@@ -215,23 +215,23 @@ def _take_written(
 def _put_in(setting: Setting, value: Any, environ: Mapping[str, str] | None) -> Any:
     """Returns a value in the type of its setting, with variables put in. Raises Unsuitable."""
     try:
-        found = value if environ is None else expanded(value, environ)
+        text = value if environ is None else expanded(value, environ)
     except NoVariable as error:
         plural = len(error.names) > 1
         raise Unsuitable(f"{' and '.join(error.names)} {'are' if plural else 'is'} not in the environment") from None
     if environ is None or not names_variables(value):
-        return setting.checked(found)
+        return setting.checked(text)
     try:
-        return setting.parsed(found) if isinstance(found, str) else setting.checked(found)
+        return setting.parsed(text) if isinstance(text, str) else setting.checked(text)
     except Unsuitable:  # the value of a variable may be a secret
-        message = f"is {setting.allowed}, which {shortened(value)} is not, with the values of these variables"
+        message = f"must be {setting.allowed}, which {shortened(value)} is not with the values of these variables"
         raise Unsuitable(message) from None
 
 
 def _placed(setting: Setting, value: Any, folder: Path) -> Any:
     if setting.kind != "path" or value is None:
         return value
-    if is_postgres(value):  # the one thing that may be in a place of its own and is no file
+    if is_postgres(value):  # the only path that is not a file
         return Path(value)
     return folder / Path(value).expanduser()
 
@@ -240,7 +240,9 @@ def _take_list(
     config: Config, entries: Entries, value: Any, path: str, folder: Path, environ: Mapping[str, str], written: Written
 ) -> None:
     if not isinstance(value, list):
-        config.wrong(written.place(path), path, f"is a list of tables, each written [[{path}]], not {shortened(value)}")
+        config.wrong(
+            written.place(path), path, f"must be a list of tables, each written [[{path}]], not {shortened(value)}"
+        )
         return
     for at, one in enumerate(value):
         inside = f"{path}[{at}]"
@@ -248,23 +250,24 @@ def _take_list(
 
 
 def _take_entry(
-    config: Config, entries: Entries, given: Any, path: str, folder: Path, environ: Mapping[str, str] | None,
+    config: Config, entries: Entries, item: Any, path: str, folder: Path, environ: Mapping[str, str] | None,
     where: str, written: Written | None = None,
 ) -> None:  # fmt: skip
-    """An entry of the file, or (without `written`) of a variable or flag: in those, a shell has put in variables."""
-    if isinstance(given, str):
-        given = {entries.plain: given}
-    if not isinstance(given, dict):
-        config.wrong(where, path, f"is a table or a text, not {shortened(given)}")
+    """Takes an entry of the file, or (without `written`) of a variable or flag, in which a shell has replaced
+    variables."""
+    if isinstance(item, str):
+        item = {entries.plain: item}
+    if not isinstance(item, dict):
+        config.wrong(where, path, f"must be a table or a text, not {shortened(item)}")
         return
     members = {one.path: one for one in entries.members}
     values = {name: Value(one.default) for name, one in members.items()}
     fine = True
-    for name, value in given.items():
+    for name, value in item.items():
         inside = f"{path}.{name}"
         place = written.place(inside) if written is not None else where
         if name not in members:
-            config.wrong(place, inside, f"there is no such setting{_near(name, members)}")
+            config.wrong(place, inside, f"unknown setting{_near(name, members)}")
             fine = False
             continue
         try:
@@ -328,22 +331,22 @@ def _written(setting: Setting, value: Any) -> Any:
 
 
 def _take_texts(config: Config, entries: Entries, texts: list[Any], origin: str) -> None:
-    """Entries that are added to those of the file: each a text, or an object in JSON."""
+    """Adds entries to those of the file. Each is a text, or an object in JSON."""
     for text in texts:
-        given: Any = text
+        item: Any = text
         if isinstance(text, str) and text.lstrip().startswith("{"):
             try:
-                given = json_of(text)
+                item = json_of(text)
             except Unsuitable as error:
                 config.wrong(origin, entries.path, str(error))
                 continue
         at = len(config.entries[entries.path])
-        _take_entry(config, entries, given, f"{entries.path}[{at}]", Path(), None, origin)
+        _take_entry(config, entries, item, f"{entries.path}[{at}]", Path(), None, origin)
 
 
-def _near(wanted: str, known: Iterable[str]) -> str:
+def _near(name: str, known: Iterable[str]) -> str:
     """Suggests the setting that was perhaps meant: by its path, or by its own name in another table."""
-    known, name = list(known), wanted.rpartition(".")[2]
-    close = [path for path in known if path.rpartition(".")[2] == name]
-    close = close or difflib.get_close_matches(wanted, known, 1, 0.75)
+    known, last = list(known), name.rpartition(".")[2]
+    close = [path for path in known if path.rpartition(".")[2] == last]
+    close = close or difflib.get_close_matches(name, known, 1, 0.75)
     return f"; did you mean {close[0]}?" if close else ""

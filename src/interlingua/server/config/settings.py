@@ -59,6 +59,7 @@ class ServerSettings(msgspec.Struct, kw_only=True, frozen=True):
             extra={"metavar": "URL"},
         ),
     ] = None
+    own_ports: Annotated[bool, Meta(description="Let doors open ports of their own, beside the shared one.")] = True
     elsewhere: Annotated[
         bool,
         Meta(description="Offer the agents of other processes on the same store too (`interlingua worker`)."),

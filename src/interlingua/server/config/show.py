@@ -26,7 +26,7 @@ _EXAMPLES: dict[str, list[dict[str, Any]]] = {
 
 
 def toml(value: Any) -> str:
-    """A value as TOML has it. Its texts are JSON's."""
+    """Returns a value as TOML. Texts are written as in JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
@@ -46,7 +46,7 @@ def _key(name: str) -> str:
 
 
 def effective(config: Config, *, changed: bool = False) -> Iterator[str]:
-    """The settings in force as TOML, each with where it comes from. `changed`: without defaults."""
+    """Yields the settings in force as TOML, each with its origin. `changed`: without defaults."""
     yield f"# {config.file}" if config.file is not None else "# no config file"
     for section in sections():
         own = [one for one in all_settings() if one.section == section]
@@ -70,7 +70,7 @@ def _in_force(setting: Setting, value: Value) -> tuple[str, str]:
 
 
 def _shown(setting: Setting, value: Value) -> Any:
-    """A secret is shown only as the name of its variable: also inside of a table."""
+    """Returns a value as people may see it: a secret only as the name of its variable, also inside a table."""
     if isinstance(value.value, dict) and setting.secret:
         written = value.written if isinstance(value.written, dict) else {}
         return {name: _secret(written.get(name)) for name in value.value}
@@ -81,7 +81,7 @@ def _shown(setting: Setting, value: Value) -> Any:
 
 
 def _target(written: str, text: str) -> str:
-    """The target of a mount, of which a part may be secret."""
+    """Returns the target of a mount without its secrets."""
     try:
         return spelled(written, parse(text))
     except TargetError:  # `config check` says what is wrong with it
@@ -99,7 +99,7 @@ def _aligned(lines: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def as_json(config: Config) -> dict[str, Any]:
-    """The same for programs."""
+    """Returns the settings in force for programs."""
     return {
         "file": str(config.file) if config.file is not None else None,
         "settings": {
@@ -131,13 +131,13 @@ def _plain(value: Any) -> Any:
 
 
 def template(files: list[str], *, everything: bool = False) -> str:
-    """A commented file. `files` are those with agents in them; `everything`: with every setting that there is."""
+    """Returns a commented file. `files`: those with agents; `everything`: with every setting."""
     lines = [
-        "# Settings of `interlingua serve`. What is commented out is the default.",
-        "# Each is also a flag (--limits-max-running) and a variable (INTERLINGUA_LIMITS_MAX_RUNNING); flags come",
-        "# before variables, and variables before this file. In texts, ${NAME} is the variable NAME. Relative paths",
-        "# are relative to this file. `interlingua config check` looks for mistakes; agents, mounts and teams are",
-        "# reloaded on SIGHUP, and everything else needs a restart.",
+        "# Settings of `interlingua serve`. Commented lines show the defaults.",
+        "# Each setting is also a flag (--limits-max-running) and a variable (INTERLINGUA_LIMITS_MAX_RUNNING). Flags",
+        "# override variables, and variables override this file. In texts, ${NAME} is the variable NAME. Relative",
+        "# paths are relative to this file. `interlingua config check` finds mistakes. SIGHUP reloads agents, mounts",
+        "# and teams; other changes need a restart.",
     ]
     entries = {one.path: one for one in ENTRIES}
     lines += ["", *(line for one in all_settings() if not one.section for line in _commented(one))]
@@ -158,14 +158,14 @@ def template(files: list[str], *, everything: bool = False) -> str:
 
 
 def _commented(setting: Setting) -> list[str]:
-    return [*_comment(_told(setting)), f"# {setting.name} = {_sample(setting)}"]
+    return [*_comment(_described(setting)), f"# {setting.name} = {_sample(setting)}"]
 
 
 def _comment(text: str) -> list[str]:
     return [f"# {line}" for line in wrap(text, _WIDTH)]
 
 
-def _told(setting: Setting) -> str:
+def _described(setting: Setting) -> str:
     return f"{setting.help} ({setting.allowed}{'' if setting.default is not None else '; not set'})"
 
 

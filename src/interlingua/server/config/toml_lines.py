@@ -49,7 +49,7 @@ def read(path: Path) -> Written:
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidRequest(f"{path} is no TOML: {error}") from None
+        raise InvalidRequest(f"{path} is not valid TOML: {error}") from None
     return Written(path, tables, lines_of(text))
 
 

@@ -189,29 +189,30 @@ class Supervised:
 
     async def _is_up(self, agents: list[Agent[..., Any]], *, same_connection: bool) -> None:
         found = {agent.card.key: agent for agent in agents}
-        before, was = self._found, self.state
+        before, was_up = self._found, self.state == "up"
         same = before.keys() == found.keys() and all(before[key].card == found[key].card for key in found)
         self.state, self.reason, self.tries = "up", "", 0
-        if same and not same_connection:
-            await let_go(found)
         if not same:
             await self._replace(found)
-            if not same_connection:
-                await self._let_go(before)
-        if was != "up":
+        if not same_connection:
+            await (let_go(found) if same else self._let_go(before))
+        if not was_up:
             self.since = now()
-            names = ", ".join(agent.card.key for agent in self.agents) or "none"
-            log.info("mount %s is up; agents: %s", self.entry.name, names)
-        elif not same:
-            names = ", ".join(agent.card.key for agent in self.agents) or "none"
-            log.info("mount %s has other agents than before: %s", self.entry.name, names)
-        for problem in self.left_out if not same else ():
-            log.warning("mount %s: %s", self.entry.name, problem)
+        self._log_agents(was_up=was_up, same=same)
         self._tell_same_names()
         for said in _left_out({name: why for name, why in self._away.items() if name not in self._away_told}):
             log.info("mount %s: %s", self.entry.name, said)
         self._away_told = set(self._away)
         self._tell()
+
+    def _log_agents(self, *, was_up: bool, same: bool) -> None:
+        names = ", ".join(agent.card.key for agent in self.agents) or "none"
+        if not was_up:
+            log.info("mount %s is up; agents: %s", self.entry.name, names)
+        elif not same:
+            log.info("mount %s has other agents than before: %s", self.entry.name, names)
+        for problem in self.left_out if not same else ():
+            log.warning("mount %s: %s", self.entry.name, problem)
 
     async def _replace(self, found: dict[str, Agent[..., Any]]) -> None:
         """Puts these agents in the place of the earlier ones, and keeps their cards in the store."""

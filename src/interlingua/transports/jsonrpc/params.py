@@ -1,4 +1,4 @@
-"""Reads the params of JSON-RPC methods, and refuses wrong ones with -32602."""
+"""Reads the params of JSON-RPC methods as wire types, and refuses wrong ones with -32602."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def read(params: Any, type_: type[T]) -> T:
-    """The params of a request. None at all are as good as an empty object."""
+    """Returns the params of a request. Absent params count as an empty object."""
     try:
         return msgspec.convert({} if params is None else params, type_)
     except msgspec.ValidationError as error:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from ...base import applies, expect, member, shown
+from ...rows import Row, Source, add
 from ..driver import Driver, manifests, suite
 from ..scenes import talks
 from ..wires import Json
@@ -26,19 +28,26 @@ def _what(told: Json) -> str:
     return f"the manifest of {shown(told['id'])}" if isinstance(told.get("id"), str) else "a manifest"
 
 
-@suite.check("cap.schema.json-manifest", "cap.schema.is-object", calm=True)
-async def a_manifest_is_an_object(d: Driver) -> None:
+async def _entries(d: Driver) -> list[Any]:
     listed = await d.wire.agents()
     applies(listed, "the server lists no agents")
-    for told in listed:
-        expect(isinstance(told, dict), f"a manifest is {shown(told)}, not an object")
+    return listed
 
 
-@suite.check("cap.overview.roles", calm=True)
-async def an_agent_is_told_by_its_definition(d: Driver) -> None:
-    for told in await _listed(d):
-        missing = [name for name in REQUIRED if name not in told]
-        expect(not missing, f"{_what(told)} has no {', '.join(missing)}: {shown(told)}")
+_MANIFEST = Source(_listed, _what, each=True)
+add(
+    suite,
+    Row("cap.schema.json-manifest cap.schema.is-object", Source(_entries, "a manifest", each=True), kind=dict),
+    Row("cap.overview.roles", _MANIFEST, has=REQUIRED),
+    *(Row(f"cap.schema.{name.replace('_', '-')}-required", _MANIFEST, name) for name in REQUIRED),
+    Row("cap.schema.id-string", _MANIFEST, "id", str, optional=True),
+    Row("cap.schema.system-prompt-string", _MANIFEST, "system_prompt", str, optional=True),
+    Row("cap.schema.delegate-rules-object", _MANIFEST, "delegate_rules", dict, optional=True),
+    Row("cap.schema.overseer-string-or-null", _MANIFEST, "overseer", str, optional=True, null=True),
+    Row("cap.schema.bindings-array", _MANIFEST, "mcp_bindings", list, items=dict, optional=True),
+    Row("cap.schema.allowed-agents-strings", _MANIFEST, "allowed_agents", list, items=str, optional=True),
+    calm=True,
+)
 
 
 @suite.check("cap.definition.unique-id", "cap.schema.id-unique", calm=True)
@@ -46,53 +55,6 @@ async def an_id_is_that_of_one_agent(d: Driver) -> None:
     ids = Counter(told["id"] for told in await _listed(d) if isinstance(told.get("id"), str))
     twice = [id_ for id_, count in ids.items() if count > 1]
     expect(not twice, f"several agents have the id {', '.join(twice)}")
-
-
-def _required(name: str) -> None:
-    @suite.check(f"cap.schema.{name.replace('_', '-')}-required", calm=True)
-    async def a_manifest_has_it(d: Driver) -> None:
-        for told in await _listed(d):
-            expect(name in told, f"{_what(told)} has no {name}: {shown(told)}")
-
-
-for _name in REQUIRED:
-    _required(_name)
-
-
-def _texts(value: Any, what: str, name: str) -> None:
-    expect(isinstance(value, list), f"the {name} of {what} is {shown(value)}, not an array")
-    for one in value:
-        expect(isinstance(one, str), f"the {name} of {what} has {shown(one)}, which is no string: {shown(value)}")
-
-
-def _of_kind(requirement: str, name: str, right: Callable[[Any], bool], kind: str) -> None:
-    @suite.check(requirement, calm=True)
-    async def it_is_of_that_kind(d: Driver) -> None:
-        has = [told for told in await _listed(d) if name in told]
-        applies(has, f"no manifest has {name}")
-        for told in has:
-            expect(right(told[name]), f"the {name} of {_what(told)} is {shown(told[name])}, not {kind}")
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-_of_kind("cap.schema.id-string", "id", _is_text, "a string")
-_of_kind("cap.schema.system-prompt-string", "system_prompt", _is_text, "a string")
-_of_kind("cap.schema.delegate-rules-object", "delegate_rules", lambda value: isinstance(value, dict), "an object")
-_of_kind("cap.schema.overseer-string-or-null", "overseer", lambda value: value is None or _is_text(value), "a string")
-_of_kind(
-    "cap.schema.bindings-array", "mcp_bindings",
-    lambda value: isinstance(value, list) and all(isinstance(one, dict) for one in value), "an array of objects",
-)  # fmt: skip
-
-
-@suite.check("cap.schema.allowed-agents-strings", calm=True)
-async def allowed_agents_are_texts(d: Driver) -> None:
-    for told in await _listed(d):
-        if "allowed_agents" in told:
-            _texts(told["allowed_agents"], _what(told), "allowed_agents")
 
 
 # -- rules ----------------------------------------------------------------------------------------------------
@@ -111,24 +73,24 @@ async def _rules(d: Driver) -> list[tuple[Json, str, Any]]:
     return found
 
 
-@suite.check("cap.schema.delegate-rules-pattern", calm=True)
-async def a_rule_is_an_object(d: Driver) -> None:
-    for told, agent, rule in await _rules(d):
-        expect(isinstance(rule, dict), f"the rule of {_what(told)} for {agent} is {shown(rule)}, not an object")
+async def _objects(d: Driver) -> list[tuple[Json, str, Any]]:
+    return [rule for rule in await _rules(d) if isinstance(rule[2], dict)]
 
 
-@suite.check("cap.schema.when-to-delegate-required", calm=True)
-async def a_rule_has_its_condition(d: Driver) -> None:
-    for told, agent, rule in await _rules(d):
-        if isinstance(rule, dict):
-            expect("when_to_delegate" in rule, f"the rule of {_what(told)} for {agent} has no when_to_delegate")
-
-
-@suite.check("cap.schema.when-to-delegate-string", "cap.definition.delegate-rules", calm=True)
-async def a_condition_is_a_text(d: Driver) -> None:
-    for told, agent, rule in await _rules(d):
-        if isinstance(rule, dict) and "when_to_delegate" in rule:
-            member(rule, "when_to_delegate", str, f"the rule of {_what(told)} for {agent}")
+_RULE = Source(
+    _rules, lambda rule: f"the rule of {_what(rule[0])} for {rule[1]}", each=True, value=lambda rule: rule[2]
+)
+_RULE_OBJECT = msgspec.structs.replace(_RULE, play=_objects)
+add(
+    suite,
+    Row("cap.schema.delegate-rules-pattern", _RULE, kind=dict),
+    Row("cap.schema.when-to-delegate-required", _RULE_OBJECT, "when_to_delegate"),
+    Row(
+        "cap.schema.when-to-delegate-string cap.definition.delegate-rules", _RULE_OBJECT, "when_to_delegate", str,
+        optional=True,
+    ),
+    calm=True,
+)  # fmt: skip
 
 
 @suite.check("cap.schema.delegate-rules-keys", calm=True)
@@ -176,31 +138,16 @@ async def _bindings(d: Driver) -> list[tuple[str, Json]]:
     return found
 
 
-def _binding(name: str, *, texts: bool) -> None:
-    dashed = name.replace("_", "-")
-
-    @suite.check(f"cap.schema.binding-{dashed}-required", calm=True)
-    async def a_binding_has_it(d: Driver) -> None:
-        for what, binding in await _bindings(d):
-            expect(name in binding, f"{what} has no {name}: {shown(binding)}")
-
-    @suite.check(f"cap.schema.binding-{dashed}-{'strings' if texts else 'string'}", calm=True)
-    async def it_is_of_its_kind(d: Driver) -> None:
-        for what, binding in await _bindings(d):
-            if name in binding and texts:
-                _texts(binding[name], what, name)
-            elif name in binding:
-                member(binding, name, str, what)
-
-
-_binding("server_id", texts=False)
-_binding("scopes", texts=True)
-_binding("allowed_tools", texts=True)
-
-
-@suite.check("cap.schema.binding-description", calm=True)
-async def the_description_of_a_binding_is_a_text(d: Driver) -> None:
-    described = [(what, binding) for what, binding in await _bindings(d) if "description" in binding]
-    applies(described, "no binding has a description")
-    for what, binding in described:
-        member(binding, "description", str, what)
+_BINDING = Source(_bindings, lambda pair: pair[0], each=True, value=lambda pair: pair[1])
+add(
+    suite,
+    *(
+        Row(f"cap.schema.binding-{name.replace('_', '-')}-required", _BINDING, name)
+        for name in ("server_id", "scopes", "allowed_tools")
+    ),
+    Row("cap.schema.binding-server-id-string", _BINDING, "server_id", str, optional=True),
+    Row("cap.schema.binding-scopes-strings", _BINDING, "scopes", list, items=str, optional=True),
+    Row("cap.schema.binding-allowed-tools-strings", _BINDING, "allowed_tools", list, items=str, optional=True),
+    Row("cap.schema.binding-description", _BINDING, "description", str, optional=True),
+    calm=True,
+)

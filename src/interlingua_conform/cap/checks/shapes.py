@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...base import applies, expect, member, shown
+from ...rows import Row, Source, add
 from ..driver import Driver, attached, called, kind, suite
 from ..scenes import errors, everything, talks
 from ..wires import TEXTS, Json
@@ -37,93 +38,12 @@ def filled(told: Json, name: str) -> str:
     return text
 
 
-# -- the envelope ---------------------------------------------------------------------------------------------
-
-
-@suite.check("cap.overview.message-types")
-async def every_message_is_of_a_type_that_the_document_has(d: Driver) -> None:
-    for told in await everything(d):
-        named = told.get("type")
-        if isinstance(named, str):
-            expect(named in TEXTS, f"there is no type of message {shown(named)}: {shown(told)}")
-
-
-@suite.check("cap.message.unified-envelope")
-async def every_message_has_the_same_envelope(d: Driver) -> None:
-    for told in await everything(d):
-        for name in ("type", "task_id", "sender_id", "recipient_id"):
-            expect(isinstance(told.get(name), str), f"{called(told)} has no text as its {name}: {shown(told)}")
-
-
-def _envelope(name: str) -> None:
-    @suite.check(f"cap.observability.metadata-{name.replace('_', '-')}")
-    async def every_message_has_it(d: Driver) -> None:
-        for told in await everything(d):
-            filled(told, name)
-
-
-for _name in ("task_id", "sender_id", "recipient_id", "type"):
-    _envelope(_name)
-
-
-def _timed(told: Json) -> None:
-    when = timestamp(told)
+def _timed(when: Any, where: str) -> None:
     known = isinstance(when, str | int | float) and not isinstance(when, bool) and when != ""
-    expect(known, f"{called(told)} has no timestamp: {shown(told)}")
+    expect(known, f"{where} has no timestamp")
 
 
-@suite.check("cap.observability.metadata-timestamp")
-async def every_message_has_a_timestamp(d: Driver) -> None:
-    for told in await everything(d):
-        _timed(told)
-
-
-@suite.check("cap.audit.carries-metadata")
-async def every_message_of_the_record_has_what_an_audit_needs(d: Driver) -> None:
-    recorded = [told for talk in await talks(d) if talk.recorded for told in talk.said]
-    applies(recorded, "the server keeps no record that could be read")
-    for told in recorded:
-        for name in ("task_id", "sender_id", "recipient_id", "type"):
-            filled(told, name)
-        _timed(told)
-
-
-# -- the types ------------------------------------------------------------------------------------------------
-
-
-def _type(wanted: str, requirement: str) -> None:
-    @suite.check(requirement)
-    async def it_names_its_type(d: Driver) -> None:
-        for told in await meant_as(d, wanted):
-            named = member(told, "type", str, f"what has {TEXTS[wanted]}")
-            expect(named == wanted, f"what has {TEXTS[wanted]} is of type {shown(named)}, not {wanted}: {shown(told)}")
-
-
-def _text(wanted: str, name: str, requirement: str) -> None:
-    @suite.check(requirement)
-    async def it_has_a_text(d: Driver) -> None:
-        for told in await meant_as(d, wanted):
-            member(told, name, str, called(told))
-
-
-for _wanted, _prefix in (
-    ("message", "cap.message"), ("delegation_notice", "cap.delegation-notice"), ("error_response", "cap.error-response")
-):  # fmt: skip
-    _type(_wanted, f"{_prefix}.type")
-    for _name in ("task_id", "sender_id", "recipient_id", TEXTS[_wanted]):
-        _text(_wanted, _name, f"{_prefix}.{_name.replace('_', '-')}")
-
-_type("oversight_inquiry", "cap.example-flow.inquiry-type")
-_text("oversight_inquiry", "inquiry", "cap.example-flow.inquiry-field")
-
-
-@suite.check("cap.error-response.error-code")
-async def an_error_has_a_whole_number(d: Driver) -> None:
-    for told in await errors(d):
-        member(told, "error_code", int, "an error_response")
-
-
-def fitting(told: Json) -> None:
+def fitting(told: Json, where: str = "") -> None:
     """Raises Broken if the attachments of a message have a mistake."""
     if "attachments" not in told:  # as the document's own examples do
         return
@@ -132,21 +52,65 @@ def fitting(told: Json) -> None:
         expect(named in KINDS, f"there is no type of attachment {shown(named)}: {shown(one)}")
 
 
-@suite.check("cap.message.attachments")
-async def the_attachments_of_a_message_are_a_list(d: Driver) -> None:
-    for told in await meant_as(d, "message"):
-        fitting(told)
+async def _recorded(d: Driver) -> list[Json]:
+    recorded = [told for talk in await talks(d) if talk.recorded for told in talk.said]
+    applies(recorded, "the server keeps no record that could be read")
+    return recorded
 
 
-@suite.check("cap.delegation-notice.attachments")
-async def the_attachments_of_a_notice_are_those_of_a_message(d: Driver) -> None:
-    for told in await meant_as(d, "delegation_notice"):
-        fitting(told)
+async def _typed(d: Driver) -> list[Json]:
+    return [told for told in await everything(d) if isinstance(told.get("type"), str)]
 
 
-@suite.check("cap.example-flow.inquiry-attachments")
-async def an_inquiry_can_have_attachments(d: Driver) -> None:
+async def _asking(d: Driver) -> list[Json]:
     asking = [told for told in await meant_as(d, "oversight_inquiry") if attached(told)]
     applies(asking, "no oversight_inquiry had attachments")
-    for told in asking:
-        fitting(told)
+    return asking
+
+
+def _of(wanted: str) -> Source:
+    """The messages that are meant to have a type."""
+
+    async def play(d: Driver) -> list[Json]:
+        return await meant_as(d, wanted)
+
+    return Source(play, f"what has {TEXTS[wanted]}", each=True)
+
+
+MESSAGE, NOTICE, INQUIRY = _of("message"), _of("delegation_notice"), _of("oversight_inquiry")
+_PREFIXES = {
+    "message": "cap.message",
+    "delegation_notice": "cap.delegation-notice",
+    "error_response": "cap.error-response",
+}
+_ENVELOPE = ("task_id", "sender_id", "recipient_id", "type")
+_ALL, _RECORD = Source(everything, called, each=True), Source(_recorded, called, each=True)
+add(
+    suite,
+    # The envelope.
+    Row("cap.overview.message-types", Source(_typed, called, each=True), "type", one_of=tuple(TEXTS)),
+    *(Row("cap.message.unified-envelope", _ALL, name, str) for name in _ENVELOPE),
+    *(
+        Row(f"cap.observability.metadata-{name.replace('_', '-')}", _ALL, name, str, filled=True)
+        for name in _ENVELOPE
+    ),
+    Row(
+        "cap.observability.metadata-timestamp",
+        Source(everything, called, each=True, value=timestamp), fits=_timed,
+    ),
+    *(Row("cap.audit.carries-metadata", _RECORD, name, str, filled=True) for name in _ENVELOPE),
+    Row("cap.audit.carries-metadata", Source(_recorded, called, each=True, value=timestamp), fits=_timed),
+    # The types.
+    *(Row(f"{prefix}.type", _of(wanted), "type", str, equals=wanted) for wanted, prefix in _PREFIXES.items()),
+    *(
+        Row(f"{prefix}.{name.replace('_', '-')}", _of(wanted), name, str)
+        for wanted, prefix in _PREFIXES.items()
+        for name in ("task_id", "sender_id", "recipient_id", TEXTS[wanted])
+    ),
+    Row("cap.example-flow.inquiry-type", INQUIRY, "type", str, equals="oversight_inquiry"),
+    Row("cap.example-flow.inquiry-field", INQUIRY, "inquiry", str),
+    Row("cap.error-response.error-code", Source(errors, "an error_response", each=True), "error_code", int),
+    Row("cap.message.attachments", MESSAGE, fits=fitting),
+    Row("cap.delegation-notice.attachments", NOTICE, fits=fitting),
+    Row("cap.example-flow.inquiry-attachments", Source(_asking, called, each=True), fits=fitting),
+)  # fmt: skip

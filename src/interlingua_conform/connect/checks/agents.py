@@ -8,6 +8,7 @@ from typing import Any
 
 from ...base import Broken, NotApplicable, applies, expect, member, shown
 from ...remembering import once
+from ...rows import Played, Row, Source, add
 from ...sample import sample
 from ...schemas import compiled
 from ..driver import PAGE, Driver, answered, at, descriptor, every_agent, identity, suite
@@ -34,9 +35,23 @@ async def some(d: Driver) -> list[dict[str, Any]]:
     return found
 
 
-@suite.check("connect.agents.search", calm=True)
-async def agents_are_searched(d: Driver) -> None:
-    await some(d)
+async def _described(d: Driver) -> None:
+    await descriptor(d, (await d.agent()).id)
+
+
+def _named(item: Any, where: str) -> None:
+    identity(item, where)
+
+
+_AGENT = Source(some, "an agent of the search", each=True)
+add(
+    suite,
+    Played("connect.agents.search", some),
+    Row("connect.agents.search-item-id", _AGENT, fits=_named),
+    Row("connect.agents.search-item-metadata", _AGENT, "metadata", dict),
+    Played("connect.agents.id-for-descriptor connect.agents.descriptor connect.descriptor.from-call", _described),
+    calm=True,
+)
 
 
 @suite.check("connect.agents.search-all", calm=True)
@@ -49,18 +64,6 @@ async def an_empty_search_lists_all_agents(d: Driver) -> None:
         every |= {identity(member(item, "", dict, "an agent")) for item in listed}
     missing = every - found
     expect(not missing or len(found) >= PAGE, f"POST /agents/search {{}} leaves out {', '.join(sorted(missing)[:5])}")
-
-
-@suite.check("connect.agents.search-item-id", calm=True)
-async def every_agent_found_has_an_id(d: Driver) -> None:
-    for item in await some(d):
-        identity(item, "an agent of the search")
-
-
-@suite.check("connect.agents.search-item-metadata", calm=True)
-async def every_agent_found_has_metadata(d: Driver) -> None:
-    for item in await some(d):
-        member(item, "metadata", dict, "an agent of the search")
 
 
 @suite.check("connect.agents.search-name", calm=True)
@@ -85,11 +88,6 @@ async def a_search_by_name_and_version_finds_that_one_agent(d: Driver) -> None:
     expect(told == [(name, version)], f"POST /agents/search for {name} {version} finds {shown(told)}")
     found = await d.listed("POST", "/agents/search", {"name": name, "version": "0.0.0-conform"})
     expect(not found, f"POST /agents/search for a version that {name} does not have finds {shown(found)}")
-
-
-@suite.check("connect.agents.id-for-descriptor", "connect.agents.descriptor", "connect.descriptor.from-call", calm=True)
-async def an_id_from_the_search_gives_the_descriptor(d: Driver) -> None:
-    await descriptor(d, (await d.agent()).id)
 
 
 @suite.check("connect.agents.id-for-runs", "connect.runs.agent-id")

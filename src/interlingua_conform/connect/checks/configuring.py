@@ -6,6 +6,7 @@ from typing import Any
 
 from ...base import NotApplicable, applies, expect, member, shown
 from ...remembering import once
+from ...rows import Played, add
 from ...sample import sample
 from ...schemas import compiled
 from ..driver import Driver, answered, output_of, result_of, suite
@@ -88,14 +89,11 @@ async def a_run_takes_a_configuration_or_none(d: Driver) -> None:
     await spelled(d)
 
 
-@suite.check("connect.configuration.agent-may-support")
-async def an_agent_runs_without_a_configuration(d: Driver) -> None:
-    await succeeded(d)
-
-
-@suite.check("connect.configuration.purpose")
-async def a_configuration_flavours_what_the_agent_does(d: Driver) -> None:
-    await flavoured(d)
+add(
+    suite,
+    Played("connect.configuration.agent-may-support", succeeded),
+    Played("connect.configuration.purpose", flavoured),
+)
 
 
 @suite.check("connect.configuration.invocation-only", "connect.invocation.config-scope")

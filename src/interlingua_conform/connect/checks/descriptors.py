@@ -7,9 +7,11 @@ from urllib.parse import urlsplit
 
 from ...base import applies, expect, member, shown
 from ...remembering import once
+from ...rows import Row, Source, add
 from ...schemas import compiled
 from ..driver import Agent, Driver, capabilities, descriptor, every_agent, suite
 
+_MAY: dict[str, Any] = {"optional": True, "null": True}
 _MANY = 50  # descriptors that are looked at, of a server with more agents than that
 
 
@@ -29,13 +31,54 @@ async def all_specs(d: Driver) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-async def _schemas(d: Driver, name: str) -> None:
-    """Every descriptor has this schema, and it is one."""
-    for where, specs in await all_specs(d):
-        compiled(member(specs, name, dict, f"specs of {where}"), f"specs.{name}")
-
-
 # -- who it is ------------------------------------------------------------------------------------------------
+
+
+def _schema(value: Any, where: str) -> None:
+    compiled(value, where)
+
+
+def _modes(streaming: Any, where: str) -> None:
+    for mode in ("values", "custom"):
+        if streaming.get(mode) is not None:
+            member(streaming, mode, bool, where)
+
+
+_DESCRIPTOR = Source(described, lambda pair: f"the descriptor of {pair[0].name}", each=True, value=lambda pair: pair[1])
+_SPECS = Source(all_specs, lambda pair: f"specs of {pair[0]}", each=True, value=lambda pair: pair[1])
+_CONSUMED = (
+    "connect.descriptor.consume connect.agents.descriptor-use connect.requirements.schemas "
+    "connect.schemas.agent-provides"
+)
+add(
+    suite,
+    Row("connect.metadata.ref-name", _DESCRIPTOR, "metadata.ref.name", str, filled=True),
+    Row("connect.metadata.ref-version", _DESCRIPTOR, "metadata.ref.version", str, filled=True),
+    Row("connect.metadata.description", _DESCRIPTOR, "metadata.description", str),
+    Row(
+        "connect.descriptor.capabilities connect.specs.capabilities connect.requirements.capabilities "
+        "connect.schemas.capabilities-endpoint", _SPECS, "capabilities", dict,
+    ),
+    # A capability that is missing is false.
+    Row("connect.specs.capability-threads connect.threads.signalled", _SPECS, "capabilities.threads", bool, **_MAY),
+    Row("connect.specs.capability-interrupts", _SPECS, "capabilities.interrupts", bool, **_MAY),
+    Row(
+        "connect.specs.capability-callbacks connect.callbacks.signalled", _SPECS, "capabilities.callbacks", bool, **_MAY
+    ),
+    Row("connect.specs.capability-streaming", _SPECS, "capabilities.streaming", dict, fits=_modes, **_MAY),
+    Row(
+        "connect.specs.config connect.schemas.endpoint-config connect.configuration.schema",
+        _SPECS, "config", dict, fits=_schema,
+    ),
+    Row(
+        "connect.specs.input connect.schemas.endpoint-input connect.invocation.input-schema",
+        _SPECS, "input", dict, fits=_schema,
+    ),
+    Row("connect.specs.output connect.schemas.endpoint-output", _SPECS, "output", dict, fits=_schema),
+    *(Row(_CONSUMED, _SPECS, name, dict, fits=_schema) for name in ("config", "input", "output")),
+    Row(_CONSUMED, _SPECS, "capabilities", dict),
+    calm=True,
+)  # fmt: skip
 
 
 @suite.check("connect.descriptor.identifies", "connect.metadata.identification", calm=True)
@@ -46,20 +89,6 @@ async def a_descriptor_says_whose_it_is(d: Driver) -> None:
             here = member(told, f"metadata.ref.{name}", str, where)
             there = member(agent.item, f"metadata.ref.{name}", str, f"{agent.name} in the search")
             expect(here == there, f"{where} has the {name} {here}, and the search has {there}")
-
-
-@suite.check("connect.metadata.ref-name", calm=True)
-async def metadata_has_a_name(d: Driver) -> None:
-    for agent, told in await described(d):
-        where = f"the descriptor of {agent.name}"
-        expect(member(told, "metadata.ref.name", str, where), f"metadata.ref.name of {where} is empty")
-
-
-@suite.check("connect.metadata.ref-version", calm=True)
-async def metadata_has_a_version(d: Driver) -> None:
-    for agent, told in await described(d):
-        where = f"the descriptor of {agent.name}"
-        expect(member(told, "metadata.ref.version", str, where), f"metadata.ref.version of {where} is empty")
 
 
 @suite.check("connect.metadata.ref-url", calm=True)
@@ -76,56 +105,7 @@ async def the_url_of_an_agent_is_an_address(d: Driver) -> None:
         expect(address.scheme or address.path, f"metadata.ref.url is no address: {shown(url)}")
 
 
-@suite.check("connect.metadata.description", calm=True)
-async def metadata_has_a_description(d: Driver) -> None:
-    for agent, told in await described(d):
-        member(told, "metadata.description", str, f"the descriptor of {agent.name}")
-
-
 # -- what it can do -------------------------------------------------------------------------------------------
-
-
-@suite.check(
-    "connect.descriptor.capabilities", "connect.specs.capabilities", "connect.requirements.capabilities",
-    "connect.schemas.capabilities-endpoint", calm=True,
-)  # fmt: skip
-async def a_descriptor_lists_capabilities(d: Driver) -> None:
-    for where, specs in await all_specs(d):
-        member(specs, "capabilities", dict, f"specs of {where}")
-
-
-async def _flag(d: Driver, name: str) -> None:
-    for where, specs in await all_specs(d):
-        able = member(specs, "capabilities", dict, f"specs of {where}")
-        if able.get(name) is not None:  # one that is missing is false
-            member(able, name, bool, f"specs.capabilities of {where}")
-
-
-@suite.check("connect.specs.capability-threads", "connect.threads.signalled", calm=True)
-async def threads_are_a_capability(d: Driver) -> None:
-    await _flag(d, "threads")
-
-
-@suite.check("connect.specs.capability-interrupts", calm=True)
-async def interrupts_are_a_capability(d: Driver) -> None:
-    await _flag(d, "interrupts")
-
-
-@suite.check("connect.specs.capability-callbacks", "connect.callbacks.signalled", calm=True)
-async def callbacks_are_a_capability(d: Driver) -> None:
-    await _flag(d, "callbacks")
-
-
-@suite.check("connect.specs.capability-streaming", calm=True)
-async def modes_of_streaming_are_a_capability(d: Driver) -> None:
-    for where, specs in await all_specs(d):
-        able = member(specs, "capabilities", dict, f"specs of {where}")
-        if able.get("streaming") is None:
-            continue
-        modes = member(able, "streaming", dict, f"specs.capabilities of {where}")
-        for mode in ("values", "custom"):
-            if modes.get(mode) is not None:
-                member(modes, mode, bool, f"specs.capabilities.streaming of {where}")
 
 
 @suite.check("connect.openapi.descriptor-rules", calm=True)
@@ -149,50 +129,6 @@ async def capabilities_and_schemas_agree(d: Driver) -> None:
 # -- the formats ----------------------------------------------------------------------------------------------
 
 
-@suite.check(
-    "connect.specs.config", "connect.schemas.endpoint-config", "connect.configuration.schema", calm=True,
-)  # fmt: skip
-async def a_descriptor_has_the_schema_of_the_configuration(d: Driver) -> None:
-    await _schemas(d, "config")
-
-
-@suite.check("connect.specs.input", "connect.schemas.endpoint-input", "connect.invocation.input-schema", calm=True)
-async def a_descriptor_has_the_schema_of_the_input(d: Driver) -> None:
-    await _schemas(d, "input")
-
-
-@suite.check("connect.specs.output", "connect.schemas.endpoint-output", calm=True)
-async def a_descriptor_has_the_schema_of_the_output(d: Driver) -> None:
-    await _schemas(d, "output")
-
-
-@suite.check(
-    "connect.descriptor.consume", "connect.agents.descriptor-use", "connect.requirements.schemas",
-    "connect.schemas.agent-provides", calm=True,
-)  # fmt: skip
-async def a_descriptor_has_what_a_client_needs_to_use_the_agent(d: Driver) -> None:
-    for name in ("config", "input", "output"):
-        await _schemas(d, name)
-    for _, specs in await all_specs(d):
-        capabilities(specs)
-
-
-@suite.check("connect.streaming.custom-schema", calm=True)
-async def the_format_of_custom_updates_is_a_schema(d: Driver) -> None:
-    given = [(where, specs) for where, specs in await all_specs(d) if "custom" in capabilities(specs)]
-    applies(given, "no agent streams custom updates")
-    for where, specs in given:
-        compiled(member(specs, "custom_streaming_update", dict, f"specs of {where}"), "specs.custom_streaming_update")
-
-
-@suite.check("connect.threads.state-format-optional", calm=True)
-async def the_format_of_a_thread_state_is_a_schema(d: Driver) -> None:
-    given = [(where, specs) for where, specs in await all_specs(d) if specs.get("thread_state") is not None]
-    applies(given, "no descriptor defines a thread state")
-    for where, specs in given:
-        compiled(member(specs, "thread_state", dict, f"specs of {where}"), "specs.thread_state")
-
-
 async def _interrupts(d: Driver) -> list[tuple[str, dict[str, Any]]]:
     found = []
     for where, specs in await all_specs(d):
@@ -204,24 +140,21 @@ async def _interrupts(d: Driver) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-@suite.check("connect.specs.interrupts", calm=True)
-async def a_descriptor_has_the_schemas_of_interrupts(d: Driver) -> None:
-    await _interrupts(d)
+async def _custom(d: Driver) -> list[tuple[str, dict[str, Any]]]:
+    given = [(where, specs) for where, specs in await all_specs(d) if "custom" in capabilities(specs)]
+    applies(given, "no agent streams custom updates")
+    return given
 
 
-@suite.check("connect.specs.interrupt-type", calm=True)
-async def an_interrupt_has_a_type(d: Driver) -> None:
-    for where, entry in await _interrupts(d):
-        member(entry, "interrupt_type", str, f"an interrupt of {where}")
-
-
-@suite.check("connect.specs.interrupt-payload", calm=True)
-async def an_interrupt_has_the_schema_of_what_is_asked(d: Driver) -> None:
-    for where, entry in await _interrupts(d):
-        compiled(member(entry, "interrupt_payload", dict, f"an interrupt of {where}"), "interrupt_payload")
-
-
-@suite.check("connect.specs.interrupt-resume-payload", calm=True)
-async def an_interrupt_has_the_schema_of_what_resumes(d: Driver) -> None:
-    for where, entry in await _interrupts(d):
-        compiled(member(entry, "resume_payload", dict, f"an interrupt of {where}"), "resume_payload")
+_INTERRUPT = Source(_interrupts, lambda pair: f"an interrupt of {pair[0]}", each=True, value=lambda pair: pair[1])
+_OF_CUSTOM = Source(_custom, lambda pair: f"specs of {pair[0]}", each=True, value=lambda pair: pair[1])
+add(
+    suite,
+    Row("connect.streaming.custom-schema", _OF_CUSTOM, "custom_streaming_update", dict, fits=_schema),
+    Row("connect.threads.state-format-optional", _SPECS, "thread_state", dict, fits=_schema, **_MAY),
+    Row("connect.specs.interrupts", _INTERRUPT, kind=dict),
+    Row("connect.specs.interrupt-type", _INTERRUPT, "interrupt_type", str),
+    Row("connect.specs.interrupt-payload", _INTERRUPT, "interrupt_payload", dict, fits=_schema),
+    Row("connect.specs.interrupt-resume-payload", _INTERRUPT, "resume_payload", dict, fits=_schema),
+    calm=True,
+)

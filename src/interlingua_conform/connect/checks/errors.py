@@ -13,6 +13,7 @@ from interlingua.transports.raw_client import Answer
 
 from ...base import Broken, NotApplicable, applies, expect, member, shown
 from ...remembering import once
+from ...rows import Row, Source, add
 from ..driver import Driver, Json, answered, at, capabilities, descriptor, every_agent, suite
 from ..streams import Streamed
 
@@ -176,16 +177,12 @@ async def _outputs(d: Driver) -> list[tuple[str, Json]]:
     return found
 
 
-@suite.check("connect.requirements.error-codes", "connect.errors.code")
-async def an_error_has_a_code(d: Driver) -> None:
-    for where, output in await _outputs(d):
-        member(output, "errcode", int, where)
-
-
-@suite.check("connect.errors.description")
-async def an_error_has_a_description(d: Driver) -> None:
-    for where, output in await _outputs(d):
-        expect(member(output, "description", str, where).strip(), f"description of {where} is empty")
+_OUTPUT = Source(_outputs, lambda pair: pair[0], each=True, value=lambda pair: pair[1])
+add(
+    suite,
+    Row("connect.requirements.error-codes connect.errors.code", _OUTPUT, "errcode", int),
+    Row("connect.errors.description", _OUTPUT, "description", str, filled=True),
+)
 
 
 @suite.check("connect.requirements.error-explanations")

@@ -7,9 +7,12 @@ from typing import Any
 
 from ...base import Broken, applies, expect, member, shown
 from ...remembering import once
+from ...rows import Played, Row, Source, add
 from ...schemas import fits
 from ..driver import OVER, Driver, answered, at, briefly, capabilities, output_of, result_of, suite
 from ..shapes import OUTPUTS, RUN_STATUSES
+
+_SYNCHRONOUS = "connect.requirements.mode-synchronous connect.output.synchronous connect.invocation.returns-output"
 
 
 @once
@@ -66,26 +69,36 @@ async def blocked(d: Driver) -> tuple[str, bool, str, Any]:
 # -- making them ----------------------------------------------------------------------------------------------
 
 
-@suite.check("connect.runs.post", "connect.runs.returns-run", "connect.invocation.triggers")
-async def a_run_is_started_and_answered_with_a_run(d: Driver) -> None:
-    await created(d)
+async def _outputs(d: Driver) -> list[dict[str, Any]]:
+    return [await result(d), output_of(await at_once(d), "POST /runs/wait")]
 
 
-@suite.check("connect.runs.run-id", "connect.invocation.returns-execution-id")
-async def a_run_has_an_id(d: Driver) -> None:
-    expect(member(await created(d), "run_id", str, "the run"), "run_id of the run is empty")
+async def _at_once(d: Driver) -> dict[str, Any]:
+    return output_of(await at_once(d), "POST /runs/wait")
 
 
-@suite.check("connect.runs.run-status")
-async def a_run_has_a_status(d: Driver) -> None:
-    status = member(await created(d), "status", str, "the run")
-    expect(status in RUN_STATUSES, f"the status of the run is {shown(status)}, which is none of the protocol's")
+def _has_result(output: Any, where: str) -> None:
+    result_of(output)
 
 
-@suite.check("connect.runs.initial-pending")
-async def a_new_run_is_pending(d: Driver) -> None:
-    status = member(await created(d), "status", str, "the run")
-    expect(status == "pending", f"the status of a run that was just created is {shown(status)}, not pending")
+_MADE, _OUTPUT = Source(created, "the run"), Source(result, "the output of a run that succeeded")
+_AT_ONCE = Source(_at_once, "the output of POST /runs/wait")
+add(
+    suite,
+    Played("connect.runs.post connect.runs.returns-run connect.invocation.triggers", created),
+    Row("connect.runs.run-id connect.invocation.returns-execution-id", _MADE, "run_id", str, filled=True),
+    Row("connect.runs.run-status", _MADE, "status", str, one_of=RUN_STATUSES),
+    Row("connect.runs.initial-pending", _MADE, "status", str, equals="pending"),
+    Played(
+        "connect.runs.wait connect.runs.flow-poll connect.requirements.output-retrieval "
+        "connect.requirements.mode-asynchronous connect.invocation.execution-id-output", result,
+    ),
+    Row("connect.runs.output-type-result connect.output.when-terminated", _OUTPUT, "type", str, equals="result"),
+    Row("connect.runs.output-result", _OUTPUT, fits=_has_result),
+    Row(_SYNCHRONOUS, _AT_ONCE, "type", str, equals="result"),
+    Row(_SYNCHRONOUS, _AT_ONCE, fits=_has_result),
+    Row("connect.output.carries-condition", Source(_outputs, "the output", each=True), "type", str, one_of=OUTPUTS),
+)  # fmt: skip
 
 
 @suite.check("connect.runs.single-execution")
@@ -146,14 +159,6 @@ async def the_status_is_pending_while_a_run_works_and_changes_when_it_is_done(d:
         expect(status in ("pending", *OVER), f"the status of a run that works is {shown(status)}, not pending")
 
 
-@suite.check(
-    "connect.runs.wait", "connect.runs.flow-poll", "connect.requirements.output-retrieval",
-    "connect.requirements.mode-asynchronous", "connect.invocation.execution-id-output",
-)  # fmt: skip
-async def a_run_is_started_polled_and_asked_for_its_output(d: Driver) -> None:
-    await result(d)
-
-
 @suite.check("connect.runs.wait-done")
 async def the_output_of_a_run_that_is_done_comes_at_once(d: Driver) -> None:
     run = await succeeded(d)
@@ -178,40 +183,12 @@ async def a_wait_blocks_until_the_status_changes(d: Driver) -> None:
 # -- what comes out -------------------------------------------------------------------------------------------
 
 
-@suite.check("connect.runs.output-type-result", "connect.output.when-terminated")
-async def the_output_of_a_run_that_succeeded_is_a_result(d: Driver) -> None:
-    kind = member(await result(d), "type", str, "the output")
-    expect(kind == "result", f"the output of a run that succeeded has the type {shown(kind)}, not result")
-
-
-@suite.check("connect.runs.output-result")
-async def a_result_has_the_agents_output(d: Driver) -> None:
-    result_of(await result(d))
-
-
 @suite.check("connect.output.schema")
 async def a_result_fits_the_descriptor(d: Driver) -> None:
     output = await result(d)
     applies("values" in output or "result" in output, "the output has messages only")
     specs = await d.specs()
     fits(result_of(output), member(specs, "output", dict, "specs"), "the output of a run")
-
-
-@suite.check(
-    "connect.requirements.mode-synchronous", "connect.output.synchronous", "connect.invocation.returns-output",
-)  # fmt: skip
-async def a_run_can_be_made_and_waited_for_at_once(d: Driver) -> None:
-    output = output_of(await at_once(d), "POST /runs/wait")
-    kind = member(output, "type", str, "the output")
-    expect(kind == "result", f"the output of POST /runs/wait has the type {shown(kind)}, not result")
-    result_of(output)
-
-
-@suite.check("connect.output.carries-condition")
-async def every_output_says_what_it_stands_for(d: Driver) -> None:
-    for output in (await result(d), output_of(await at_once(d), "POST /runs/wait")):
-        kind = member(output, "type", str, "the output")
-        expect(kind in OUTPUTS, f"the output has the type {shown(kind)}, which is none of {', '.join(OUTPUTS)}")
 
 
 # -- what an agent may do without -----------------------------------------------------------------------------

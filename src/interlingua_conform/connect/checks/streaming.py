@@ -8,6 +8,7 @@ import msgspec
 
 from ...base import NotApplicable, applies, expect, member, shown
 from ...remembering import once
+from ...rows import Row, Source, add
 from ...schemas import fits
 from ..driver import OVER, Driver, at, result_of, suite
 from ..shapes import UPDATES
@@ -105,23 +106,32 @@ async def a_stream_is_server_sent_events(d: Driver) -> None:
     expect(seen.events(), f"{seen.what} has no events: {shown(seen.received.decode(errors='replace'))}")
 
 
-@suite.check("connect.streaming.event-id")
-async def every_event_has_an_id(d: Driver) -> None:
-    for block in (await ended(d)).events():
-        expect(block.id, f"an event of the stream has no id: {shown(block.data)}")
+async def _blocks(d: Driver) -> list[dict[str, Any]]:
+    return [msgspec.structs.asdict(block) for block in (await ended(d)).events()]
 
 
-@suite.check("connect.streaming.event-name")
-async def every_event_is_an_agent_event(d: Driver) -> None:
-    for block in (await ended(d)).events():
-        expect(block.event == "agent_event", f"the event field of an event is {shown(block.event)}, not agent_event")
+async def _updates(d: Driver) -> list[dict[str, Any]]:
+    return (await ended(d)).updates()
 
 
-@suite.check("connect.streaming.event-is-update")
-async def every_event_is_an_update(d: Driver) -> None:
-    for update in (await ended(d)).updates():
-        kind = member(update, "type", str, "the data of an event")
-        expect(kind in UPDATES, f"the data of an event has the type {shown(kind)}: {shown(update)}")
+async def _values(d: Driver) -> list[dict[str, Any]]:
+    found = (await ended(d)).of_type("values")
+    applies(found, "no event of the stream has the type values")
+    return found
+
+
+def _has_result(update: Any, where: str) -> None:
+    result_of(update)
+
+
+_EVENT, _DATA = Source(_blocks, "an event", each=True), Source(_updates, "the data of an event", each=True)
+add(
+    suite,
+    Row("connect.streaming.event-id", _EVENT, "id", str, filled=True),
+    Row("connect.streaming.event-name", _EVENT, "event", equals="agent_event"),
+    Row("connect.streaming.event-is-update", _DATA, "type", str, one_of=UPDATES),
+    Row("connect.streaming.data-result", Source(_values, "an update", each=True), fits=_has_result),
+)
 
 
 @suite.check("connect.streaming.data-run-id")
@@ -136,12 +146,6 @@ async def events_in_the_mode_values_have_that_type(d: Driver) -> None:
     expect(seen.of_type("values"), f"no event of the stream has the type values: {shown(seen.updates())}")
     for update in seen.updates():
         expect(update.get("type") != "custom", f"a custom event in a stream of values: {shown(update)}")
-
-
-@suite.check("connect.streaming.data-result")
-async def events_in_the_mode_values_have_the_output(d: Driver) -> None:
-    for update in (await ended(d)).of_type("values"):
-        result_of(update)
 
 
 @suite.check("connect.streaming.run-returned")

@@ -9,6 +9,7 @@ import msgspec
 
 from ...base import Role, applies, expect, member, shown
 from ...remembering import once
+from ...rows import Played, Row, Source, add
 from ...schemas import fits
 from ..driver import Driver, Json, answered, at, output_of, result_of, suite
 from .runs import succeeded
@@ -83,20 +84,43 @@ def _shows(thread: Json) -> bool:
 # -- making and retrieving them -------------------------------------------------------------------------------
 
 
-@suite.check("connect.threads.create")
-async def a_thread_is_created(d: Driver) -> None:
-    await created(d)
+async def _runs(d: Driver) -> list[Json]:
+    return (await used(d)).runs
 
 
-@suite.check("connect.threads.thread-id")
-async def a_thread_has_an_id(d: Driver) -> None:
-    expect(member(await created(d), "thread_id", str, "the thread"), "thread_id of the thread is empty")
+async def _outputs(d: Driver) -> list[Json]:
+    return (await used(d)).outputs
 
 
-@suite.check("connect.threads.initial-idle")
-async def a_new_thread_is_idle(d: Driver) -> None:
-    status = member(await created(d), "status", str, "the thread")
-    expect(status == "idle", f"the status of a thread that was just created is {shown(status)}, not idle")
+async def _after(d: Driver) -> Json:
+    return (await used(d)).after
+
+
+async def _with_state(d: Driver) -> Json:
+    await state(d)
+    return (await used(d)).after
+
+
+def _has_result(output: Any, where: str) -> None:
+    result_of(output)
+
+
+_MADE, _OUTPUT = Source(created, "the thread"), Source(_outputs, "the output of a run on a thread", each=True)
+add(
+    suite,
+    Played("connect.threads.create", created),
+    Row("connect.threads.thread-id", _MADE, "thread_id", str, filled=True),
+    Row("connect.threads.initial-idle", _MADE, "status", str, equals="idle"),
+    Played("connect.threads.run-post connect.threads.supported", used),
+    Row("connect.threads.run-returns-pending", Source(_runs, "a new run", each=True), "status", str, equals="pending"),
+    Row("connect.threads.run-wait", _OUTPUT, "type", equals="result"),
+    Row("connect.threads.run-wait", _OUTPUT, fits=_has_result),
+    Row("connect.threads.idle-after-runs", Source(_after, "a thread whose runs are done"), "status", equals="idle"),
+    Row(
+        "connect.threads.state-kept connect.threads.current-state connect.threads.state-accessible",
+        Source(_with_state, "the thread after its runs"), "values",
+    ),
+)  # fmt: skip
 
 
 @suite.check("connect.threads.get")
@@ -136,18 +160,6 @@ async def a_run_on_a_missing_thread_is_refused_or_makes_it(d: Driver) -> None:
 # -- runs on them ---------------------------------------------------------------------------------------------
 
 
-@suite.check("connect.threads.run-post", "connect.threads.supported")
-async def a_run_is_started_on_a_thread(d: Driver) -> None:
-    await used(d)
-
-
-@suite.check("connect.threads.run-returns-pending")
-async def a_new_run_on_a_thread_is_pending(d: Driver) -> None:
-    for run in (await used(d)).runs:
-        status = member(run, "status", str, "the run")
-        expect(status == "pending", f"the status of a run that was just created is {shown(status)}, not pending")
-
-
 @suite.check("connect.threads.run-has-thread")
 async def a_run_on_a_thread_belongs_to_it(d: Driver) -> None:
     seen = await used(d)
@@ -161,13 +173,6 @@ async def a_run_on_a_thread_belongs_to_it(d: Driver) -> None:
             expect(told == seen.id, f"a run on the thread {seen.id} has the thread_id {shown(told)}")
 
 
-@suite.check("connect.threads.run-wait")
-async def the_output_of_a_run_on_a_thread_is_waited_for(d: Driver) -> None:
-    for output in (await used(d)).outputs:
-        expect(output.get("type") == "result", f"the output of a run on a thread is {shown(output)}")
-        result_of(output)
-
-
 @suite.check("connect.threads.get-optional")
 async def runs_follow_each_other_without_the_thread_being_retrieved(d: Driver) -> None:
     await used(d)
@@ -175,12 +180,6 @@ async def runs_follow_each_other_without_the_thread_being_retrieved(d: Driver) -
     for _ in range(2):
         output = output_of(await d.told("POST", f"{base}/wait", await d.request()), f"POST {base}/wait")
         expect(output.get("type") == "result", f"the output of a run on a thread is {shown(output)}")
-
-
-@suite.check("connect.threads.idle-after-runs")
-async def a_thread_is_idle_again_after_its_runs(d: Driver) -> None:
-    status = member((await used(d)).after, "status", str, "the thread")
-    expect(status == "idle", f"the status of a thread whose runs are done is {shown(status)}, not idle")
 
 
 @suite.check("connect.threads.run-history")
@@ -218,12 +217,6 @@ async def a_thread_is_made_run_on_twice_and_retrieved(d: Driver) -> None:
 
 
 # -- their state ----------------------------------------------------------------------------------------------
-
-
-@suite.check("connect.threads.state-kept", "connect.threads.current-state", "connect.threads.state-accessible")
-async def a_thread_has_a_state_after_its_runs(d: Driver) -> None:
-    await state(d)
-    member((await used(d)).after, "values", object, "the thread after its runs")
 
 
 @suite.check("connect.threads.values")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...base import Broken, Gone, NotApplicable, applies, expect, shown
+from ...remembering import once
 from ..driver import Driver, batch, check
 from ..links import Message
 from ..reading import is_answer, is_error, note, objects
@@ -133,13 +134,11 @@ async def a_notification_is_not_replied_to(driver: Driver) -> None:
 # -- batches that nothing comes of -------------------------------------------------------------------------------
 
 
+@once
 async def _notes(driver: Driver) -> list[Any]:
-    async def look() -> list[Any]:
-        client = await driver.batches()
-        data = b'[{"jsonrpc":"2.0","method":"_interlingua/news"},{"jsonrpc":"2.0","method":"_interlingua/more"}]'
-        return await frames_after(client, data, wanted=False)
-
-    return await driver.once("a batch of notifications", look)
+    client = await driver.batches()
+    data = b'[{"jsonrpc":"2.0","method":"_interlingua/news"},{"jsonrpc":"2.0","method":"_interlingua/more"}]'
+    return await frames_after(client, data, wanted=False)
 
 
 @check("editor.batch.notifications-only")
@@ -163,12 +162,10 @@ async def nothing_comes_of_notifications(driver: Driver) -> None:
 # -- batches that are none -------------------------------------------------------------------------------------
 
 
+@once
 async def _broken(driver: Driver) -> list[Any]:
-    async def look() -> list[Any]:
-        client = await driver.batches()
-        return await frames_after(client, b'[{"jsonrpc":"2.0","id":"cut","method":"_interlingua/ping"},', wanted=True)
-
-    return await driver.once("a broken batch", look)
+    client = await driver.batches()
+    return await frames_after(client, b'[{"jsonrpc":"2.0","id":"cut","method":"_interlingua/ping"},', wanted=True)
 
 
 @check("editor.batch.parse-error")
@@ -187,11 +184,9 @@ async def a_parse_error_is_no_array(driver: Driver) -> None:
     expect(len(came) == 1 and isinstance(came[0], dict), f"a batch that is no JSON was answered with {shown(came)}")
 
 
+@once
 async def _empty(driver: Driver) -> list[Any]:
-    async def look() -> list[Any]:
-        return await frames_after(await driver.batches(), b"[]", wanted=True)
-
-    return await driver.once("an empty batch", look)
+    return await frames_after(await driver.batches(), b"[]", wanted=True)
 
 
 @check("editor.batch.not-empty")

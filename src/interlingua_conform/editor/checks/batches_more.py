@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ...base import Gone, NotApplicable, applies, expect, shown
+from ...remembering import once
 from ..driver import Driver, check
 from ..links import Message
 from ..reading import asks, flaw, is_response, note, objects, picked
@@ -25,42 +26,39 @@ class Together(msgspec.Struct):
     answered: list[Message]
 
 
+@once
 async def _together(driver: Driver) -> Together:
     """Sends a slow prompt, a ping and a quick prompt in one batch, to servers that take batches in version 1. In
     version 2 a prompt is answered at once."""
+    client = await driver.v1_batches()
+    slow, quick = await client.slow(), await client.plain()
+    entries = [
+        client.request("session/prompt", slow.prompt(), "slow"),
+        client.request(PING, id_="ping"),
+        client.request("session/prompt", quick.prompt(), "quick"),
+    ]
+    frames, before = len(client.link.frames), client.now
+    await client.link.put(entries)
 
-    async def look() -> Together:
-        client = await driver.v1_batches()
-        slow, quick = await client.slow(), await client.plain()
-        entries = [
-            client.request("session/prompt", slow.prompt(), "slow"),
-            client.request(PING, id_="ping"),
-            client.request("session/prompt", quick.prompt(), "quick"),
-        ]
-        frames, before = len(client.link.frames), client.now
-        await client.link.put(entries)
+    def begun(message: Message) -> bool:
+        return bool(slow.updates("agent_message_chunk", "tool_call", "plan", start=before)) or is_response(message)
 
-        def begun(message: Message) -> bool:
-            return bool(slow.updates("agent_message_chunk", "tool_call", "plan", start=before)) or is_response(message)
-
-        await client.link.until(begun, "anything that the slow agent does", before)
-        await _no_prompts(_array(client, frames))
-        overtook = await client.soon(lambda _: bool(quick.updates("agent_message_chunk", start=before)), before)
-        try:
-            await client.ping()
-            passed = True
-        except Gone:
-            passed = False
-        await client.link.silent(lambda m: is_response(m) and m.get("id") in ("ping", "quick"), before)
-        early = _array(client, frames)
-        await slow.cancel()
-        if early is not None:
-            return Together(early, passed, overtook, [e["id"] for e in entries], objects(early))
-        await client.link.until(lambda m: m.get("id") == "slow" and is_response(m), "the answer to a batch", before)
-        found = _array(client, frames)
-        return Together(early, passed, overtook, [e["id"] for e in entries], objects(found))
-
-    return await driver.once("a batch with a slow entry", look)
+    await client.link.until(begun, "anything that the slow agent does", before)
+    await _no_prompts(_array(client, frames))
+    overtook = await client.soon(lambda _: bool(quick.updates("agent_message_chunk", start=before)), before)
+    try:
+        await client.ping()
+        passed = True
+    except Gone:
+        passed = False
+    await client.link.silent(lambda m: is_response(m) and m.get("id") in ("ping", "quick"), before)
+    early = _array(client, frames)
+    await slow.cancel()
+    if early is not None:
+        return Together(early, passed, overtook, [e["id"] for e in entries], objects(early))
+    await client.link.until(lambda m: m.get("id") == "slow" and is_response(m), "the answer to a batch", before)
+    found = _array(client, frames)
+    return Together(early, passed, overtook, [e["id"] for e in entries], objects(found))
 
 
 def _array(client: Client, start: int) -> Any:

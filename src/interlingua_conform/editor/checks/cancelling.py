@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...base import Gone, expect, shown
+from ...remembering import once
 from ..driver import Driver, check
 from ..reading import answers, picked
 from ..session import Ended
@@ -10,20 +11,18 @@ from ..talk import NOT_TAKEN_BACK
 from .prompts import waiting
 
 
+@once
 async def _cancelled(driver: Driver) -> Ended:
-    async def look() -> Ended:
-        client = await driver.v1()
-        session = await client.slow()
-        turn = await session.begin()
-        await turn.begun()
-        expect(not turn.over(), "the agent that should run for a while ended its turn at once")
-        await session.cancel()
-        try:
-            return await turn.end()
-        except Gone as error:
-            raise Gone(f"a prompt is not answered after session/cancel: {error}") from error
-
-    return await driver.once("a cancelled turn", look)
+    client = await driver.v1()
+    session = await client.slow()
+    turn = await session.begin()
+    await turn.begun()
+    expect(not turn.over(), "the agent that should run for a while ended its turn at once")
+    await session.cancel()
+    try:
+        return await turn.end()
+    except Gone as error:
+        raise Gone(f"a prompt is not answered after session/cancel: {error}") from error
 
 
 @check("editor.v1.cancel")

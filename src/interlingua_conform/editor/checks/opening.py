@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ...base import Gone, NotApplicable, applies, expect, member, shown
+from ...remembering import once
 from ..driver import INFO, Driver, check
 from ..links import Message, session_of
 from ..reading import is_response, objects
@@ -26,30 +27,28 @@ class First(msgspec.Struct):
     again: Message  # the answer to one more
 
 
+@once
 async def _first(driver: Driver) -> First:
-    async def look() -> First:
+    client = Client(await driver.link(), driver.subject, 1, driver.folder)
+    if client.link.kind == "http":
+        raise NotApplicable("over Streamable HTTP nothing but initialize opens a connection")
+    before = client.now
+    if client.link.kind == "stdio":
+        await client.notify("session/cancel", {"sessionId": "no such session"})
+    early = await _said(client, "session/new", client.opening())
+    noticed = [m for m in client.link.messages[before:] if is_response(m) and m is not early]
+    if client.link.ended:  # as a WebSocket is that does not begin with initialize
         client = Client(await driver.link(), driver.subject, 1, driver.folder)
-        if client.link.kind == "http":
-            raise NotApplicable("over Streamable HTTP nothing but initialize opens a connection")
-        before = client.now
-        if client.link.kind == "stdio":
-            await client.notify("session/cancel", {"sessionId": "no such session"})
-        early = await _said(client, "session/new", client.opening())
-        noticed = [m for m in client.link.messages[before:] if is_response(m) and m is not early]
-        if client.link.ended:  # as a WebSocket is that does not begin with initialize
-            client = Client(await driver.link(), driver.subject, 1, driver.folder)
-        failed = await _said(client, "initialize", {"protocolVersion": "one", "clientCapabilities": {}})
-        good = {"protocolVersion": 1, "clientCapabilities": {}, "clientInfo": INFO}
-        then = await _said(client, "initialize", good)
-        if "error" in then:
-            client = Client(await driver.link(), driver.subject, 1, driver.folder)
-            await client.ask("initialize", good)
-        opened = await client.answer("session/new", client.opening())
-        again = await client.answer("initialize", good)
-        driver.keep(client)
-        return First(early, noticed, failed, then, opened, again)
-
-    return await driver.once("a connection that does not begin with initialize", look)
+    failed = await _said(client, "initialize", {"protocolVersion": "one", "clientCapabilities": {}})
+    good = {"protocolVersion": 1, "clientCapabilities": {}, "clientInfo": INFO}
+    then = await _said(client, "initialize", good)
+    if "error" in then:
+        client = Client(await driver.link(), driver.subject, 1, driver.folder)
+        await client.ask("initialize", good)
+    opened = await client.answer("session/new", client.opening())
+    again = await client.answer("initialize", good)
+    driver.keep(client)
+    return First(early, noticed, failed, then, opened, again)
 
 
 async def _said(client: Client, method: str, params: Message) -> Message:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...answers import filled_in
 from ...base import Gone, NotApplicable, applies, expect, member, shown
+from ...remembering import once
 from .. import shapes
 from ..driver import Driver, check
 from ..links import Message
@@ -54,25 +55,23 @@ async def a_permission_request_is_about_a_tool_call(driver: Driver) -> None:
     )
 
 
+@once
 async def _allowed(driver: Driver, client: Client) -> str:
     """Returns the text of the agent when it gets a permission, if that differs from its text when it is refused."""
 
-    async def look() -> str:
-        def chosen(kind: str) -> Any:
-            def choose(request: Message) -> Message:
-                found = picked(request, kind)
-                applies(found, f"the permission request has no option of a kind that {kind}s")
-                return found or {}
+    def chosen(kind: str) -> Any:
+        def choose(request: Message) -> Message:
+            found = picked(request, kind)
+            applies(found, f"the permission request has no option of a kind that {kind}s")
+            return found or {}
 
-            return choose
+        return choose
 
-        ended, _, yes = await permission(client, chosen("allow"))
-        _, _, no = await permission(client, chosen("reject"))
-        applies(ended.error is None, "the agent that asks fails when it may go on")
-        applies(yes != no, "the agent that asks says the same whether it may go on or not")
-        return yes
-
-    return await driver.once(f"a permission that is given in version {client.version}", look)
+    ended, _, yes = await permission(client, chosen("allow"))
+    _, _, no = await permission(client, chosen("reject"))
+    applies(ended.error is None, "the agent that asks fails when it may go on")
+    applies(yes != no, "the agent that asks says the same whether it may go on or not")
+    return yes
 
 
 async def never_approved(driver: Driver, client: Client, wrong: list[tuple[str, Any, bool]]) -> None:
@@ -129,23 +128,25 @@ def form(request: Message) -> None:
         expect(kind in _FLAT, f"the form has the field {name}, which is not flat: {shown(inner)}")
 
 
+@once
+async def _asks_by(driver: Driver, version: int) -> str:
+    """The method by which the agent that asks does so; empty where it does not ask."""
+    client = await (driver.v1() if version == 1 else driver.v2())
+    session = await client.asking()
+    with client.by_hand():
+        turn = await session.begin()
+        try:
+            found = str((await turn.question())["method"])
+        except NotApplicable:
+            return ""
+        await session.cancel()
+    await turn.end()
+    return found
+
+
 async def asks_forms(driver: Driver, version: int) -> Client:
     """A client that has forms, where the agent that asks is not known to ask for permissions."""
-    client = await (driver.v1() if version == 1 else driver.v2())
-
-    async def look() -> str:
-        session = await client.asking()
-        with client.by_hand():
-            turn = await session.begin()
-            try:
-                found = str((await turn.question())["method"])
-            except NotApplicable:
-                return ""
-            await session.cancel()
-        await turn.end()
-        return found
-
-    found = await driver.once(f"how the agent asks in version {version}", look)
+    found = await _asks_by(driver, version)
     applies(found != "session/request_permission", "the agent that asks asks for a permission, not by a form")
     return await driver.forms(version)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from ...base import Gone, NotApplicable, applies, expect, member, shown
+from ...remembering import once
 from ..driver import Driver, check
 from ..links import Message, SocketLink, StdioLink
 from ..reading import answers, picked, update_of
@@ -28,16 +29,13 @@ async def loads(driver: Driver) -> Client:
     return client
 
 
+@once
 async def _talked(driver: Driver) -> Session:
     """A session in which something was said."""
-
-    async def look() -> Session:
-        session = await (await driver.v1()).plain()
-        ended = await session.turn()
-        expect(ended.error is None, f"a prompt to an agent that should answer fails: {shown(ended.error)}")
-        return session
-
-    return await driver.once("a session in which something was said", look)
+    session = await (await driver.v1()).plain()
+    ended = await session.turn()
+    expect(ended.error is None, f"a prompt to an agent that should answer fails: {shown(ended.error)}")
+    return session
 
 
 @check("editor.v1.list")

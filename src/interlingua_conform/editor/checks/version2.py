@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...base import Gone, NotApplicable, applies, expect, member, shown
+from ...remembering import once
 from .. import shapes
 from ..driver import INFO, Driver, check
 from ..links import Message
@@ -70,12 +71,10 @@ async def logging_in_has_its_own_names(driver: Driver) -> None:
 # -- prompts ---------------------------------------------------------------------------------------------------
 
 
+@once
 async def _turn(driver: Driver) -> tuple[Session, Ended]:
-    async def look() -> tuple[Session, Ended]:
-        session = await (await driver.v2()).plain()
-        return session, await session.turn()
-
-    return await driver.once("a turn in version 2", look)
+    session = await (await driver.v2()).plain()
+    return session, await session.turn()
 
 
 @check("editor.v2.prompt-accepted")

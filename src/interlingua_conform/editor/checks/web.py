@@ -9,6 +9,7 @@ from typing import Any
 from interlingua.transports.raw_client import Answer
 
 from ...base import Broken, Gone, NotApplicable, applies, expect, member, shown
+from ...remembering import once
 from ..driver import INFO, Driver, check
 from ..links import CONNECTION, HttpLink, Listening, Message
 from ..reading import answers, picked, update_of
@@ -28,13 +29,10 @@ async def connected(driver: Driver) -> Client:
     return await driver.client(1, await driver.web())
 
 
+@once
 async def shared(driver: Driver) -> Client:
     """A client over Streamable HTTP that several checks use."""
-
-    async def look() -> Client:
-        return await connected(driver)
-
-    return await driver.once("a client over HTTP", look)
+    return await connected(driver)
 
 
 def _web(client: Client) -> HttpLink:

@@ -22,7 +22,7 @@ async def a_link_leads_to_a_direct_connection(node: Node) -> None:
     if node.line is not None:
         with contextlib.suppress(NotApplicable):
             await node.hear()
-        expect(not node.line.closed, "the node ended the connection after a message")
+        expect(not node.line.ended, "the node ended the connection after a message")
         return
     made = await node.connecting()
     applies(made.answer.status < 300, made.why)
@@ -47,9 +47,9 @@ async def messages_go_through_pipes(node: Node) -> None:
     assert isinstance(node.line, PipeWire)
     with contextlib.suppress(NotApplicable):
         await node.hear()
-    expect(not node.line.closed, "the process ended, although its input is open")
-    applies(node.line.frames, "the process says nothing")
-    noise = node.line.pipes.noise
+    expect(not node.line.ended, "the process ended, although its input is open")
+    applies(node.line.messages, "the process says nothing")
+    noise = node.line.noise
     expect(not noise, f"something else than JSON objects is on standard output: {noise[0][:100] if noise else b''!r}")
 
 
@@ -109,7 +109,7 @@ async def peers_connect_show_cards_and_talk(node: Node) -> None:
     await node.said()
     with contextlib.suppress(NotApplicable):
         await node.hear()
-    expect(not wire.closed, "the node ended the connection")
+    expect(not wire.ended, "the node ended the connection")
 
 
 @check("peer.history.v0-5")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from ...base import applies, expect, member, shown
+from ...rows import Row, Source, add
 from ..driver import Node
 from ..shapes import VERSION, moment, told
-from ..suite import check
+from ..suite import check, suite
 
 CARD = "the card"
 ENDPOINTS = {
@@ -36,20 +38,55 @@ async def what_is_there_is_the_card_itself(node: Node) -> None:
     member(card, "name", str, CARD)
 
 
-@check("peer.5-2.name", calm=True)
-async def the_name_is_a_text(node: Node) -> None:
-    expect(member(await node.card(), "name", str, CARD).strip(), "name of the card is empty")
+async def _skills(node: Node) -> list[Any]:
+    return member(await node.card(), "skills", list, CARD)
 
 
-@check("peer.5-2.acp-version", "peer.5-1.example-version-present", "peer.14.card-declares", calm=True)
-async def the_version_is_there(node: Node) -> None:
-    member(await node.card(), "acp_version", str, CARD)
+def _paths(known: Any, where: str) -> None:
+    expect(all(isinstance(path, str) for path in known.values()), f"{where} are not all paths: {shown(known)}")
 
 
-@check("peer.14.semantic", calm=True)
-async def the_version_is_a_semantic_one(node: Node) -> None:
-    version = member(await node.card(), "acp_version", str, CARD)
-    expect(VERSION.fullmatch(version), f"acp_version of the card is no semantic version: {version!r}")
+def _key_or_null(identity: Any, where: str) -> None:
+    if identity is not None:
+        member(member(identity, "", dict, where), "public_key", str, where)
+
+
+def _limitations(found: Any, where: str) -> None:
+    for one in found:
+        expect(isinstance(one, str | dict), f"{where} has one that is neither a text nor an object: {shown(one)}")
+
+
+_CARD, _SKILL = Source(Node.card, CARD), Source(_skills, "a skill of the card", each=True)
+FLAGS = Source(Node.flags, "capabilities of the card")
+add(
+    suite,
+    Row("peer.5-2.name", _CARD, "name", str, filled=True),
+    Row("peer.5-2.acp-version peer.5-1.example-version-present peer.14.card-declares", _CARD, "acp_version", str),
+    Row("peer.14.semantic", _CARD, "acp_version", str, matches=VERSION, form="semantic version"),
+    Row("peer.5-2.timestamp", _CARD, "timestamp", fits=moment),
+    Row("peer.5-2.skills", _CARD, "skills", list, items=dict),
+    Row("peer.5-2.skill-fields", _SKILL, "id", str),
+    Row("peer.5-2.skill-fields", _SKILL, "name", str),
+    Row("peer.5-2.capabilities", _CARD, "capabilities", dict),
+    Row("peer.5-2.identity", _CARD, "identity", fits=_key_or_null, optional=True),
+    Row("peer.5-2.trust", _CARD, "trust", dict),
+    Row("peer.history.v2-18-trust-signals", _CARD, "trust.signals", list, optional=True),
+    Row("peer.5-2.auth", _CARD, "auth", dict),
+    Row("peer.5-1.auth-schemes", _CARD, "auth.schemes", list, filled=True, items=str),
+    Row("peer.5-2.endpoints", _CARD, "endpoints", dict, fits=_paths),
+    *(
+        Row(
+            f"peer.5-1.endpoints-{name.replace('_', '-')}", _CARD, f"endpoints.{name}", str, optional=True,
+            matches=re.compile(f".*{re.escape(path)}"), form=f"path that ends with {path}",
+        )
+        for name, path in ENDPOINTS.items()
+    ),
+    Row("peer.5-2.availability peer.history.v2-24-availability", _CARD, "availability", dict, optional=True, null=True),
+    Row("peer.5-2.limitations", _CARD, "limitations", list, fits=_limitations, optional=True),
+    Row("peer.5-2.supported-interfaces", _CARD, "supported_interfaces", list, items=str, optional=True),
+    Row("peer.5-3.well-known-rfc8615", FLAGS, "well_known_rfc8615", bool, optional=True),
+    calm=True,
+)  # fmt: skip
 
 
 @check("peer.14.acp-version", calm=True)
@@ -59,26 +96,6 @@ async def an_implementation_of_1_0_says_so(node: Node) -> None:
     # The document's own example has a card with 2.8.0: what says that it implements a later version is none of 1.0.
     applies(int(version.split(".")[0]) < 2, f"the card says that it implements {version}")
     expect(re.match(r"1\.0(\.|$)", version), f"acp_version of the card is {version!r}, not '1.0'")
-
-
-@check("peer.5-2.timestamp", calm=True)
-async def the_card_says_when_it_was_made(node: Node) -> None:
-    moment((await node.card()).get("timestamp"), "timestamp of the card")
-
-
-@check("peer.5-2.skills", calm=True)
-async def skills_are_a_list_of_objects(node: Node) -> None:
-    skills = member(await node.card(), "skills", list, CARD)
-    expect(all(isinstance(skill, dict) for skill in skills), f"skills of the card are not objects: {shown(skills)}")
-
-
-@check("peer.5-2.skill-fields", calm=True)
-async def each_skill_has_id_and_name(node: Node) -> None:
-    skills = member(await node.card(), "skills", list, CARD)
-    applies(skills, "the card lists no skills")
-    for skill in skills:
-        for name in ("id", "name"):
-            member(skill, name, str, "a skill of the card")
 
 
 @check("peer.5-2.transport-modes", "peer.5-4.top-level", calm=True)
@@ -130,26 +147,6 @@ _only("p2p", "relay_fallback")
 _only("relay", "p2p_direct")
 
 
-@check("peer.5-2.capabilities", calm=True)
-async def capabilities_are_an_object(node: Node) -> None:
-    member(await node.card(), "capabilities", dict, CARD)
-
-
-@check("peer.5-2.identity", calm=True)
-async def the_identity_is_a_key_or_null(node: Node) -> None:
-    card = await node.card()
-    applies("identity" in card, "the card has no identity")
-    identity = card["identity"]
-    if identity is not None:
-        expect(isinstance(identity, dict), f"identity of the card is neither an object nor null: {shown(identity)}")
-        member(identity, "public_key", str, "identity of the card")
-
-
-@check("peer.5-2.trust", calm=True)
-async def trust_is_an_object(node: Node) -> None:
-    member(await node.card(), "trust", dict, CARD)
-
-
 @check("peer.5-1.trust-scheme", calm=True)
 async def the_scheme_of_trust_is_told(node: Node) -> None:
     scheme = member(await node.card(), "trust.scheme", str, CARD)
@@ -164,67 +161,6 @@ async def trust_is_enabled_or_not(node: Node) -> None:
     flags = await node.flags()
     if flags.get("hmac_signing") is not True and flags.get("identity") != "ed25519":
         expect(not enabled, "nothing is signed, and yet trust.enabled is true")
-
-
-@check("peer.history.v2-18-trust-signals", calm=True)
-async def signals_of_trust_are_a_list(node: Node) -> None:
-    trust = member(await node.card(), "trust", dict, CARD)
-    applies("signals" in trust, "the card has no trust.signals")
-    member(trust, "signals", list, "trust of the card")
-
-
-@check("peer.5-2.auth", calm=True)
-async def auth_is_an_object(node: Node) -> None:
-    member(await node.card(), "auth", dict, CARD)
-
-
-@check("peer.5-1.auth-schemes", calm=True)
-async def the_schemes_of_authentication_are_named(node: Node) -> None:
-    schemes = member(await node.card(), "auth.schemes", list, CARD)
-    expect(schemes, 'auth.schemes of the card is empty; without any it is ["none"]')
-    expect(all(isinstance(one, str) for one in schemes), f"auth.schemes of the card are not texts: {shown(schemes)}")
-
-
-@check("peer.5-2.endpoints", calm=True)
-async def endpoints_are_a_map_of_paths(node: Node) -> None:
-    known = member(await node.card(), "endpoints", dict, CARD)
-    expect(all(isinstance(path, str) for path in known.values()), f"endpoints are not all paths: {shown(known)}")
-
-
-def _endpoint(name: str, path: str) -> None:
-    @check(f"peer.5-1.endpoints-{name.replace('_', '-')}", calm=True)
-    async def the_endpoint_is_named_by_its_path(node: Node) -> None:
-        known = member(await node.card(), "endpoints", dict, CARD)
-        applies(name in known, f"endpoints of the card do not name {name}")
-        given = member(known, name, str, "endpoints of the card")
-        expect(given.endswith(path), f"endpoints.{name} of the card is {given!r}, not {path!r}")
-
-
-for _name, _path in ENDPOINTS.items():
-    _endpoint(_name, _path)
-
-
-@check("peer.5-2.availability", "peer.history.v2-24-availability", calm=True)
-async def availability_is_an_object(node: Node) -> None:
-    card = await node.card()
-    applies(card.get("availability") is not None, "the card has no availability")
-    member(card, "availability", dict, CARD)
-
-
-@check("peer.5-2.limitations", calm=True)
-async def limitations_are_a_list(node: Node) -> None:
-    card = await node.card()
-    applies("limitations" in card, "the card has no limitations")
-    for one in member(card, "limitations", list, CARD):
-        expect(isinstance(one, str | dict), f"a limitation is neither a text nor an object: {shown(one)}")
-
-
-@check("peer.5-2.supported-interfaces", calm=True)
-async def supported_interfaces_are_a_list_of_texts(node: Node) -> None:
-    card = await node.card()
-    applies("supported_interfaces" in card, "the card has no supported_interfaces")
-    found = member(card, "supported_interfaces", list, CARD)
-    expect(all(isinstance(one, str) for one in found), f"supported_interfaces are not texts: {shown(found)}")
 
 
 # -- headers --------------------------------------------------------------------------------------------------
@@ -254,13 +190,6 @@ async def all_well_known_headers_are_there(node: Node) -> None:
     answer = await node.ask("GET", "/.well-known/acp.json")
     missing = [name for name in ("cache-control", "vary", "x-content-type-options") if name not in answer.headers]
     expect(not missing, f"GET /.well-known/acp.json has no {', '.join(missing)}")
-
-
-@check("peer.5-3.well-known-rfc8615", calm=True)
-async def the_flag_of_these_headers_is_a_boolean(node: Node) -> None:
-    flags = await node.flags()
-    applies("well_known_rfc8615" in flags, "the card has no capabilities.well_known_rfc8615, which means false")
-    member(flags, "well_known_rfc8615", bool, "capabilities of the card")
 
 
 @check("peer.history.v2-47-flag", calm=True)

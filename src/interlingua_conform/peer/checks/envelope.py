@@ -6,10 +6,11 @@ import itertools
 from typing import Any
 
 from ...base import applies, expect, member, shown
+from ...remembering import once
+from ...rows import Row, Source, add
 from ..driver import Node
-from ..memory import once
 from ..shapes import HEX_64, moment, parts_of, text, told
-from ..suite import check
+from ..suite import check, suite
 from ..wires import Frame
 
 A = "a message that came to a peer"
@@ -23,42 +24,24 @@ VALUES: dict[str, Any] = {
 }  # fmt: skip
 
 
-@check("peer.1.common-envelope", "peer.9.same-envelope")
-async def every_message_has_the_envelope(node: Node) -> None:
-    for frame in await node.said():
-        missing = [name for name in REQUIRED if name not in frame]
-        expect(not missing, f"{A} has no {', '.join(missing)}: {shown(frame)}")
-
-
-@check("peer.1-1.type")
-async def a_message_has_its_type(node: Node) -> None:
-    for frame in await node.said():
-        expect(frame.get("type") == "acp.message", f"{A} has the type {shown(frame.get('type'))}: {shown(frame)}")
+SAID = Source(Node.said, A, each=True)
+add(
+    suite,
+    Row("peer.1.common-envelope peer.9.same-envelope", SAID, has=REQUIRED),
+    Row("peer.1-1.type", SAID, "type", equals="acp.message"),
+    Row("peer.1-1.ts", SAID, "ts", fits=moment),
+    Row("peer.1-1.from", SAID, "from", str, filled=True),
+    Row("peer.1-1.role", SAID, "role"),
+    Row("peer.1-1.parts", SAID, "parts", list, items=dict),
+    Row("peer.1-2.sig", SAID, "sig", str, matches=HEX_64, form="HMAC-SHA256 in hex", optional=True),
+    Row("peer.1-2.identity", SAID, "identity", dict, optional=True),
+)
 
 
 @check("peer.1-1.message-id")
 async def a_message_has_an_id_of_its_own(node: Node) -> None:
     ids = [member(frame, "message_id", str, A) for frame in await node.said()]
     expect(len(set(ids)) == len(ids), f"several messages have the same message_id: {ids}")
-
-
-@check("peer.1-1.ts")
-async def a_message_has_a_time(node: Node) -> None:
-    for frame in await node.said():
-        expect("ts" in frame, f"{A} has no ts: {shown(frame)}")
-        moment(frame["ts"], f"ts of {A}")
-
-
-@check("peer.1-1.from")
-async def a_message_says_from_whom_it_is(node: Node) -> None:
-    for frame in await node.said():
-        expect(member(frame, "from", str, A), f"from of {A} is empty: {shown(frame)}")
-
-
-@check("peer.1-1.role")
-async def a_message_has_a_role(node: Node) -> None:
-    for frame in await node.said():
-        expect("role" in frame, f"{A} has no role: {shown(frame)}")
 
 
 @check("peer.1-1.role-values")
@@ -70,13 +53,6 @@ async def a_role_is_user_or_agent(node: Node) -> None:
         for role in ("user", "agent"):
             went = (await node.send(role=role)).arrived.get("role")
             expect(went == role, f"a message of the role {role} goes out with {shown(went)}")
-
-
-@check("peer.1-1.parts")
-async def a_message_has_parts(node: Node) -> None:
-    for frame in await node.said():
-        parts = member(frame, "parts", list, A)
-        expect(all(isinstance(part, dict) for part in parts), f"the parts of {A} are not objects: {shown(parts)}")
 
 
 @check("peer.1-1.parts-not-empty")
@@ -110,22 +86,6 @@ async def later_messages_have_higher_numbers(node: Node) -> None:
     numbers = await _numbers(node)
     rises = all(before < after for before, after in itertools.pairwise(numbers))
     expect(rises, f"server_seq does not rise from message to message: {numbers}")
-
-
-@check("peer.1-2.sig")
-async def a_signature_is_a_text(node: Node) -> None:
-    signed = [frame for frame in await node.said() if "sig" in frame]
-    applies(signed, "messages have no sig")
-    for frame in signed:
-        expect(HEX_64.fullmatch(member(frame, "sig", str, A)), f"sig of {A} is no HMAC-SHA256 in hex: {frame['sig']!r}")
-
-
-@check("peer.1-2.identity")
-async def an_identity_is_an_object(node: Node) -> None:
-    signed = [frame for frame in await node.said() if "identity" in frame]
-    applies(signed, "messages have no identity")
-    for frame in signed:
-        member(frame, "identity", dict, A)
 
 
 # -- parts ----------------------------------------------------------------------------------------------------

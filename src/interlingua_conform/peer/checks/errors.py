@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from interlingua.transports.raw_client import Answer
 
 from ...base import applies, expect, member, shown
+from ...remembering import once
+from ...rows import Row, Source, add
 from ..driver import Node
-from ..memory import once
-from ..shapes import absent, refused, text, told
-from ..suite import check
+from ..shapes import Refused, absent, refused, text, told
+from ..suite import check, suite
 from ..wires import new_id
 
 _LARGEST = 32 * 1024 * 1024
@@ -34,23 +36,22 @@ async def _errors(node: Node) -> list[tuple[str, Answer]]:
     return found
 
 
-@check("peer.6.ok-false")
-async def an_error_is_not_ok(node: Node) -> None:
-    for what, answer in await _errors(node):
-        ok = member(answer.json(), "ok", bool, f"the error {told(answer)} of {what}")
-        expect(not ok, f"ok of the error {told(answer)} of {what} is true")
+_ERROR = Source(
+    _errors, lambda entry: f"the error {told(entry[1])} of {entry[0]}", each=True, value=lambda entry: entry[1].json()
+)
+add(
+    suite,
+    Row("peer.6.ok-false", _ERROR, "ok", bool, equals=False),
+    Row("peer.6.error-code peer.14.error-code", _ERROR, "error_code", str),
+    Row("peer.6.error", _ERROR, "error", str, filled=True),
+)
 
 
-@check("peer.6.error-code", "peer.14.error-code")
-async def an_error_has_a_code(node: Node) -> None:
-    for what, answer in await _errors(node):
-        member(answer.json(), "error_code", str, f"the error {told(answer)} of {what}")
-
-
-@check("peer.6.error")
-async def an_error_says_what_is_wrong(node: Node) -> None:
-    for what, answer in await _errors(node):
-        expect(member(answer.json(), "error", str, f"the error {told(answer)} of {what}"), f"{what}: error is empty")
+async def _unconnected(node: Node) -> Answer | None:
+    await node.connecting()
+    answer = await node.alone()
+    applies(answer is not None, "a peer was connected from the beginning, or nobody can tell")
+    return answer
 
 
 @check("peer.6.not-found")
@@ -62,35 +63,12 @@ async def what_does_not_exist_is_not_found(node: Node) -> None:
         refused(await node.ask("GET", path), 404, "ERR_NOT_FOUND", f"GET {path}")
 
 
-@check("peer.6.not-connected")
-async def without_a_peer_nothing_is_sent(node: Node) -> None:
-    await node.connecting()
-    answer = await node.alone()
-    applies(answer is not None, "a peer was connected from the beginning, or nobody can tell")
-    assert answer is not None
-    refused(answer, 503, "ERR_NOT_CONNECTED", "a message while no peer is connected")
-
-
 @once
 async def _too_large(node: Node) -> tuple[str, Answer]:
     limit: Any = (await node.flags()).get("max_msg_bytes", _DEFAULT)
     applies(isinstance(limit, int) and 0 < limit <= _LARGEST, f"max_msg_bytes is {shown(limit)}")
     id_ = new_id()
     return id_, await node.post({"role": "user", "parts": [text("x" * (limit + 1))], "message_id": id_})
-
-
-@check("peer.6.msg-too-large")
-async def what_is_too_large_is_refused(node: Node) -> None:
-    _, answer = await _too_large(node)
-    refused(answer, 413, "ERR_MSG_TOO_LARGE", "a message that is larger than max_msg_bytes")
-
-
-@check("peer.6.failed-message-id-too-large")
-async def what_is_too_large_is_named(node: Node) -> None:
-    id_, answer = await _too_large(node)
-    applies(answer.status == 413, f"a message that is too large is answered with {told(answer)}")
-    failed = member(answer.json(), "failed_message_id", str, "ERR_MSG_TOO_LARGE")
-    expect(failed == id_, f"failed_message_id of the message {id_} is {failed}")
 
 
 @once
@@ -106,18 +84,24 @@ async def _late(node: Node) -> tuple[str, Answer]:
     return id_, answer
 
 
-@check("peer.6.timeout")
-async def a_wait_that_is_too_long_is_a_timeout(node: Node) -> None:
-    _, answer = await _late(node)
-    refused(answer, 408, "ERR_TIMEOUT", "a wait for a reply that does not come")
+def _names_the_message(seen: Callable[[Node], Awaitable[tuple[str, Answer]]], status: int, *ids: str) -> None:
+    @check(*ids)
+    async def it_is_named(node: Node) -> None:
+        id_, answer = await seen(node)
+        applies(answer.status == status, f"the message {id_} is answered with {told(answer)}")
+        failed = member(answer.json(), "failed_message_id", str, "the error")
+        expect(failed == id_, f"failed_message_id of the message {id_} is {failed}")
 
 
-@check("peer.6.failed-message-id-timeout")
-async def what_was_waited_for_is_named(node: Node) -> None:
-    id_, answer = await _late(node)
-    applies(answer.status == 408, f"a wait that ran out of time is answered with {told(answer)}")
-    failed = member(answer.json(), "failed_message_id", str, "ERR_TIMEOUT")
-    expect(failed == id_, f"failed_message_id of the message {id_} is {failed}")
+_LARGE, _WAIT = "a message that is larger than max_msg_bytes", "a wait for a reply that does not come"
+add(
+    suite,
+    Refused("peer.6.not-connected", _unconnected, "a message while no peer is connected", 503, "ERR_NOT_CONNECTED"),
+    Refused("peer.6.msg-too-large", _too_large, _LARGE, 413, "ERR_MSG_TOO_LARGE"),
+    Refused("peer.6.timeout", _late, _WAIT, 408, "ERR_TIMEOUT"),
+)
+_names_the_message(_too_large, 413, "peer.6.failed-message-id-too-large")
+_names_the_message(_late, 408, "peer.6.failed-message-id-timeout")
 
 
 @check("peer.6.failed-message-id")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from ...base import applies, expect, member, shown
+from ...rows import Row, Source, add
 from ..driver import Node
 from ..shapes import moment, parts_of, told
-from ..suite import check
+from ..suite import check, suite
 from ..tasks import STATES
 from ..wires import new_id
-from .events import events_of
+from .events import events, events_of
 from .tasks import stories
 
 
@@ -40,34 +43,42 @@ async def what_carries_a_message_is_of_the_type(node: Node) -> None:
     expect(event.body.get("type") == "message", f"an event about a message has the type {event.body.get('type')!r}")
 
 
-def _time_and_number(section: str, kind: str) -> None:
-    @check(f"peer.{section}.ts")
-    async def the_event_has_a_time_in_utc(node: Node) -> None:
-        for event in await events_of(node, kind):
-            moment(event.body.get("ts"), f"ts of the event {event}")
+def _in_state(state: str) -> Source:
+    async def play(node: Node) -> list[Any]:
+        found = [event for event in await events_of(node, "status") if event.body.get("state") == state]
+        applies(found, f"no task was told to be {state}")
+        return found
 
-    @check(f"peer.{section}.seq")
-    async def the_event_has_its_number(node: Node) -> None:
-        for event in await events_of(node, kind):
-            member(event.body, "seq", int, f"the event {event}")
+    return msgspec.structs.replace(events("status"), play=play)
 
 
-_time_and_number("8-3", "status")
-_time_and_number("8-4", "artifact")
-_time_and_number("8-5", "message")
-
-
-@check("peer.8-3.state")
-async def a_status_has_a_state(node: Node) -> None:
-    for event in await events_of(node, "status"):
-        member(event.body, "state", str, f"the event {event}")
-
-
-@check("peer.8-3.state-values")
-async def a_state_is_one_of_seven(node: Node) -> None:
-    for event in await events_of(node, "status"):
-        state = event.body.get("state")
-        expect(state in STATES, f"an event has the state {shown(state)}: {event}")
+_STATUS, _ARTIFACT, _MESSAGE = events("status"), events("artifact"), events("message")
+_SECTIONS = {"8-3": _STATUS, "8-4": _ARTIFACT, "8-5": _MESSAGE}
+_STATUS_HAS, _MESSAGE_HAS = (
+    ("type", "ts", "seq", "task_id", "state"),
+    ("type", "ts", "seq", "message_id", "role", "parts"),
+)
+add(
+    suite,
+    *(Row(f"peer.{at}.ts", of, "ts", fits=moment) for at, of in _SECTIONS.items()),
+    *(Row(f"peer.{at}.seq", of, "seq", int) for at, of in _SECTIONS.items()),
+    Row("peer.8-3.state", _STATUS, "state", str),
+    Row("peer.8-3.state-values", _STATUS, "state", one_of=STATES),
+    *(
+        Row(
+            f"peer.8-3.example-{state.replace('_', '-')}", _in_state(state),
+            has=(*_STATUS_HAS, *(("error",) if state == "failed" else ())),
+        )
+        for state in STATES
+    ),
+    Row("peer.8-4.artifact", _ARTIFACT, "artifact", dict),
+    Row("peer.8-4.artifact-parts", _ARTIFACT, "artifact.parts", list),
+    Row("peer.8-4.example", _ARTIFACT, has=("type", "ts", "seq", "task_id", "artifact")),
+    Row("peer.8-4.example", _ARTIFACT, "artifact.parts", fits=parts_of),
+    Row("peer.8-5.role", _MESSAGE, "role", one_of=("user", "agent")),
+    Row("peer.8-5.parts", _MESSAGE, "parts", fits=parts_of),
+    Row("peer.8-5.example", _MESSAGE, has=_MESSAGE_HAS),
+)  # fmt: skip
 
 
 @check("peer.8-3.error", "peer.8-7.s-failed-error")
@@ -95,71 +106,11 @@ _context("peer.8-3.context-id", "status")
 _context("peer.8-4.context-id", "artifact")
 
 
-def _example(state: str) -> None:
-    @check(f"peer.8-3.example-{state.replace('_', '-')}")
-    async def the_event_has_the_shape_of_the_example(node: Node) -> None:
-        found = [event for event in await events_of(node, "status") if event.body.get("state") == state]
-        applies(found, f"no task was told to be {state}")
-        wanted = ["type", "ts", "seq", "task_id", "state", *(["error"] if state == "failed" else [])]
-        for event in found:
-            missing = [name for name in wanted if name not in event.body]
-            expect(not missing, f"an event that tells of {state} has no {', '.join(missing)}: {event}")
-
-
-for _one in STATES:
-    _example(_one)
-
-
-@check("peer.8-4.artifact")
-async def an_artifact_is_an_object(node: Node) -> None:
-    for event in await events_of(node, "artifact"):
-        member(event.body, "artifact", dict, f"the event {event}")
-
-
-@check("peer.8-4.artifact-parts")
-async def an_artifact_has_parts(node: Node) -> None:
-    for event in await events_of(node, "artifact"):
-        artifact: Any = event.body.get("artifact")
-        applies(isinstance(artifact, dict), "artifacts are no objects")
-        member(artifact, "parts", list, f"artifact of the event {event}")
-
-
-@check("peer.8-4.example")
-async def an_artifact_has_the_shape_of_the_example(node: Node) -> None:
-    for event in await events_of(node, "artifact"):
-        missing = [name for name in ("type", "ts", "seq", "task_id", "artifact") if name not in event.body]
-        expect(not missing, f"an artifact event has no {', '.join(missing)}: {event}")
-        artifact: Any = event.body["artifact"]
-        applies(isinstance(artifact, dict), "artifacts are no objects")
-        parts_of(artifact.get("parts"), f"the artifact of {event}")
-
-
 @check("peer.8-5.message-id")
 async def a_message_event_names_its_message(node: Node) -> None:
     ids = [member(event.body, "message_id", str, f"the event {event}") for event in await events_of(node, "message")]
     twice = sorted({one for one in ids if ids.count(one) > 1})
     expect(not twice, f"several message events have the message_id {', '.join(twice)}")
-
-
-@check("peer.8-5.role")
-async def a_message_event_has_a_role(node: Node) -> None:
-    for event in await events_of(node, "message"):
-        role = event.body.get("role")
-        expect(role in ("user", "agent"), f"a message event has the role {shown(role)}: {event}")
-
-
-@check("peer.8-5.parts")
-async def a_message_event_has_parts(node: Node) -> None:
-    for event in await events_of(node, "message"):
-        expect("parts" in event.body, f"a message event has no parts: {event}")
-        parts_of(event.body["parts"], f"the event {event}")
-
-
-@check("peer.8-5.example")
-async def a_message_event_has_the_shape_of_the_example(node: Node) -> None:
-    for event in await events_of(node, "message"):
-        missing = [name for name in ("type", "ts", "seq", "message_id", "role", "parts") if name not in event.body]
-        expect(not missing, f"a message event has no {', '.join(missing)}: {event}")
 
 
 @check("peer.8-5.direction")

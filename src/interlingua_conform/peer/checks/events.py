@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 
-from ...base import Broken, Gone, NotApplicable, applies, expect, member, shown
+from ...base import Broken, Gone, NotApplicable, applies, expect, shown
+from ...remembering import once
+from ...rows import Row, Source, add
 from ..driver import Node
 from ..feed import Event, Feed
-from ..memory import once
 from ..nearby import found
 from ..shapes import moment
-from ..suite import check
+from ..suite import check, suite
 from ..tasks import Story
 from .tasks import played, stories
 
@@ -44,10 +45,26 @@ async def events_of(node: Node, kind: str | None = None) -> list[Event]:
     return found
 
 
-@check("peer.8-1.json-object")
-async def an_event_is_an_object(node: Node) -> None:
-    for event in await events_of(node):
-        expect(event.body, f"the data of an event are no JSON object: {event}")
+def events(kind: str | None = None) -> Source:
+    """The events of a type, for rows."""
+
+    async def play(node: Node) -> list[Event]:
+        return await events_of(node, kind)
+
+    return Source(play, lambda event: f"the event {event}", each=True, value=lambda event: event.body)
+
+
+_EVENTS = events()
+add(
+    suite,
+    Row("peer.8-1.json-object", _EVENTS, filled=True),
+    Row("peer.8-1.type peer.8-7.m1-type", _EVENTS, "type", str),
+    Row("peer.8-1.ts peer.8-7.m1-ts", _EVENTS, "ts", str),
+    Row("peer.8-7.m9-timezone peer.history.v2-44", _EVENTS, "ts", fits=moment, optional=True),
+    Row("peer.8-1.seq peer.8-7.m1-seq", _EVENTS, "seq", int),
+    Row("peer.8-1.task-id-status peer.8-7.m2-status peer.8-3.task-id", events("status"), "task_id", str),
+    Row("peer.8-1.task-id-artifact peer.8-7.m2-artifact peer.8-4.task-id", events("artifact"), "task_id", str),
+)
 
 
 def _of_kind(kind: str) -> None:
@@ -75,33 +92,6 @@ def _kinds(feed: Feed) -> str:
 
 for _kind in TYPES:
     _of_kind(_kind)
-
-
-@check("peer.8-1.type", "peer.8-7.m1-type")
-async def every_event_has_a_type(node: Node) -> None:
-    for event in await events_of(node):
-        member(event.body, "type", str, f"the event {event}")
-
-
-@check("peer.8-1.ts", "peer.8-7.m1-ts")
-async def every_event_has_a_time(node: Node) -> None:
-    for event in await events_of(node):
-        expect("ts" in event.body, f"an event has no ts: {event}")
-        expect(isinstance(event.body["ts"], str), f"ts of an event is no text: {event}")
-
-
-@check("peer.8-7.m9-timezone", "peer.history.v2-44")
-async def every_time_has_its_zone(node: Node) -> None:
-    timed = [event for event in await events_of(node) if isinstance(event.body.get("ts"), str)]
-    applies(timed, "no event has a time")
-    for event in timed:
-        moment(event.body["ts"], f"ts of the event {event}")
-
-
-@check("peer.8-1.seq", "peer.8-7.m1-seq")
-async def every_event_has_a_number(node: Node) -> None:
-    for event in await events_of(node):
-        member(event.body, "seq", int, f"the event {event}")
 
 
 async def _numbers(node: Node) -> list[int]:
@@ -163,7 +153,7 @@ async def events_and_messages_are_counted_apart(node: Node) -> None:
     await scene(node)
     await node.said()
     pairs = []
-    for frame in (await node.wire()).frames:
+    for frame in (await node.wire()).messages:
         event = next(
             (e for e in (await node.feed()).events if e.body.get("message_id") == frame.get("message_id")), None
         )
@@ -196,17 +186,6 @@ _named("mdns-unnamed", "mdns")
 
 
 # -- task_id --------------------------------------------------------------------------------------------------
-
-
-def _has_task(*ids: str, kind: str) -> None:
-    @check(*ids)
-    async def the_event_names_its_task(node: Node) -> None:
-        for event in await events_of(node, kind):
-            member(event.body, "task_id", str, f"an event of type {kind}, {event},")
-
-
-_has_task("peer.8-1.task-id-status", "peer.8-7.m2-status", "peer.8-3.task-id", kind="status")
-_has_task("peer.8-1.task-id-artifact", "peer.8-7.m2-artifact", "peer.8-4.task-id", kind="artifact")
 
 
 @check("peer.8-1.task-id-related")

@@ -6,9 +6,10 @@ import re
 from typing import Any
 
 from ...base import applies, expect, member, shown
+from ...rows import Row, Source, add
 from ..driver import Node
-from ..shapes import listed, told
-from ..suite import check
+from ..shapes import listed
+from ..suite import check, suite
 
 _BUILT_IN = re.compile(r"acp:ext:[A-Za-z0-9._-]+-v\d+(\.\d+)*")
 
@@ -25,37 +26,20 @@ async def _uris(node: Node) -> list[Any]:
     return [one.get("uri") for one in listed((await node.card()).get("extensions"), "extensions")]
 
 
-@check("peer.5-5-4.always-present", "peer.5-2.extensions-empty", "peer.5-5-5.card", "peer.5-5.declarative")
-async def the_array_is_always_there(node: Node) -> None:
-    member(await node.card(), "extensions", list, "the card")
+async def _all(node: Node) -> list[Any]:
+    return member(await node.card(), "extensions", list, "the card")
 
 
-@check("peer.5-2.extensions", "peer.history.v2-8")
-async def extensions_are_objects_with_a_uri(node: Node) -> None:
-    for one in member(await node.card(), "extensions", list, "the card"):
-        expect(isinstance(one, dict) and "uri" in one, f"an extension of the card is {shown(one)}")
-
-
-@check("peer.5-5-1.uri")
-async def a_uri_is_a_text(node: Node) -> None:
-    for one in await _declared(node):
-        expect(member(one, "uri", str, "an extension"), "the uri of an extension is empty")
-
-
-@check("peer.5-5-1.required")
-async def required_is_a_boolean(node: Node) -> None:
-    given = [one for one in await _declared(node) if "required" in one]
-    applies(given, "no extension says whether it is required")
-    for one in given:
-        member(one, "required", bool, "an extension")
-
-
-@check("peer.5-5-1.params")
-async def params_are_an_object(node: Node) -> None:
-    given = [one for one in await _declared(node) if "params" in one]
-    applies(given, "no extension has params")
-    for one in given:
-        member(one, "params", dict, "an extension")
+_CARD, _EXTENSION = Source(Node.card, "the card"), Source(_declared, "an extension", each=True)
+add(
+    suite,
+    Row("peer.5-5-4.always-present peer.5-2.extensions-empty peer.5-5-5.card peer.5-5.declarative", _CARD,
+        "extensions", list),
+    Row("peer.5-2.extensions peer.history.v2-8", Source(_all, "an extension of the card", each=True), "uri"),
+    Row("peer.5-5-1.uri", _EXTENSION, "uri", str, filled=True),
+    Row("peer.5-5-1.required", _EXTENSION, "required", bool, optional=True),
+    Row("peer.5-5-1.params", _EXTENSION, "params", dict, optional=True),
+)  # fmt: skip
 
 
 @check("peer.5-5-2.built-in")
@@ -121,11 +105,11 @@ async def every_active_feature_is_listed(node: Node) -> None:
     expect(not missing, f"the feature is on, and the card does not list {', '.join(missing)}")
 
 
-@check("peer.5-5-5.endpoint")
-async def there_is_a_list_of_extensions(node: Node) -> None:
-    answer = await node.ask("GET", "/extensions")
-    expect(answer.status == 200, f"GET /extensions is answered with {told(answer)}")
-    member(answer.json(), "extensions", list, "GET /extensions")
+async def _listed(node: Node) -> Any:
+    return await node.answer("GET", "/extensions")
+
+
+add(suite, Row("peer.5-5-5.endpoint", Source(_listed, "GET /extensions"), "extensions", list))
 
 
 @check("peer.5-5-5.same-data")

@@ -8,9 +8,10 @@ import urllib.parse
 from typing import Any
 
 from ...base import applies, expect, member, shown
+from ...rows import Row, Source, add
 from ..driver import Node
 from ..shapes import told
-from ..suite import check
+from ..suite import check, suite
 
 WHERE = "capabilities of the card"
 
@@ -18,7 +19,8 @@ WHERE = "capabilities of the card"
 _BOOLEANS = {
     "push_notifications": "push-notifications", "input_required": "input-required", "server_seq": "server-seq",
     "hmac_signing": "hmac-signing", "lan_discovery": "lan-discovery", "context_id": "context-id",
-    "message_priority": "message-priority", "delivery_ack": "delivery-ack",
+    "message_priority": "message-priority", "delivery_ack": "delivery-ack", "multi_session": "multi-session",
+    "tasks_pagination": "tasks-pagination",
 }  # fmt: skip
 _GROUPS = {
     "messaging": ("streaming", "push", "input_required", "message_priority", "delivery_ack"),
@@ -43,14 +45,19 @@ async def _flag(node: Node, name: str, kind: type[Any]) -> Any:
     return member(flags, name, kind, WHERE)
 
 
-def _boolean(name: str, ident: str) -> None:
-    @check(f"peer.5-3.{ident}")
-    async def the_flag_is_a_boolean(node: Node) -> None:
-        await _flag(node, name, bool)
+def _above_zero(largest: Any, where: str) -> None:
+    expect(largest > 0, f"{where} is {largest}")
 
 
-for _name, _ident in _BOOLEANS.items():
-    _boolean(_name, _ident)
+FLAGS = Source(Node.flags, WHERE)
+add(
+    suite,
+    *(Row(f"peer.5-3.{ident}", FLAGS, name, bool, optional=True) for name, ident in _BOOLEANS.items()),
+    Row("peer.5-3.part-types", FLAGS, "part_types", list, items=str, optional=True),
+    Row("peer.5-3.max-msg-bytes", FLAGS, "max_msg_bytes", int, fits=_above_zero, optional=True),
+    Row("peer.5-3.identity", FLAGS, "identity", str, one_of=("ed25519", "none"), optional=True),
+    Row("peer.5-3.supported-transports", FLAGS, "supported_transports", list, filled=True, items=str, optional=True),
+)
 
 
 @check("peer.5-3.streaming")
@@ -60,28 +67,11 @@ async def whoever_streams_has_a_stream(node: Node) -> None:
         expect(feed.streams, f"capabilities.streaming is true, and GET /stream is answered with {feed.status}")
 
 
-@check("peer.5-3.part-types")
-async def part_types_are_a_list(node: Node) -> None:
-    kinds = await _flag(node, "part_types", list)
-    expect(all(isinstance(one, str) for one in kinds), f"capabilities.part_types are not texts: {shown(kinds)}")
-
-
-@check("peer.5-3.max-msg-bytes")
-async def the_largest_message_is_a_number(node: Node) -> None:
-    largest = await _flag(node, "max_msg_bytes", int)
-    expect(largest > 0, f"capabilities.max_msg_bytes is {largest}")
-
-
 @check("peer.5-3.query-skill")
 async def whoever_can_be_queried_answers(node: Node) -> None:
     if await _flag(node, "query_skill", bool) and node.api is not None:
         answer = await node.ask("POST", "/skills/query", {"query": "x", "limit": 1})
         expect(answer.status == 200, f"query_skill is true, and POST /skills/query is answered with {told(answer)}")
-
-
-@check("peer.5-3.multi-session")
-async def multi_session_is_a_boolean(node: Node) -> None:
-    await _flag(node, "multi_session", bool)
 
 
 @check("peer.5-3.error-codes")
@@ -90,19 +80,6 @@ async def whoever_has_error_codes_gives_them(node: Node) -> None:
         answer = await node.ask("GET", "/tasks/task_that_nobody_made")
         if answer.status >= 400:
             member(answer.json(), "error_code", str, "error_codes is true, and an error")
-
-
-@check("peer.5-3.identity")
-async def the_identity_is_ed25519_or_none(node: Node) -> None:
-    value = await _flag(node, "identity", str)
-    expect(value in ("ed25519", "none"), f"capabilities.identity is {value!r}")
-
-
-@check("peer.5-3.supported-transports")
-async def supported_transports_are_a_list(node: Node) -> None:
-    kinds = await _flag(node, "supported_transports", list)
-    expect(kinds, "capabilities.supported_transports is empty")
-    expect(all(isinstance(one, str) for one in kinds), f"supported_transports are not texts: {shown(kinds)}")
 
 
 @check("peer.5-3.supported-transports-http")
@@ -157,11 +134,6 @@ async def _speaks_http_2(node: Node) -> bool:
     return False
 
 
-@check("peer.5-3.tasks-pagination")
-async def tasks_pagination_is_a_boolean(node: Node) -> None:
-    await _flag(node, "tasks_pagination", bool)
-
-
 # -- groups ---------------------------------------------------------------------------------------------------
 
 
@@ -171,18 +143,21 @@ async def _groups(node: Node) -> dict[str, Any]:
     return member(groups, "", dict, "capabilities.groups")
 
 
-@check("peer.5-3-1.present", "peer.8-7.s-groups")
-async def there_are_groups(node: Node) -> None:
-    groups = member(await node.flags(), "groups", dict, WHERE)
-    expect(groups, "capabilities.groups is empty")
-    expect(all(isinstance(one, dict) for one in groups.values()), f"groups are not all objects: {shown(groups)}")
+def _objects(groups: Any, where: str) -> None:
+    expect(all(isinstance(one, dict) for one in groups.values()), f"{where} are not all objects: {shown(groups)}")
 
 
-@check("peer.history.v2-46")
-async def the_five_groups_are_there(node: Node) -> None:
-    groups = await _groups(node)
-    for name in _GROUPS:
-        member(groups, name, dict, "capabilities.groups")
+_GROUPED = Source(_groups, "capabilities.groups")
+add(
+    suite,
+    Row("peer.5-3-1.present peer.8-7.s-groups", FLAGS, "groups", dict, filled=True, fits=_objects),
+    *(Row("peer.history.v2-46", _GROUPED, group, dict) for group in _GROUPS),
+    *(
+        Row(f"peer.5-3-1.{group}-{name.replace('_', '-')}", _GROUPED, f"{group}.{name}", bool, optional=True)
+        for group, names in _GROUPS.items()
+        for name in names
+    ),
+)
 
 
 @check("peer.5-3-1.flat-kept")
@@ -193,16 +168,3 @@ async def the_flat_flags_are_kept_beside_the_groups(node: Node) -> None:
         if isinstance(grouped, bool):
             said = flags.get(flat, False)
             expect(said == grouped, f"groups.{group}.{name} is {shown(grouped)}, and the flat {flat} is {shown(said)}")
-
-
-def _grouped(group: str, name: str) -> None:
-    @check(f"peer.5-3-1.{group}-{name.replace('_', '-')}")
-    async def the_flag_of_a_group_is_a_boolean(node: Node) -> None:
-        flags = (await _groups(node)).get(group)
-        applies(isinstance(flags, dict) and name in flags, f"groups.{group} has no {name}, which means false")
-        member(flags, name, bool, f"groups.{group}")
-
-
-for _group, _names in _GROUPS.items():
-    for _name in _names:
-        _grouped(_group, _name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...base import applies, expect, shown
+from ...remembering import once
 from ..driver import Node
 from ..feed import Event, Feed
-from ..memory import once
 from ..shapes import text, told
 from ..suite import check
 from ..tasks import RESULT, TERMINAL, Story

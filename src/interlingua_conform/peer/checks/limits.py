@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
-from ...base import Broken, Gone, NotApplicable, applies, expect, member, shown
+from ...base import Broken, Gone, NotApplicable, applies, expect, shown
+from ...remembering import once
+from ...rows import Row, Source, add
 from ..driver import Node
-from ..memory import once
 from ..shapes import absent, listed, segment, told
-from ..suite import check
+from ..suite import check, suite
 
 CARD = "/.well-known/acp.json"
 ADDED = {"kind": "other", "code": "looked_at", "message": "is being looked at", "permanent": False}
@@ -85,15 +86,12 @@ async def a_limitation_is_an_object(node: Node) -> None:
         expect(any(isinstance(value, str) for value in one.values()), f"a limitation says nothing: {shown(one)}")
 
 
-def _of_limitation(ident: str, name: str, kind: type[Any]) -> None:
-    @check(f"peer.history.v2-20-{ident}")
-    async def a_limitation_has_it(node: Node) -> None:
-        for one in await _objects(node):
-            member(one, name, kind, "a limitation")
-
-
-_of_limitation("kind", "kind", str)
-_of_limitation("permanent", "permanent", bool)
+_LIMITATION = Source(_objects, "a limitation", each=True)
+add(
+    suite,
+    Row("peer.history.v2-20-kind", _LIMITATION, "kind", str),
+    Row("peer.history.v2-20-permanent", _LIMITATION, "permanent", bool),
+)
 
 
 @check("peer.history.v2-29-skill-limitations")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...base import applies, expect, member, shown
+from ...remembering import once
 from ..driver import Node
-from ..memory import once
 from ..shapes import listed, segment, told
 from ..suite import check
 from .tasks import stories

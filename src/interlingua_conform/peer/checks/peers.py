@@ -7,11 +7,12 @@ import contextlib
 from typing import Any
 
 from ...base import Broken, Gone, applies, expect, member, shown
+from ...remembering import once
+from ...rows import Row, Source, add
 from ..driver import NAME, OURS, Node
-from ..memory import once
 from ..nearby import FOUND, found
 from ..shapes import LINK, absent, listed, moment, segment, text, told
-from ..suite import check
+from ..suite import check, suite
 from ..wires import Frame, new_id
 from .tasks import played
 
@@ -53,17 +54,16 @@ async def a_connected_peer_is_in_the_list(node: Node) -> None:
     expect(link in shown(body, 1_000_000), f"GET /peers does not list {link}: {shown(body)}")
 
 
-def _has(ident: str, name: str, kind: type[Any]) -> None:
-    @check(f"peer.10-2.{ident}")
-    async def a_peer_has_it(node: Node) -> None:
-        value = member(await node.peer(), name, kind, PEER)
-        expect(value not in ("", None), f"{name} of {PEER} is empty")
-
-
-_has("id", "id", str)
-_has("name", "name", str)
-_has("messages-sent", "messages_sent", int)
-_has("messages-received", "messages_received", int)
+_PEER = Source(Node.peer, PEER)
+add(
+    suite,
+    Row("peer.10-2.id", _PEER, "id", str, filled=True),
+    Row("peer.10-2.name", _PEER, "name", str, filled=True),
+    Row("peer.10-2.messages-sent", _PEER, "messages_sent", int),
+    Row("peer.10-2.messages-received", _PEER, "messages_received", int),
+    Row("peer.10-2.connected", _PEER, "connected", bool, equals=True),
+    Row("peer.10-2.connected-at", _PEER, "connected_at", fits=moment),
+)
 
 
 @check("peer.10-2.link")
@@ -86,16 +86,6 @@ async def a_link_has_its_form(node: Node) -> None:
     applies(links, "no acp:// link is to be seen")
     for link in links:
         expect(LINK.fullmatch(link), f"the link {link!r} is not acp://host:port/token")
-
-
-@check("peer.10-2.connected")
-async def a_peer_is_connected_or_not(node: Node) -> None:
-    expect(member(await node.peer(), "connected", bool, PEER), "connected of a peer that is connected is false")
-
-
-@check("peer.10-2.connected-at")
-async def a_peer_says_since_when(node: Node) -> None:
-    moment((await node.peer()).get("connected_at"), f"connected_at of {PEER}")
 
 
 @check("peer.10-2.agent-card")
@@ -158,10 +148,10 @@ async def _second(node: Node) -> tuple[dict[str, Any], bool, bool]:
         applies(made.wire is not None, f"the node does not connect to a second peer: {made.why}")
         assert made.wire is not None
         peer = await node.peer(made.host.link)
-        start, both = len(first.frames), not first.closed and not made.wire.closed
+        start, both = len(first.messages), not first.ended and not made.wire.ended
         said = {"role": "user", "parts": [text("{mark}")]}
         sent = await node.say(said, f"/peer/{segment(peer.get('id'))}/send", wire=made.wire)
-        astray = any(_said(sent.body) in shown(frame, 100_000) for frame in first.frames[start:])
+        astray = any(_said(sent.body) in shown(frame, 100_000) for frame in first.messages[start:])
         return peer, both and sent.frame is not None, astray
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...base import Broken, Gone, NotApplicable, applies, expect, shown
+from ...remembering import once
+from ...rows import Played, add
 from ..driver import Node
-from ..memory import once
 from ..records import Heard
 from ..shapes import listed, told
-from ..suite import check
+from ..suite import check, suite
 from ..wires import Frame, new_id
 
 
@@ -62,14 +63,7 @@ async def a_wrong_signature_loses_no_message(node: Node) -> None:
     await _badly_identified(node)
 
 
-@check("peer.7-2.mismatch-warns")
-async def a_wrong_identity_loses_no_message(node: Node) -> None:
-    await _badly_identified(node)
-
-
-@check("peer.comparison.auth-optional")
-async def a_message_need_not_be_signed(node: Node) -> None:
-    await node.hear()
+add(suite, Played("peer.7-2.mismatch-warns", _badly_identified), Played("peer.comparison.auth-optional", Node.hear))
 
 
 @check("peer.7-1.mismatch-delivered")
@@ -107,7 +101,7 @@ def _within(value: Any, name: str) -> Any:
 async def a_delivery_is_acknowledged(node: Node) -> None:
     applies(await node.has("delivery_ack"), "the card does not have capabilities.delivery_ack")
     wire = await node.wire()
-    start = len(wire.frames)
+    start = len(wire.messages)
     heard = await node.hear(delivery_ack=True)
     try:
         await wire.until(lambda frame: _acknowledges(frame, heard.frame["message_id"]), "an acknowledgement", start)

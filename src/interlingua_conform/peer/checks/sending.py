@@ -11,8 +11,8 @@ import msgspec
 from interlingua.transports.raw_client import Answer
 
 from ...base import Broken, applies, expect, member, shown
+from ...remembering import once
 from ..driver import Node
-from ..memory import once
 from ..shapes import MADE_ID, absent, refused, text, told
 from ..suite import check
 from ..wires import Frame, new_id
@@ -50,7 +50,7 @@ async def refusals(node: Node) -> Refusals:
     found = Refusals({name: await node.post(body) for name, body in bodies.items()}, {})
     await asyncio.sleep(node.subject.quiet)
     for name, mark in marks.items():
-        went = [frame for frame in (wire.frames if wire is not None else ()) if mark in json.dumps(frame)]
+        went = [frame for frame in (wire.messages if wire is not None else ()) if mark in json.dumps(frame)]
         went += [event.body for event in (feed.events if feed is not None else ()) if mark in event.data]
         if went:
             found.leaked[name] = went[0]
@@ -234,7 +234,7 @@ async def _twice(node: Node) -> tuple[Answer, list[Frame]]:
     again = await node.post(sent.body)
     await asyncio.sleep(node.subject.quiet)
     mark = sent.body["parts"][0]["content"]
-    return again, [frame for frame in wire.frames if mark in json.dumps(frame)]
+    return again, [frame for frame in wire.messages if mark in json.dumps(frame)]
 
 
 @check("peer.1-3.idempotency")

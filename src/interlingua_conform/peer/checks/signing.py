@@ -7,16 +7,18 @@ import binascii
 import hashlib
 import hmac
 import json
+from collections.abc import Callable
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from ...base import Broken, applies, expect, member, shown
+from ...remembering import once
+from ...rows import Row, Source, add
 from ..driver import Node
-from ..memory import once
 from ..shapes import HEX_64, told
-from ..suite import check
+from ..suite import check, suite
 from ..wires import Frame
 
 A = "a message that came to a peer"
@@ -27,11 +29,16 @@ async def _with_secret(node: Node) -> list[Frame]:
     return await node.said()
 
 
-@check("peer.7-1.outbound")
-async def every_message_has_a_sig(node: Node) -> None:
-    for frame in await _with_secret(node):
-        sig = member(frame, "sig", str, A)
-        expect(HEX_64.fullmatch(sig), f"sig of {A} is no HMAC-SHA256 in hex: {sig!r}")
+async def _trust(node: Node) -> dict[str, Any]:
+    applies(await node.has("hmac_signing"), "nothing is signed with a secret")
+    return await node.card()
+
+
+add(
+    suite,
+    Row("peer.7-1.outbound", Source(_with_secret, A, each=True), "sig", str, matches=HEX_64, form="HMAC-SHA256 in hex"),
+    Row("peer.7-1.card-trust", Source(_trust, "the card of a node that signs"), "trust.scheme", equals="hmac-sha256"),
+)
 
 
 @check("peer.7-1.formula")
@@ -52,13 +59,6 @@ async def whoever_signs_has_the_flag(node: Node) -> None:
     signed = [frame for frame in await node.said() if "sig" in frame]
     applies(signed, "nothing is signed with a secret")
     expect(await node.has("hmac_signing"), "messages have a sig, and capabilities.hmac_signing is not true")
-
-
-@check("peer.7-1.card-trust")
-async def whoever_signs_names_the_scheme(node: Node) -> None:
-    applies(await node.has("hmac_signing"), "nothing is signed with a secret")
-    scheme = member(await node.card(), "trust.scheme", str, "the card")
-    expect(scheme == "hmac-sha256", f"hmac_signing is true, and trust.scheme is {scheme!r}")
 
 
 # -- Ed25519 --------------------------------------------------------------------------------------------------
@@ -86,22 +86,17 @@ def _bytes(block: dict[str, Any], name: str, length: int) -> bytes:
     return raw
 
 
-@check("peer.7-2.scheme")
-async def the_scheme_is_ed25519(node: Node) -> None:
-    for _, block in await _signed(node):
-        expect(block.get("scheme") == "ed25519", f"identity.scheme of a message is {shown(block.get('scheme'))}")
+def _holds(name: str, length: int) -> Callable[[Any, str], object]:
+    return lambda block, where: _bytes(block, name, length)
 
 
-@check("peer.7-2.public-key")
-async def the_key_has_32_bytes(node: Node) -> None:
-    for _, block in await _signed(node):
-        _bytes(block, "public_key", 32)
-
-
-@check("peer.7-2.sig")
-async def the_signature_has_64_bytes(node: Node) -> None:
-    for _, block in await _signed(node):
-        _bytes(block, "sig", 64)
+_IDENTITY = Source(_signed, "identity of a message", each=True, value=lambda pair: pair[1])
+add(
+    suite,
+    Row("peer.7-2.scheme", _IDENTITY, "scheme", equals="ed25519"),
+    Row("peer.7-2.public-key", _IDENTITY, fits=_holds("public_key", 32)),
+    Row("peer.7-2.sig", _IDENTITY, fits=_holds("sig", 64)),
+)
 
 
 @check("peer.7-2.publicly-verifiable", "peer.7-2.signing-input", "peer.7-2.signing-input-no-sig", "peer.7-2.canonical")

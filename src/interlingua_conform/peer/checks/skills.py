@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...base import applies, expect, member, shown
+from ...remembering import once
+from ...rows import Row, Source, add
 from ..driver import Node
-from ..memory import once
 from ..shapes import absent, listed, told
-from ..suite import check
+from ..suite import check, suite
 
 QUERY = "POST /skills/query"
 
@@ -51,14 +52,30 @@ async def whoever_can_be_queried_says_so(node: Node) -> None:
     expect(await node.has("query_skill"), f"{QUERY} is there, and capabilities.query_skill is not true")
 
 
-@check("peer.11.response-ok")
-async def the_answer_is_ok(node: Node) -> None:
-    expect(member(await _asked(node, query="x", limit=5), "ok", bool, QUERY), f"ok of {QUERY} is false")
+async def _answer(node: Node) -> Any:
+    return await _asked(node, query="x", limit=5)
 
 
-@check("peer.11.response-skills")
-async def the_answer_has_skills(node: Node) -> None:
-    member(await _asked(node, query="x", limit=5), "skills", list, QUERY)
+async def _found(node: Node) -> list[dict[str, Any]]:
+    skills = listed((await _some(node))[1], "skills")
+    applies(skills, "the query finds no skills")
+    return skills
+
+
+def _up_to_one(score: Any, where: str) -> None:
+    fits = isinstance(score, int | float) and not isinstance(score, bool) and 0 <= score <= 1
+    expect(fits, f"{where} is {shown(score)}, no number up to 1")
+
+
+_QUERY, _SKILL = Source(_answer, QUERY), Source(_found, f"a skill of {QUERY}", each=True)
+add(
+    suite,
+    Row("peer.11.response-ok", _QUERY, "ok", bool, equals=True),
+    Row("peer.11.response-skills", _QUERY, "skills", list),
+    Row("peer.11.skill-id", _SKILL, "id", str),
+    Row("peer.11.skill-name", _SKILL, "name", str),
+    Row("peer.11.skill-match-score", _SKILL, "match_score", fits=_up_to_one),
+)
 
 
 @check("peer.11.query")
@@ -78,32 +95,6 @@ async def the_limit_is_kept(node: Node) -> None:
     body = await _asked(node, query=letter, limit=1)
     found = listed(body, "skills")
     expect(len(found) <= 1, f"with the limit 1 {len(found)} skills are found")
-
-
-def _each(ident: str, name: str) -> None:
-    @check(f"peer.11.{ident}")
-    async def each_skill_has_it(node: Node) -> None:
-        _, body = await _some(node)
-        skills = listed(body, "skills")
-        applies(skills, "the query finds no skills")
-        for skill in skills:
-            member(skill, name, str, f"a skill of {QUERY}")
-
-
-_each("skill-id", "id")
-_each("skill-name", "name")
-
-
-@check("peer.11.skill-match-score")
-async def each_skill_has_a_score(node: Node) -> None:
-    _, body = await _some(node)
-    skills = listed(body, "skills")
-    applies(skills, "the query finds no skills")
-    for skill in skills:
-        expect("match_score" in skill, f"a skill of {QUERY} has no match_score: {shown(skill)}")
-        score = skill["match_score"]
-        fits = isinstance(score, int | float) and not isinstance(score, bool) and 0 <= score <= 1
-        expect(fits, f"match_score of a skill is {shown(score)}, no number up to 1")
 
 
 @check("peer.11.example")

@@ -7,8 +7,8 @@ import copy
 import json
 
 from ...base import Broken, applies, expect, member, shown
+from ...remembering import once
 from ..driver import NAME, OURS, Node
-from ..memory import once
 from ..shapes import segment, told
 from ..suite import check
 from ..wires import Frame, Wire

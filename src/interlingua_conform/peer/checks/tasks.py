@@ -7,10 +7,11 @@ import itertools
 from typing import Any
 
 from ...base import Broken, Gone, NotApplicable, applies, expect, member, shown
+from ...remembering import once
+from ...rows import Row, Source, add
 from ..driver import Node
-from ..memory import once
 from ..shapes import absent, listed, moment, parts_of, refused, told
-from ..suite import check
+from ..suite import check, suite
 from ..tasks import RESULT, STATES, TERMINAL, Story, Tasks, task_of
 from ..wires import new_id
 
@@ -138,15 +139,6 @@ _state("cancelling", "cancelled", "cancelling", False)
 _state("canceled", "cancelled", "canceled", True)
 
 
-@check("peer.3-2.completed-artifact")
-async def a_completed_task_can_have_an_artifact(node: Node) -> None:
-    story = await stories(node).completed()
-    story.need("completed")
-    view = story.views[-1]
-    applies(view.get("artifact") is not None, "the completed task has no artifact")
-    member(view, "artifact", dict, "the completed task")
-
-
 @check("peer.8-2.final-artifact")
 async def the_final_artifact_is_attached(node: Node) -> None:
     story = await stories(node).completed()
@@ -219,20 +211,28 @@ async def _looked(node: Node) -> dict[str, Any]:
     return await story.look()
 
 
-@check("peer.3-4.id")
-async def a_task_has_an_id(node: Node) -> None:
-    expect(member(await _looked(node), "id", str, "a task"), "the id of a task is empty")
+async def _completed(node: Node) -> dict[str, Any]:
+    story = await stories(node).completed()
+    story.need("completed")
+    return story.views[-1]
 
 
-@check("peer.3-4.status")
-async def a_task_has_a_status(node: Node) -> None:
-    status = member(await _looked(node), "status", str, "a task")
-    expect(status in STATES, f"the status of a task is {status!r}")
+async def _failed(node: Node) -> dict[str, Any]:
+    story = await stories(node).failed()
+    story.need("failed")
+    return story.views[-1]
 
 
-@check("peer.3-4.created-at")
-async def a_task_says_when_it_was_made(node: Node) -> None:
-    moment((await _looked(node)).get("created_at"), "created_at of a task")
+_TASK, _COMPLETED = Source(_looked, "a task"), Source(_completed, "a completed task")
+add(
+    suite,
+    Row("peer.3-4.id", _TASK, "id", str, filled=True),
+    Row("peer.3-4.status", _TASK, "status", str, one_of=STATES),
+    Row("peer.3-4.created-at", _TASK, "created_at", fits=moment),
+    Row("peer.3-4.input", _TASK, "input.parts", fits=parts_of),
+    Row("peer.3-4.error", Source(_failed, "a failed task"), "error", str, filled=True),
+    Row("peer.3-2.completed-artifact", _COMPLETED, "artifact", dict, optional=True, null=True),
+)
 
 
 @check("peer.3-4.updated-at")
@@ -247,12 +247,6 @@ async def a_task_says_when_it_changed(node: Node) -> None:
     expect(moved, f"updated_at of a completed task is {last}, and it was created at {story.view.get('created_at')}")
 
 
-@check("peer.3-4.input")
-async def a_task_holds_its_input(node: Node) -> None:
-    given = member(await _looked(node), "input", dict, "a task")
-    parts_of(given.get("parts"), "input of a task")
-
-
 @check("peer.3-4.artifact")
 async def a_completed_task_holds_its_artifact(node: Node) -> None:
     story = await stories(node).completed()
@@ -261,13 +255,6 @@ async def a_completed_task_holds_its_artifact(node: Node) -> None:
     applies(told_of, "the task came to no artifact")
     artifact = member(story.views[-1], "artifact", dict, "a completed task")
     parts_of(artifact.get("parts"), "artifact of a completed task")
-
-
-@check("peer.3-4.error")
-async def a_failed_task_says_why(node: Node) -> None:
-    story = await stories(node).failed()
-    story.need("failed")
-    expect(member(story.views[-1], "error", str, "a failed task"), "error of a failed task is empty")
 
 
 @check("peer.3-4.message-id")

@@ -174,8 +174,9 @@ def answer(
 
 async def _answer(part: str, text: str | None, reason: str | None, json: bool, store: Path | None) -> int:
     from ....terminal import inbox
-    from ....terminal.console import as_json, error_console, note, question_view
+    from ....terminal.console import as_json, error_console, note
     from ....terminal.errors import CommandError, ExitCode
+    from ....terminal.parts import question_view
     from ....terminal.resume_hint import resume_command
     from ....terminal.session import confirmed, engine_at, interactive
     from ....terminal.short_ids import short

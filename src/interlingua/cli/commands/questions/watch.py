@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ....model.filters import QuestionFilter
 from ....model.run import QuestionRecord
-from ....terminal import event_lines, inbox
+from ....terminal import inbox, times
 from ....terminal.console import as_json, clean, console, note
 from ....terminal.errors import ExitCode
 from ....terminal.keyboard import Interrupts
@@ -92,7 +92,7 @@ class Watch:
         if self._caller is not None and not inbox.is_for(entry, self._caller):
             return
         if self._json:
-            told: dict[str, Any] = {"event": news, "time": event_lines.iso(_when(news, record)), **inbox.plain(entry)}
+            told: dict[str, Any] = {"event": news, "time": times.iso(_when(news, record)), **inbox.plain(entry)}
             sys.stdout.write(as_json(told, pretty=False) + "\n")
         else:
             console().print(line(news, entry), soft_wrap=True)
@@ -109,7 +109,7 @@ def line(news: News, entry: inbox.Entry) -> Text:
     record = entry.record
     question, answer = record.question, record.answer
     head = Text.assemble(
-        (f"{event_lines.iso(_when(news, record))[11:19]} ", "dim"), (f"{short(question.id)} ", "cyan"),
+        (f"{times.iso(_when(news, record))[11:19]} ", "dim"), (f"{short(question.id)} ", "cyan"),
         (f"{news:<9} ", _STYLES.get(news, "bold magenta")),
     )  # fmt: skip
     match news:
@@ -122,9 +122,9 @@ def line(news: News, entry: inbox.Entry) -> Text:
             head.append(clean(record.reason or "nobody answered in time"))
         case "reminded":
             head.append(f"{record.reminded} of {record.reminders}; it has waited since ")
-            head.append(event_lines.ago(question.asked_at, time.time_ns() // 1000))
+            head.append(times.ago(question.asked_at, time.time_ns() // 1000))
         case _:
             head.append(clean(f"{entry.way}: {question.prompt or question.type}"))
             if question.deadline is not None:
-                head.append(f"  ({event_lines.until(question.deadline, time.time_ns() // 1000)})", "yellow")
+                head.append(f"  ({times.until(question.deadline, time.time_ns() // 1000)})", "yellow")
     return head

@@ -20,8 +20,8 @@ from ....model.errors import InvalidAnswer
 from ....model.run import Question
 from ....terminal import typed_answers
 from ....terminal.console import clean
+from ....terminal.events.screen import Screen
 from ....terminal.keyboard import forget_typed
-from ....terminal.team_view import Screen
 
 HELP = (
     "plain text  answers what is asked\n"

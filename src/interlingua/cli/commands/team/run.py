@@ -16,9 +16,10 @@ from ....model.run import Question, RunRequest
 from ....model.team.task_ids import is_task
 from ....terminal.console import as_json, clean, note
 from ....terminal.errors import CommandError, ExitCode
+from ....terminal.events.conversation import Conversation, Line
+from ....terminal.events.screen import Screen
 from ....terminal.follow_run import Watch
 from ....terminal.keyboard import Interrupts
-from ....terminal.team_view import Conversation, Line, Screen
 from .input import Command, Tell, Typed
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ async def _finish(
     engine: Engine, root: str, agent: Agent[..., Any], screen: Screen, tree: Tree, code: ExitCode, out: TextIO,
     events: bool, json: bool, site: CrashSite,
 ) -> None:  # fmt: skip
-    from ....terminal.output import TextView
+    from ....terminal.events.views import TextView
 
     if tree.left is not None:
         screen.waits(*tree.left)
@@ -245,7 +246,7 @@ async def _finish(
 
 async def _summary(engine: Engine, root: str, label: str) -> dict[str, Any]:
     """Returns the output of `--json`: the end of the task, and everything that was said in it."""
-    from ....terminal.event_lines import event_json, plain
+    from ....terminal.events.as_json import event_json, plain
 
     told = plain(await engine.runs.get(root))
     said = [event_json(event) for event, _ in await engine.teams.conversation(root)]

@@ -29,6 +29,7 @@ from ....model.errors import (
 )
 from ....model.question_forms import usable_answer
 from ....model.run import Option
+from ....model.team.attachments import attachment_of, text_and_attached, write_attachment
 from ....model.team.manifest import ORCHESTRATOR, USER
 from ....model.team.oversight import read_verdict
 from ....mounts.remote_questions import Asked, TooLate
@@ -104,7 +105,7 @@ class RemoteRequests:
 
     async def _ask(self, message: wire.AnyMessage, number: int) -> None:
         """Asks the user a question, and returns the answer as a message to the agent."""
-        metadata, attached = message.metadata or {}, translate.split(translate.model_message(message, "agent"))[1]
+        metadata, attached = message.metadata or {}, text_and_attached(translate.model_message(message, "agent"))[1]
         id_, schema = metadata.get("question"), metadata.get("answer_schema")
         free = not isinstance(schema, dict)
 
@@ -123,7 +124,7 @@ class RemoteRequests:
     async def _say(self, message: wire.AnyMessage, recipient: str, number: int) -> None:
         """Sends a message of the agent to a participant. A reply comes into the member's mailbox, and is passed on from
         there."""
-        text, attached = translate.split(translate.model_message(message, "agent"))
+        text, attached = text_and_attached(translate.model_message(message, "agent"))
         await self._ctx.send(recipient, text, attachments=attached, key=f"say-{number}")
 
     async def _show(self, message: wire.AnyMessage, number: int) -> None:
@@ -137,7 +138,7 @@ class RemoteRequests:
         self.handed_over.add(message.task_id)
         if ctx.task is None:
             raise Denied(f"{self._me} is in no team here, and hands nothing over")
-        text, attached = translate.split(translate.model_message(message, "agent"))
+        text, attached = text_and_attached(translate.model_message(message, "agent"))
         words = {name: told[name] for name in ("rule", "reason") if isinstance(told.get(name), str)}
         proposed = told.get("output") if isinstance(told.get("output"), dict) else None
         output = await ctx.delegate(
@@ -149,7 +150,7 @@ class RemoteRequests:
             assert isinstance(said, TextPart)
             reply = self._reply(message, message.recipient_id, said.text, {"final": True})
             came = [*more, *getattr(output, "attachments", [])]
-            reply.attachments = [translate.attachment(part) for part in came]
+            reply.attachments = [attachment_of(part) for part in came]
         await self._ctx.step("reply", self._send, reply, key=f"reply-{number}")
 
     def _is_overseer(self, id_: str) -> bool:
@@ -163,7 +164,7 @@ class RemoteRequests:
         if not isinstance(output, dict) or "decision" not in output:
             return None
         said = str(output.get("inquiry") or output.get("reason") or output["decision"])
-        attached = [translate.attachment(part) for part in read_verdict(output).attachments]
+        attached = [attachment_of(part) for part in read_verdict(output).attachments]
         if output["decision"] != "inquire":
             reply = self._reply(notice, notice.recipient_id, said, {"final": True, "verdict": output})
             reply.attachments = [*attached]
@@ -188,13 +189,13 @@ class RemoteRequests:
             self._unsent.pop()
 
     def _passed_on(self, message: Message) -> wire.Message:
-        text, attached = translate.split(message)
+        text, attached = text_and_attached(message)
         sender = message.sender or USER
         if self._way.again and sender != USER:
             sender = ORCHESTRATOR  # to a server we are everybody but the user
         return wire.Message(
             task_id=self._task, sender_id=sender, recipient_id=self._me, content=text,
-            attachments=[translate.attachment(part) for part in attached],
+            attachments=[attachment_of(part) for part in attached],
             metadata={"question": None} if self._way.again else None,  # it answers none
         )  # fmt: skip
 
@@ -230,7 +231,7 @@ def _question(message: wire.AnyMessage, attached: list[Part], key: str) -> Asked
     if payload is None:
         payload = {"message": text}
         if attached:
-            payload["attachments"] = [wire.write(translate.attachment(part)) for part in attached]
+            payload["attachments"] = [write_attachment(attachment_of(part)) for part in attached]
     kind, until, options = metadata.get("question_type"), metadata.get("deadline"), list[Option]()
     with contextlib.suppress(msgspec.ValidationError):
         options = msgspec.convert(metadata.get("options") or [], list[Option])

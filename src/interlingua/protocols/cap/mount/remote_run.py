@@ -32,6 +32,7 @@ from ....model.errors import (
     RunError,
 )
 from ....model.events import ArtifactAdded, Plan, Thought, ToolCall, Warned
+from ....model.team.attachments import PythonObject, TextSnippet, attachment_of, text_and_attached
 from ....model.team.manifest import ORCHESTRATOR, USER
 from ....mounts.errors import RemoteError, our_failure, remote_error
 from ....mounts.http import HttpAddress
@@ -98,8 +99,8 @@ class CapRun(RemoteRun):
         ctx, card = self.ctx, self._card
         text = input_.get(card.input_text or "")
         rest = {name: value for name, value in input_.items() if name != card.input_text or not isinstance(text, str)}
-        attached = translate.split(ctx.messages[0])[1] if ctx.messages else []
-        attachments = [translate.attachment(part) for part in attached]
+        attached = text_and_attached(ctx.messages[0])[1] if ctx.messages else []
+        attachments = [attachment_of(part) for part in attached]
         # The caller of this run cannot set our own members through its metadata.
         ours = (*translate.CONTROLS, translate.METADATA, "review", "inquiries")
         metadata: dict[str, Any] = {name: given for name, given in ctx.metadata.items() if name not in ours}
@@ -114,12 +115,12 @@ class CapRun(RemoteRun):
             metadata["thread"] = str(uuid.uuid5(_THREADS, ctx.thread_id))
         if ctx.review is not None:
             metadata["review"] = {"agent": ctx.review.agent, "result_hash": ctx.review.result_hash}
-            attachments.append(wire.PythonObject(object=msgspec.to_builtins(ctx.review), extra={"name": "proposal"}))
+            attachments.append(PythonObject(object=msgspec.to_builtins(ctx.review), extra={"name": "proposal"}))
         if ctx.inquiries:
             metadata["inquiries"] = msgspec.to_builtins(ctx.inquiries)
             for one in ctx.inquiries:
-                attachments.append(wire.TextSnippet(text=f"{one.decision}: {one.text}"))
-                attachments += [translate.attachment(part) for part in one.attachments]
+                attachments.append(TextSnippet(text=f"{one.decision}: {one.text}"))
+                attachments += [attachment_of(part) for part in one.attachments]
         return wire.DelegationNotice(
             task_id=self._task, sender_id=self._back, recipient_id=self._me,
             context_summary=text if isinstance(text, str) else "", attachments=attachments, metadata=metadata,
@@ -312,7 +313,7 @@ class CapRun(RemoteRun):
         message = wire.read(data)
         told, review = message.metadata or {}, self.ctx.review
         if review is not None:
-            attached = translate.split(translate.model_message(message, "agent"))[1]
+            attached = text_and_attached(translate.model_message(message, "agent"))[1]
             more = {"attachments": msgspec.to_builtins(attached)} if attached else {}
             if isinstance(message, wire.OversightInquiry):
                 return {"decision": "inquire", "inquiry": message.inquiry, "result_hash": review.result_hash, **more}
@@ -331,7 +332,7 @@ class CapRun(RemoteRun):
             await self.ctx.warn(f"the agent wrote {lines} to its output", {"lines": count, "first": first})
         with contextlib.suppress(Invalid):
             said: Message = translate.model_message(wire.read(data), "agent")
-            for number, part in enumerate(translate.split(said)[1]):
+            for number, part in enumerate(text_and_attached(said)[1]):
                 if not (isinstance(part, DataPart) and part.data == output):
                     name = getattr(part, "name", None)
                     await self.mounted.show(ArtifactAdded(Artifact(f"attachment-{number + 1}", [part], name)))

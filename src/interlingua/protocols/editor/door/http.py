@@ -10,16 +10,20 @@ session/resume and its answers, and opens a session's stream only after it has s
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.types import ASGIApp, Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from ....doors import endpoint
+from ....doors.endpoint import Operation
+from ....doors.rpc_errors import ERRORS, Refused
 from ....doors.sessions import Sessions
 from ....model.errors import InterlinguaError
 from ....model.run import Caller
@@ -27,11 +31,12 @@ from ....security.auth import Authenticator
 from ....transports import json_text
 from ....transports.http.body import read_body
 from ....transports.jsonrpc.core import PARSE_ERROR
-from ....transports.jsonrpc.http_errors import Refused, error_response
 from ....transports.websocket import ServerSocket, WebSocketChannel
 from .door import EditorDoor
 from .http_clients import HttpConnection, SocketClient
 from .http_streams import sent
+
+log = logging.getLogger("interlingua.editor")
 
 CONNECTION, SESSION = "acp-connection-id", "acp-session-id"
 _CONNECTION = CONNECTION.encode()
@@ -50,7 +55,8 @@ class WebDoor:
         )  # fmt: skip
 
     def routes(self) -> list[BaseRoute]:
-        return [Route("/", _Endpoint(self)), WebSocketRoute("/", self.socket)]
+        admit = endpoint.authenticated(self.auth)
+        return [*endpoint.routes(self, OPERATIONS, admit, ERRORS, log), WebSocketRoute("/", self.socket)]
 
     async def close(self) -> None:
         """Ends all streams and sockets when the server stops, so that no client waits for a time-out."""
@@ -58,23 +64,19 @@ class WebDoor:
 
     # -- HTTP ---------------------------------------------------------------------------------------------
 
-    async def request(self, request: Request) -> ASGIApp:
-        try:
-            caller = await self.auth.authenticate(request.headers)
-            if request.method == "POST":
-                return await self._post(request, caller)
-            if request.method == "DELETE":
-                await self.sessions.delete(self._find(request.headers, caller))
-                return Response(status_code=202)
-            if request.method == "GET":
-                accepted = request.headers.get("accept", "").lower()
-                if not any(kind in accepted for kind in ("text/event-stream", "text/*", "*/*")):
-                    raise Refused(406, "this is an event stream; accept text/event-stream")
-                connection = self._find(request.headers, caller)
-                return await connection.stream(request.headers.get(SESSION), request.headers.get("last-event-id"))
-            return Response(status_code=405, headers={"allow": "GET, POST, DELETE"})
-        except (Refused, InterlinguaError) as error:
-            return error_response(error)
+    async def answer(self, request: Request, caller: Caller) -> ASGIApp:
+        if request.method == "POST":
+            return await self._post(request, caller)
+        if request.method == "DELETE":
+            await self.sessions.delete(self._find(request.headers, caller))
+            return Response(status_code=202)
+        if request.method == "GET":
+            accepted = request.headers.get("accept", "").lower()
+            if not any(kind in accepted for kind in ("text/event-stream", "text/*", "*/*")):
+                raise Refused(406, "this is an event stream; accept text/event-stream")
+            connection = self._find(request.headers, caller)
+            return await connection.stream(request.headers.get(SESSION), request.headers.get("last-event-id"))
+        return Response(status_code=405, headers={"allow": "GET, POST, DELETE"})
 
     async def _post(self, request: Request, caller: Caller) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -116,8 +118,8 @@ class WebDoor:
         try:
             caller = await self.auth.authenticate(websocket.headers)
             self.sessions.make_room(caller)
-        except (Refused, InterlinguaError) as error:
-            await websocket.send_denial_response(error_response(error))
+        except InterlinguaError as error:
+            await websocket.send_denial_response(ERRORS.response(error, websocket))
             return
         id_ = secrets.token_urlsafe(24)
         try:
@@ -134,16 +136,7 @@ class WebDoor:
             self.sessions.discard(client)
 
 
-class _Endpoint:
-    """All methods of the path. It is a class, because starlette gives functions only GET, and their responses no
-    stream."""
-
-    def __init__(self, door: WebDoor) -> None:
-        self._door = door
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = await self._door.request(Request(scope, receive))
-        await answer(scope, receive, send)
+OPERATIONS = [Operation("GET POST DELETE", "/", WebDoor.answer)]
 
 
 # -- small readers --------------------------------------------------------------------------------------------

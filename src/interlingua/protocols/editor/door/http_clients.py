@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import ASGIApp
 
 from ....doors.replica_notes import Note
+from ....doors.rpc_errors import Refused
 from ....doors.sessions import ClientSession, ResumableSession, wait_for_room
 from ....doors.streams import OutboxStream
 from ....model.run import Caller
 from ....transports import json_text
 from ....transports.http.event_outbox import Missed
 from ....transports.jsonrpc.connection import Connection
-from ....transports.jsonrpc.http_errors import Refused
 from ....transports.websocket import GOING_AWAY, PROTOCOL_ERROR, WebSocketChannel
 from .http_streams import StreamsChannel, sent
 from .replica_notes import PromptNotes

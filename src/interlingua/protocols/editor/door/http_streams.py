@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from ....doors.outbox_channel import OutboxChannel
+from ....doors.rpc_errors import Refused
 from ....transports.http.event_outbox import Outbox
 from ....transports.jsonrpc.core import Id
-from ....transports.jsonrpc.http_errors import Refused
 from ..config import DoorSettings
 
 _OPENING = ("session/load", "session/resume")

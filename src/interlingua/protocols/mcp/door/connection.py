@@ -120,7 +120,7 @@ class McpConnection:
 
     def failure(self, error: Exception) -> RpcError:
         if isinstance(error, InterlinguaError):
-            return translate.failure(error)
+            return translate.rpc_error(error)
         raise error
 
     # -- requests -----------------------------------------------------------------------------------------

@@ -7,25 +7,31 @@ can return with Last-Event-ID until then. Its runs go on, also when the server s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Scope
 
+from ....doors import endpoint
+from ....doors.endpoint import Operation
+from ....doors.rpc_errors import ERRORS, Refused, about
 from ....doors.sessions import Sessions
 from ....model.errors import InterlinguaError
 from ....model.run import Caller
 from ....security.auth import Authenticator
 from ....transports.http.body import began, read_body
-from ....transports.jsonrpc.http_errors import Refused, about, error_response
 from .. import wire
 from . import replica_notes
 from .door import McpDoor
 from .http_clients import OldSession, Session, Single
 from .http_messages import SESSION, VERSION, Asked, accepts, by_name, check_modern, is_modern, read
+
+log = logging.getLogger("interlingua.mcp")
 
 _SESSION = SESSION.encode()
 _METHODS = ["GET", "POST", "DELETE"]
@@ -44,12 +50,15 @@ class WebDoor:
         )  # fmt: skip
         self.singles: set[Single] = set()
 
-    def routes(self) -> list[BaseRoute]:
-        return [
-            Route("/", self.endpoint, methods=_METHODS),
-            Route("/sse", self.old_stream, methods=["GET"]),
-            Route("/messages/", self.old_post, methods=["POST"]),
-        ]
+    def routes(self) -> list[Route]:
+        return endpoint.routes(self, OPERATIONS, self._admit, ERRORS, log)
+
+    async def _admit(self, request: Request, operation: Any) -> Caller:
+        try:
+            return await self.auth.authenticate(request.headers)
+        except InterlinguaError as error:
+            error.refused_message = await began(request)
+            raise
 
     def end_single(self, single: Single) -> None:
         """Ends a request without a session whose client has left."""
@@ -67,33 +76,22 @@ class WebDoor:
 
     # -- Streamable HTTP ----------------------------------------------------------------------------------
 
-    async def endpoint(self, request: Request) -> ASGIApp:
-        try:
-            caller = await self._caller(request)
-            if request.method == "POST":
-                return await self._post(request, caller)
-            headers = by_name(request.scope["headers"])
-            version = headers.get(VERSION)
-            if version == wire.MODERN:
-                return _not_allowed("POST")
-            if request.method not in _METHODS:
-                return _not_allowed(*_METHODS)
-            if version is not None and version not in wire.LEGACY:
-                raise Refused(400, f"revision {version!r} is not spoken here", wire.UNSUPPORTED_VERSION)
-            if request.method == "DELETE":
-                await self.sessions.delete(self._session(headers, caller))
-                return Response(status_code=204)
-            _check_stream(headers)
-            return self._session(headers, caller).listen(headers.get("last-event-id"))
-        except (Refused, InterlinguaError) as error:
-            return error_response(error)
-
-    async def _caller(self, request: Request) -> Caller:
-        try:
-            return await self.auth.authenticate(request.headers)
-        except InterlinguaError as error:
-            error.refused_message = await began(request)
-            raise
+    async def answer(self, request: Request, caller: Caller) -> ASGIApp:
+        if request.method == "POST":
+            return await self._post(request, caller)
+        headers = by_name(request.scope["headers"])
+        version = headers.get(VERSION)
+        if version == wire.MODERN:
+            return _not_allowed("POST")
+        if request.method not in _METHODS:
+            return _not_allowed(*_METHODS)
+        if version is not None and version not in wire.LEGACY:
+            raise Refused(400, f"revision {version!r} is not spoken here", wire.UNSUPPORTED_VERSION)
+        if request.method == "DELETE":
+            await self.sessions.delete(self._session(headers, caller))
+            return Response(status_code=204)
+        _check_stream(headers)
+        return self._session(headers, caller).listen(headers.get("last-event-id"))
 
     async def _post(self, request: Request, caller: Caller) -> ASGIApp:
         raw = request.scope["headers"]
@@ -154,33 +152,32 @@ class WebDoor:
 
     # -- HTTP+SSE -----------------------------------------------------------------------------------------
 
-    async def old_stream(self, request: Request) -> ASGIApp:
-        try:
-            caller = await self._caller(request)
-            if request.method != "GET":  # starlette takes HEAD for one
-                return _not_allowed("GET")
-            _check_stream(request.headers)
-            self.sessions.make_room(caller)
-            session = OldSession(self, caller)
-            self.sessions.add(session)
-            return session.listen(request.scope.get("root_path", "") + "/messages/")
-        except (Refused, InterlinguaError) as error:
-            return error_response(error)
+    async def old_stream(self, request: Request, caller: Caller) -> ASGIApp:
+        if request.method != "GET":  # starlette takes HEAD for one
+            return _not_allowed("GET")
+        _check_stream(request.headers)
+        self.sessions.make_room(caller)
+        session = OldSession(self, caller)
+        self.sessions.add(session)
+        return session.listen(request.scope.get("root_path", "") + "/messages/")
 
-    async def old_post(self, request: Request) -> ASGIApp:
-        try:
-            caller = await self._caller(request)
-            body = await read_body(request, self.settings)
-            with about(body):
-                wanted = request.query_params.get("session_id")
-                if wanted is None:
-                    raise Refused(400, "session_id is missing; the stream tells where to send to")
-                session = self.sessions.find(wanted, caller, OldSession)
-                if session is None:
-                    raise Refused(404, "there is no such session; open the stream again")
-                return await session.post(self._read(request.headers, body), body)
-        except (Refused, InterlinguaError) as error:
-            return error_response(error)
+    async def old_post(self, request: Request, caller: Caller) -> ASGIApp:
+        body = await read_body(request, self.settings)
+        with about(body):
+            id_ = request.query_params.get("session_id")
+            if id_ is None:
+                raise Refused(400, "session_id is missing; the stream tells where to send to")
+            session = self.sessions.find(id_, caller, OldSession)
+            if session is None:
+                raise Refused(404, "there is no such session; open the stream again")
+            return await session.post(self._read(request.headers, body), body)
+
+
+OPERATIONS = [
+    Operation(" ".join(_METHODS), "/", WebDoor.answer),
+    Operation("GET", "/sse", WebDoor.old_stream),
+    Operation("POST", "/messages/", WebDoor.old_post),
+]
 
 
 def _session_id(scope: Scope) -> str | None:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ....doors.replica_notes import Note
+from ....doors.rpc_errors import Refused
 from ....doors.sessions import ClientSession, ResumableSession, wait_for_room
 from ....doors.streams import OutboxStream
 from ....model.run import Caller
@@ -20,7 +21,6 @@ from ....transports.http.event_outbox import Missed, Outbox, Reader
 from ....transports.http.sse import KEEP_ALIVE, NO_DATA, event_of
 from ....transports.jsonrpc.connection import Connection
 from ....transports.jsonrpc.core import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
-from ....transports.jsonrpc.http_errors import Refused
 from .. import wire
 from . import operations_lifecycle as lifecycle
 from .http_messages import SESSION, Asked

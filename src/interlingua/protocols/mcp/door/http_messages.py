@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from ....doors.rpc_errors import Refused
 from ....transports import json_text
 from ....transports.jsonrpc.core import INVALID_PARAMS, PARSE_ERROR, Id, problem
-from ....transports.jsonrpc.http_errors import Refused
 from .. import wire
 
 SESSION, VERSION, METHOD, NAME = "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name"

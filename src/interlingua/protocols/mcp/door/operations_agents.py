@@ -40,7 +40,7 @@ async def run(connection: McpConnection, call: Call) -> dict[str, Any]:
     def result(running: Running, finished: RunFinished) -> dict[str, Any]:
         error = failed(finished)
         if error is not None:
-            raise translate.error(error, running.run)
+            raise translate.run_error(error, running.run)
         return translate.run_result(finished.output, running.run, running.beside.parts())
 
     return await run_and_answer(connection, call, named, request.input, result, tool=False)

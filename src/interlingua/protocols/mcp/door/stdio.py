@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....doors.stdio import serve_client
 from ....engine.engine import Engine
 from ....transports.channel import Channel
 from ....transports.jsonrpc.connection import Trace
@@ -9,8 +10,4 @@ from .door import McpDoor
 
 
 async def serve_pipes(engine: Engine, channel: Channel, trace: Trace | None) -> None:
-    connection = McpDoor(engine).connect(channel, trace=trace)
-    try:
-        await connection.rpc.run(linger=1.0)
-    finally:
-        connection.gone()
+    await serve_client(McpDoor(engine).connect(channel, trace=trace))

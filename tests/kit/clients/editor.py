@@ -1,4 +1,4 @@
-"""A raw client of the editor door: `tests.kit.rpc_client` with the messages of an editor.
+"""A raw client of the editor door: `tests.kit.clients.rpc` with the messages of an editor.
 
 `stdio` starts the real command as an editor would; `in_process` serves the same door over a pair of pipes. Both give a
 `Client`.
@@ -17,8 +17,8 @@ from interlingua.model.run import OWNER, Caller
 from interlingua.protocols.editor.config import DoorSettings
 from interlingua.protocols.editor.door.connection import EditorConnection
 from interlingua.protocols.editor.door.door import EditorDoor
-from tests.kit import rpc_client
-from tests.kit.rpc_client import INTERLINGUA, PATIENCE, Message, Refused, check_frame, pipes, result_of
+from tests.kit.clients import rpc
+from tests.kit.clients.rpc import INTERLINGUA, PATIENCE, Message, Refused, check_frame, pipes, result_of
 
 __all__ = [
     "COMMAND", "PATIENCE", "Client", "Message", "Process", "Refused", "check_frame", "client_of", "in_process", "pipes",
@@ -28,7 +28,7 @@ __all__ = [
 COMMAND = [INTERLINGUA, "stdio", "--as", "editor"]
 
 
-class Client(rpc_client.Client):
+class Client(rpc.Client):
     def allow(self, option: int = 0) -> None:
         """Answer every permission request with one of its options."""
         self.on("session/request_permission", lambda params: selected(params["options"][option]["optionId"]))
@@ -74,7 +74,7 @@ class Client(rpc_client.Client):
         return await self.ask("session/prompt", prompt(session, *blocks))
 
 
-class Process(Client, rpc_client.Process):
+class Process(Client, rpc.Process):
     """The client of a process of its own."""
 
 
@@ -101,7 +101,7 @@ async def stdio(
     else:
         path = agents
     command = [*COMMAND, "--store", str(folder / "store.db"), *options, str(path)]
-    async with rpc_client.start(Process, command, folder / "stderr.txt", env) as client:
+    async with rpc.start(Process, command, folder / "stderr.txt", env) as client:
         yield client
 
 

@@ -1,23 +1,21 @@
 """Shows a team at work: messages with their senders and receivers, tool calls, and refusals.
 
 `Conversation` turns events of all runs of a task into lines, indented by the tree of delegations; it does no I/O.
-`Screen` prints them, or the events themselves as JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TextIO
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import msgspec
-from rich.padding import Padding
 from rich.text import Text
 
-from ..model import json_values
-from ..model.content import DataPart, FilePart, Message, Part, TextPart, ToolResultPart
-from ..model.error_numbers import number_of
-from ..model.errors import ErrorInfo
-from ..model.events import (
+from ...model import json_values
+from ...model.content import DataPart, FilePart, Message, Part, TextPart, ToolResultPart
+from ...model.error_numbers import number_of
+from ...model.errors import ErrorInfo
+from ...model.events import (
     ArtifactAdded,
     CancelRequested,
     ChildCalled,
@@ -36,22 +34,19 @@ from ..model.events import (
     ToolRefused,
     Warned,
 )
-from ..model.run import Question, RunRequest
-from ..model.status import Status
-from ..model.team.authority import Authority
-from ..model.team.manifest import ORCHESTRATOR, USER
-from ..model.team.oversight import Proposal, read_verdict
-from .console import clean, error_console, note, question_view
-from .output import JsonView
-
-LONG = 120  # characters of what stands in one line
-MANY = 12  # lines of a message
+from ...model.run import RunRequest
+from ...model.status import Status
+from ...model.team.authority import Authority
+from ...model.team.manifest import ORCHESTRATOR, USER
+from ...model.team.oversight import Proposal, read_verdict
+from ..console import clean
+from ..parts import LONG, file_text, one_line, short_value
+from .heads import MARKS, ToolCalls, head
 
 _STYLES = {
     "delegation": "cyan", "error": "red", "inquiry": "yellow", "question": "yellow", "answer": "green",
     "result": "green", "message": "blue",
 }  # fmt: skip
-_MARKS = {"completed": ("✓", "green"), "failed": ("✗", "red"), "cancelled": ("–", "dim")}
 
 
 class Line(NamedTuple):
@@ -78,7 +73,7 @@ class Conversation:
         self._refusals: set[tuple[str, str]] = set()  # agent and reason, as far as they were not shown yet
         self._proposed: set[str] = set()  # runs that judge what an agent proposed by itself
         self._reviews: dict[str, tuple[Authority, Proposal]] = {}  # the others that judge
-        self._tools: dict[tuple[str, str], ToolCall] = {}
+        self._tools = ToolCalls()
 
     def lines(self, event: Event) -> list[Line]:
         return list(self._lines(event))
@@ -99,31 +94,31 @@ class Conversation:
                 yield from self._say(event.run, _verdict(self._reviews[event.run], output))
             case Said():
                 yield from self._say(event.run, body)
-            case DelegationRefused(agent=agent, reason=reason, code=code):
-                yield self._refused(who, f"to delegate to {agent}", reason, code)
-            case ToolRefused(server=server, tool=tool, reason=reason, code=code):
-                yield self._refused(who, f"{server}.{tool}", reason, code)
-            case ErrorHandled():
-                yield self._line(who, ("policy ", "magenta"), handled(body))
-            case CancelRequested(reason=reason) if event.run == self._root:
-                yield Line(0, Text(f"cancelling{f': {one_line(reason)}' if reason else ''} …", "yellow"))
-            case RunBlocked(message=text):
-                yield self._line(who, ("blocked: ", "bold yellow"), one_line(text))
-            case RunRestarted(reason=reason) if who.agent:
-                yield self._line(who, (f"started again: {one_line(reason)}", "yellow"))
-            # The activity of a team's agents is copied to the team's run at the end, for readers who see only that run.
-            case ToolCall() if event.run != self._root:
-                yield from self._tool(event.run, who, body)
-            case Thought(text=text) if event.run != self._root and text.strip():
-                yield self._line(who, (f"· {one_line(text)}", "dim italic"))
-            case Warned(message=text) if event.run != self._root:
-                yield self._line(who, ("warning: ", "bold yellow"), one_line(text))
-            case ArtifactAdded(artifact=artifact) if event.run != self._root:
-                if self._once("artifact", who.task, artifact.id, artifact.parts):
-                    yield self._line(who, ("artifact ", "magenta"), one_line(artifact.name or artifact.id))
-            case MessageSent(message=message) if event.run != self._root:
-                if self._once("message", message.id or event.run, message.parts):
-                    yield self._line(who, ("says ", "blue"), one_line(message.text))
+            case DelegationRefused(reason=reason) | ToolRefused(reason=reason):
+                self._refusals.add((who.agent, reason))
+                yield self._headed(who, event)
+            case CancelRequested() if event.run == self._root:
+                yield Line(0, head(event, one_line) or Text())
+            case ErrorHandled() | RunBlocked():
+                yield self._headed(who, event)
+            case RunRestarted() if who.agent:
+                yield self._headed(who, event)
+            case _ if event.run != self._root:  # the team's run has copies of its agents' activity, for other readers
+                yield from self._activity(who, event)
+
+    def _activity(self, who: Who, event: Event) -> Iterator[Line]:
+        """Shows what an agent of the team does beside its messages."""
+        match event.body:
+            case ToolCall() as call:
+                yield from self._tool(event.run, who, call)
+            case Thought(text=text) if text.strip():
+                yield self._headed(who, event)
+            case Warned():
+                yield self._headed(who, event)
+            case ArtifactAdded(artifact=artifact) if self._once("artifact", who.task, artifact.id, artifact.parts):
+                yield self._headed(who, event)
+            case MessageSent(message=message) if self._once("message", message.id or event.run, message.parts):
+                yield self._headed(who, event)
 
     def _say(self, run: str, said: Said) -> Iterator[Line]:
         """A message stands on its sender's log and on the team's; one that was held back is said again when it may."""
@@ -184,26 +179,22 @@ class Conversation:
     # -- what is done -------------------------------------------------------------------------------------
 
     def _tool(self, run: str, who: Who, news: ToolCall) -> Iterator[Line]:
-        known = self._tools.get((run, news.id))
-        changes = {name: value for name in news.__struct_fields__ if (value := getattr(news, name)) is not None}
-        call = self._tools[run, news.id] = news if known is None else msgspec.structs.replace(known, **changes)
+        call, is_new = self._tools.joined(run, news)
         name = (one_line(call.title or call.tool or call.id), "bold")
-        if call.status in _MARKS:
-            mark, style = _MARKS[call.status]
+        if call.status in ("completed", "failed", "cancelled"):
+            mark, style = MARKS[call.status]
             result = f" → {short_value(news.output)}" if news.output is not None else ""
             yield self._line(who, (f"{mark} ", style), name, result)
-        elif known is None:
-            given = f" {short_value(call.input)}" if call.input else ""
-            yield self._line(who, ("▸ ", "yellow"), name, (given, "dim"))
+        elif is_new:
+            input_ = f" {short_value(call.input)}" if call.input else ""
+            yield self._line(who, ("▸ ", "yellow"), name, (input_, "dim"))
 
-    def _refused(self, who: Who, what: str, reason: str, code: str) -> Line:
-        self._refusals.add((who.agent, reason))
-        told = f": {one_line(reason, 4 * LONG)}", (f" ({clean(code)})", "dim")
-        return self._line(who, ("✗ refused ", "red"), (one_line(what), "bold"), *told)
+    def _headed(self, who: Who, event: Event) -> Line:
+        return self._line(who, head(event, one_line) or Text())
 
-    def _line(self, who: Who, *parts: str | tuple[str, str]) -> Line:
+    def _line(self, who: Who, *pieces: Text | str | tuple[str, str]) -> Line:
         task, agent = (f"{clean(one)} " if one else "" for one in who)
-        return Line(_depth(who.task), Text.assemble((task, "dim"), (agent, "bold"), *parts))
+        return Line(_depth(who.task), Text.assemble((task, "dim"), (agent, "bold"), *pieces))
 
 
 # -- small things ---------------------------------------------------------------------------------------------
@@ -244,19 +235,6 @@ def _verdict(review: tuple[Authority, Proposal], output: Any) -> Said:
     )
 
 
-def handled(decision: ErrorHandled) -> str:
-    """Describes what the policy of the team does about an error."""
-    then = {
-        "retry": f"retry in {decision.delay:g} s" if decision.delay else "retry at once",
-        "reassign": f"reassign to {decision.to or 'the next one that is allowed'}",
-        "escalate": f"escalate to {decision.to or 'nobody'}",
-        "fail": "give up",
-    }[decision.do]
-    return one_line(f"{decision.agent} failed with {decision.number} {decision.code}: {then}") + (
-        f" (step {decision.attempt})" if decision.attempt > 1 else ""
-    )
-
-
 def attachment(part: Part) -> Text:
     """Renders an attachment of a message as one line."""
     match part:
@@ -267,129 +245,17 @@ def attachment(part: Part) -> Text:
             )
             return line.append("  unverified", "bold red") if (meta or {}).get("unverified") else line
         case FilePart():
-            size = part.size or len(part.data or part.text or "")
-            what = part.url or part.name or part.title or part.media_type or "without a name"
-            return Text(f"  + file {one_line(what)}" + (f" ({size} bytes)" if size else ""))
+            return Text(f"  + {file_text(part)}")
         case DataPart(data=data):
             return Text(f"  + object {short_value(data)}")
         case TextPart(text=text):
             return Text(f"  + text {one_line(text)}")
 
 
-def short_value(value: Any) -> str:
-    return one_line(value if isinstance(value, str) else json_values.encode(value).decode())
-
-
-def one_line(text: str, length: int = LONG) -> str:
-    flat = " ".join(clean(text).split())
-    return flat if len(flat) <= length else flat[: length - 1] + "…"
-
-
 def _some_lines(text: str) -> list[str]:
     lines = clean(text).strip().splitlines()
-    return [*lines[:MANY], f"… {len(lines) - MANY} more lines"] if len(lines) > MANY + 1 else lines
+    return [*lines[:LONG], f"… {len(lines) - LONG} more lines"] if len(lines) > LONG + 1 else lines
 
 
 def _depth(task: str) -> int:
     return task.count(".")
-
-
-# -- on the screen --------------------------------------------------------------------------------------------
-
-
-class Screen:
-    """The conversation on stderr, with a prompt below it that stays the last thing.
-
-    `events`: instead of the conversation, every event of every run as a line of JSON there.
-    """
-
-    def __init__(self, conversation: Conversation, events: TextIO | None = None) -> None:
-        self.conversation = conversation
-        self._json = JsonView(events) if events is not None else None
-        self._prompt = ""
-        self._open = False  # the prompt is on the screen, and perhaps something typed behind it
-
-    def event(self, event: Event) -> None:
-        lines = self.conversation.lines(event)
-        if self._json is not None:
-            self._json.event(event)
-        else:
-            self.lines(lines)
-
-    def lines(self, lines: list[Line]) -> None:
-        def put() -> None:
-            for line in lines:
-                _print(line)
-
-        if lines:
-            self._put(put)
-
-    def aside(self, text: str) -> None:
-        self._put(lambda: note(text))
-
-    def waits(self, questions: list[Question], how: str) -> None:
-        def put() -> None:
-            for question in questions:
-                if not self._was_told(question):
-                    error_console().print(question_view(question))
-            note(how)
-
-        self._put(put)
-
-    def asks(self, question: Question, choices: list[str]) -> None:
-        """Prints a question, as far as the conversation has not shown it, and its choices."""
-
-        def put() -> None:
-            if not self._was_told(question):
-                error_console().print(question_view(question))
-            for choice in choices:
-                error_console().print(Text(f"  {clean(choice)}"), soft_wrap=True)
-
-        self._put(put)
-
-    def _was_told(self, question: Question) -> bool:
-        payload = question.payload
-        more = [one for one in payload.values() if one != question.prompt] if isinstance(payload, dict) else [payload]
-        return self._json is None and question.id in self.conversation.asked and not more
-
-    # -- the prompt ---------------------------------------------------------------------------------------
-
-    def prompt(self, text: str) -> None:
-        """Writes the text that stands before what a person types; an empty text removes it."""
-        if self._open:
-            _write("\n")
-        self._prompt, self._open = text, bool(text)
-        _write(text)
-
-    def entered(self) -> None:
-        """A line was typed to its end: the cursor is on a new one."""
-        self._open = False
-
-    def again(self) -> None:
-        """The prompt is still to be answered."""
-        if self._prompt and not self._open:
-            self.prompt(self._prompt)
-
-    def _put(self, put: Callable[[], object]) -> None:
-        was_open = self._open
-        if was_open:
-            _write("\n")
-        put()
-        if was_open:
-            _write(self._prompt)
-
-
-def _write(text: str) -> None:
-    stream = error_console().file
-    stream.write(text)
-    stream.flush()
-
-
-def _print(line: Line) -> None:
-    console, indent = error_console(), 2 * line.depth
-    if console.is_terminal:
-        # A message stays under its own indentation if a line is too long for the window.
-        inner = len(line.text.plain) - len(line.text.plain.lstrip(" "))
-        console.print(Padding(line.text[inner:], (0, 0, 0, indent + inner), expand=False))
-    else:
-        console.print(Text(" " * indent).append_text(line.text), soft_wrap=True)

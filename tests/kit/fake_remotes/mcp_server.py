@@ -1,6 +1,6 @@
 """A server of agents over MCP that does what it is told, one JSON line at a time. Knows nothing of our code.
 
-python mount_server.py OPTIONS, where OPTIONS is JSON: see `Server`. The input is a script, one line for each act.
+python mcp_server.py OPTIONS, where OPTIONS is JSON: see `Server`. The input is a script, one line for each act.
 """
 
 from __future__ import annotations

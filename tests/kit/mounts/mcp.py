@@ -17,9 +17,9 @@ from interlingua.protocols.mcp.config import MountSettings
 from interlingua.protocols.mcp.mount.connection import source_of
 from interlingua.protocols.mcp.mount.server import McpServer
 from tests.kit.engines import engine
+from tests.kit.mounts.watch import SETTINGS
 
-FAKE = Path(__file__).with_name("mount_server.py")
-SETTINGS = il.Settings(cancel_grace=5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
+FAKE = Path(__file__).parents[1] / "fake_remotes" / "mcp_server.py"
 
 
 def command(given: dict[str, Any]) -> str:
@@ -66,12 +66,3 @@ async def sent(log: Path, method: str) -> dict[str, Any]:
             if found:
                 return found[-1]
             await asyncio.sleep(0.01)
-
-
-async def seen(eng: il.Engine, run: str, kind: str) -> il.Event:
-    """Wait for an event of a run."""
-    async with asyncio.timeout(20):
-        async for event in eng.runs.events(run):
-            if event.kind == kind:
-                return event
-    raise AssertionError(f"the run ended without {kind}")

@@ -1,4 +1,4 @@
-"""A raw client of the MCP door: `tests.kit.rpc_client` with the messages of MCP, and agents to run.
+"""A raw client of the MCP door: `tests.kit.clients.rpc` with the messages of MCP, and agents to run.
 
 `stdio` starts the real command as a desktop assistant would; `in_process` serves the same door over a pair of pipes.
 """
@@ -21,9 +21,9 @@ from interlingua.protocols.mcp.door.connection import McpConnection
 from interlingua.protocols.mcp.door.door import McpDoor
 from interlingua.protocols.mcp.wire import MODERN
 from interlingua.transports.jsonrpc.connection import Trace
-from tests.kit import rpc_client
+from tests.kit.clients import rpc
+from tests.kit.clients.rpc import INTERLINGUA, PATIENCE, Message, Refused, pipes
 from tests.kit.engines import QUICK
-from tests.kit.rpc_client import INTERLINGUA, PATIENCE, Message, Refused, pipes
 
 __all__ = [
     "COMMAND", "DELTA", "LATEST", "LEGACY", "MODERN", "PATIENCE", "RUN", "THREAD", "Client", "Message", "Process",
@@ -40,12 +40,12 @@ SCHEMA = "interlingua/answerSchema"
 _IO = "io.modelcontextprotocol/"
 
 
-class Client(rpc_client.Client):
+class Client(rpc.Client):
     async def initialize(self, version: Any = LATEST, *, elicits: bool = False, **members: Any) -> Message:
         able = {"elicitation": {}} if elicits else {}
         request = {"protocolVersion": version, "capabilities": able, "clientInfo": {"name": "test", "version": "1"}}
         id_ = await self.send("initialize", {**request, **members}, id_=f"initialize {self.count}")
-        told: Message = rpc_client.result_of(await self.answer(id_))
+        told: Message = rpc.result_of(await self.answer(id_))
         await self.notify("notifications/initialized")
         return told
 
@@ -59,7 +59,7 @@ class Client(rpc_client.Client):
         return output
 
     async def whole_run(self, name: str, input_: Message, **meta: Any) -> Message:
-        result: Message = rpc_client.result_of(await self.answer(await self.start_run(name, input_, **meta)))
+        result: Message = rpc.result_of(await self.answer(await self.start_run(name, input_, **meta)))
         return result
 
     async def failed_run(self, name: str, input_: Message, **meta: Any) -> Message:
@@ -71,7 +71,7 @@ class Client(rpc_client.Client):
         return await self.send("tools/call", {"name": name, "arguments": arguments or {}, **_meta(meta)})
 
     async def tool(self, name: str, arguments: Any = None, **meta: Any) -> Message:
-        result: Message = rpc_client.result_of(await self.answer(await self.start_tool(name, arguments, **meta)))
+        result: Message = rpc.result_of(await self.answer(await self.start_tool(name, arguments, **meta)))
         return result
 
     def deltas(self, token: Any) -> list[Message]:
@@ -106,7 +106,7 @@ class Client(rpc_client.Client):
         return await self.call(method, {**(params or {}), "_meta": told})
 
 
-class Process(Client, rpc_client.Process):
+class Process(Client, rpc.Process):
     """The client of a process of its own."""
 
 
@@ -139,7 +139,7 @@ async def stdio(folder: Path, agents: str | Path, *options: str) -> AsyncIterato
     else:
         path = agents
     command = [*COMMAND, "--store", str(folder / "store.db"), *options, str(path)]
-    async with rpc_client.start(Process, command, folder / "stderr.txt") as client:
+    async with rpc.start(Process, command, folder / "stderr.txt") as client:
         yield client
 
 

@@ -8,15 +8,17 @@ from typing import Any, Protocol, TextIO
 
 from rich.text import Text
 
-from ..model.card import AgentCard
-from ..model.events import Event, OutputDelta, RunFinished, Thought
-from ..model.run import Question
-from ..model.status import Status
-from . import event_lines
-from .console import Activity, as_json, clean, error_console, note, question_view
-from .crash import CrashSite
-from .errors import complain
-from .short_ids import short
+from ...model.card import AgentCard
+from ...model.events import Event, OutputDelta, RunFinished, Thought
+from ...model.run import Question
+from ...model.status import Status
+from ..console import as_json, clean, error_console, note
+from ..crash import CrashSite
+from ..errors import complain
+from ..parts import question_view
+from ..short_ids import short
+from .activity import Activity
+from .as_json import event_json
 
 
 class View(Protocol):
@@ -45,7 +47,7 @@ class JsonView:
         self._out = out or sys.stdout
 
     def event(self, event: Event) -> None:
-        self._out.write(as_json(event_lines.event_json(event), pretty=False) + "\n")
+        self._out.write(as_json(event_json(event), pretty=False) + "\n")
         self._out.flush()
 
     def begin(self, output: Any) -> None:

@@ -17,11 +17,11 @@ from interlingua.protocols.editor.config import MountSettings
 from interlingua.protocols.editor.mount.server import EditorServer
 from interlingua.protocols.editor.mount.sessions import source_of
 from tests.kit.engines import engine
+from tests.kit.mounts.watch import SETTINGS
 
-FAKE = Path(__file__).with_name("fake_agent.py")
+FAKE = Path(__file__).parents[1] / "fake_remotes" / "editor_agent.py"
 AGENT = "fake-agent"
 SILENCE = 0.05  # seconds; the fake agent says what it has to say at once
-SETTINGS = il.Settings(cancel_grace=5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
 
 
 def command(given: dict[str, Any] | None = None) -> str:
@@ -91,12 +91,3 @@ async def gone(pid: int, within: float = 60.0) -> bool:
         while alive(pid):
             await asyncio.sleep(0.02)
     return True
-
-
-async def seen(eng: il.Engine, run: str, kind: str) -> il.Event:
-    """Wait for an event of a run."""
-    async with asyncio.timeout(60):
-        async for event in eng.runs.events(run):
-            if event.kind == kind:
-                return event
-    raise AssertionError(f"the run ended without {kind}")

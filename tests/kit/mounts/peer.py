@@ -15,7 +15,6 @@ from starlette.applications import Starlette
 from starlette.routing import Mount as Routes
 
 import interlingua as il
-from interlingua.model.events import OutputDelta
 from interlingua.model.filters import RunFilter
 from interlingua.mounts.loader import local_agents
 from interlingua.protocols.peer.config import MountSettings
@@ -27,28 +26,9 @@ from interlingua.protocols.peer.wire import links
 from interlingua.security.auth import Authenticator
 from interlingua.transports.http.fixed_routes import IndexedRouter
 from tests.kit.engines import engine
+from tests.kit.mounts.watch import SETTINGS, Gate, remote_agents
+from tests.kit.peer_nodes import Running, listening, running_node
 from tests.kit.postgres import beside
-
-from .common import Running, listening, running_node
-
-SETTINGS = il.Settings(cancel_grace=5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
-
-
-class Gate:
-    """Lets a remote agent stop in the middle until the test says so."""
-
-    def __init__(self, *, open_: bool = False) -> None:
-        self.open = asyncio.Event()
-        self.entered = 0
-        if open_:
-            self.open.set()
-
-
-class Busy(il.AgentError):
-    """Too much to do."""
-
-    code = "busy"
-    transient = True
 
 
 class Place(msgspec.Struct):
@@ -62,17 +42,7 @@ class Report(msgspec.Struct):
     total: int
 
 
-def remote_agents(gate: Gate) -> list[il.Agent[..., Any]]:
-    @il.agent(version="2.0.0")
-    async def words(text: str) -> AsyncIterator[str]:
-        """Says it word by word."""
-        gate.entered += 1
-        first, *rest = text.split()
-        yield first
-        await gate.open.wait()
-        for word in rest:
-            yield " " + word
-
+def peer_agents(gate: Gate) -> list[il.Agent[..., Any]]:
     @il.agent
     async def flood(count: int) -> AsyncIterator[str]:
         for n in range(count):
@@ -83,35 +53,12 @@ def remote_agents(gate: Gate) -> list[il.Agent[..., Any]]:
         """Takes an object, and gives one."""
         return Report(f"{place.city}/{place.floor}", tags, len(tags))
 
-    @il.agent(asks=[il.Confirm, il.AskText])
-    async def careful(ctx: il.Context[Any, Any], text: str) -> AsyncIterator[str]:
-        gate.entered += 1
-        yield text
-        verdict = await ctx.ask(il.Confirm(f"Say {text}?"))
-        yield f" {verdict.approved}"
-        more = await ctx.ask(il.AskText("What else?"))
-        yield f" {more.text}"
-
-    @il.agent(errors=[Busy])
-    async def busy() -> str:
-        raise Busy("come back later", details={"minutes": 5})
-
-    @il.agent(timeout=0.05)
-    async def slow() -> str:
-        await asyncio.Event().wait()
-        return ""
-
     @il.agent
     async def stuck(ctx: il.Context[Any, Any], text: str) -> str:
         gate.entered += 1
         await ctx.emit("wait ")
         await asyncio.Event().wait()
         return text
-
-    @il.agent
-    async def remembering(ctx: il.Context[dict[str, list[str]], Any], text: str) -> list[str]:
-        ctx.state["seen"] = [*ctx.state.get("seen", []), text]
-        return list(ctx.state["seen"])
 
     @il.agent
     async def busybody(ctx: il.Context[Any, Any], text: str) -> str:
@@ -128,7 +75,7 @@ def remote_agents(gate: Gate) -> list[il.Agent[..., Any]]:
         await ctx.emit(text)
         return f"so {text}"
 
-    return [words, flood, survey, careful, busy, slow, stuck, remembering, busybody]
+    return [*remote_agents(gate, {"minutes": 5}), flood, survey, stuck, busybody]
 
 
 def mount(link: str | None, **settings: Any) -> PeerServer:
@@ -144,35 +91,6 @@ async def mounted(store: Path, link: str | None, **settings: Any) -> AsyncIterat
             yield eng, made
     finally:
         await made.close()
-
-
-async def shown(eng: il.Engine, run: str, text: str) -> None:
-    """Wait until the log holds this much of the output."""
-    seen = ""
-    async with asyncio.timeout(20):
-        async for event in eng.runs.events(run):
-            if isinstance(event.body, OutputDelta):
-                seen += event.body.delta.get("text", "")
-                if seen == text:
-                    return
-    raise AssertionError(f"the run ended with {seen!r}")
-
-
-async def seen(eng: il.Engine, run: str, kind: str) -> il.Event:
-    """Wait for an event of a run."""
-    async with asyncio.timeout(20):
-        async for event in eng.runs.events(run):
-            if event.kind == kind:
-                return event
-    raise AssertionError(f"the run ended without {kind}")
-
-
-async def asked(eng: il.Engine, run: str, type_: str) -> Any:
-    async with asyncio.timeout(20):
-        async for event in eng.runs.events(run):
-            if event.kind == "asked" and event.body.question.type == type_:
-                return event.body.question
-    raise AssertionError(f"the run never asked {type_}")
 
 
 async def output(eng: il.Engine, run: str) -> dict[str, Any]:
@@ -219,7 +137,7 @@ async def remote(
             settings["relay"] = relay.replace("http://", "acp+ws://")
         if kind == "tcp":
             settings.setdefault("tcp_port", 0)
-        given = remote_agents(gate or Gate(open_=True)) if agents is None else agents
+        given = peer_agents(gate or Gate(open_=True)) if agents is None else agents
         running = await stack.enter_async_context(running_node("Remote", agents=given, **settings))
         node = running.node
         if kind == "http":

@@ -1,0 +1,1 @@
+"""What all mounts do alike, shown with a remote side in memory."""
