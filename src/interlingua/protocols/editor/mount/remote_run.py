@@ -17,9 +17,7 @@ from ....engine.handler.context import Context
 from ....engine.handler.mounted_run import step_place
 from ....engine.handler.workspace import Editor
 from ....model.errors import (
-    AgentNotFound,
     InterlinguaError,
-    InvalidConfig,
     NotFound,
     RunCancelled,
     RunLost,
@@ -35,7 +33,8 @@ from .. import wire
 from ..translate import AUTH_REQUIRED, NOT_FOUND
 from .agent_card import prompt_of
 from .questions import EditorQuestions
-from .rpc_client import Peer, Place, Session
+from .rpc_client import Place, Session
+from .run_sessions import RunSessions
 from .sessions import EditorKeeper
 from .updates_in import Incoming, as_update, counts_of
 
@@ -76,6 +75,7 @@ class EditorRun(RemoteRun):
         self._keeper = keeper
         self._agent = agent
         self._place = place_of(keeper, ctx)
+        self._sessions = RunSessions(keeper, ctx, self.mounted, agent, self._place)
         self._asking = EditorQuestions(self.questions)
         self._incoming = Incoming(1, step_place(self.step))
         self._handle: Handle | None = None
@@ -83,7 +83,6 @@ class EditorRun(RemoteRun):
         self._prompting: asyncio.Future[dict[str, Any]] | None = None
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._calls: dict[str, dict[str, Any]] = {}  # the facts about tool calls, for permissions that only name one
-        self._notes: list[str] = []
         self._over = False
         self._ended_there = False
         self._spoke_at = 0.0  # by the loop's clock
@@ -96,7 +95,7 @@ class EditorRun(RemoteRun):
     async def handle_at_hand(self) -> Handle | None:
         if self._existing is not None or self.ctx.config:
             return None
-        session = await self._at_hand()
+        session = await self._sessions.at_hand()
         if session is None:
             return None
         self.mounted.onward()  # raises where the prompt must not go there
@@ -109,8 +108,7 @@ class EditorRun(RemoteRun):
         self.mounted.onward()  # raises where the prompt must not go there
         peer = await self._keeper.connection()
         try:
-            session = await self._session_on(peer)
-            await self._configure(session)
+            session = await self._sessions.opened(peer)
         except ConnectionLost as error:
             raise Unavailable(f"{self.where} is gone: {await self._keeper.why()}") from error
         if session.prompting is not None and not session.prompting.done():
@@ -148,7 +146,7 @@ class EditorRun(RemoteRun):
         blocks, lost = prompt_of(
             self.input["text"], self.ctx.messages, image=able.image, audio=able.audio, embedded=able.embedded
         )
-        for note in (*self._notes, *lost):
+        for note in (*self._sessions.notes, *lost):
             await self._warn(note)
         if (late := session.take_late()) is not None:
             run, said = late
@@ -200,57 +198,6 @@ class EditorRun(RemoteRun):
             raise self._failure(error) from error
 
     # -- sessions -----------------------------------------------------------------------------------------
-
-    async def _at_hand(self) -> Session | None:
-        """Returns a session that can be prompted at once, without any request."""
-        thread = self.ctx.thread_id
-        if thread is None:
-            return await self._keeper.ready(self._place, self._agent)
-        known = self._keeper.session_of(self._kind, thread)  # saves a read of the store, as long as it is open
-        if known is None:
-            known = await self.mounted.engine.links.find(self._kind, thread)
-        return self._keeper.open_session(known, self._place, self._agent) if known is not None else None
-
-    @property
-    def _kind(self) -> str:
-        return f"editor:{self.mounted.agent}"  # by its name: its command may change, and its sessions stay
-
-    async def _session_on(self, peer: Peer) -> Session:
-        """Returns the session of this run's thread, or one of its own."""
-        thread, links, kind = self.ctx.thread_id, self.mounted.engine.links, self._kind
-        if thread is None:
-            return await self._keeper.new_session(peer, self._place, self._agent)
-        known = await links.find(kind, thread)
-        if known is not None:
-            try:
-                session = await peer.take_up(known, self._place)
-            except (RpcError, Unavailable) as error:
-                self._notes.append(f"the agent does not remember this thread, and starts anew: {error}")
-                peer.of_threads.pop((kind, thread), None)
-                await links.remove(kind, thread)
-            else:
-                peer.of_threads[kind, thread] = known
-                return session
-        session = await self._keeper.new_session(peer, self._place, self._agent)
-        await links.add(kind, thread, session.id)
-        peer.of_threads[kind, thread] = session.id
-        return session
-
-    async def _configure(self, session: Session) -> None:
-        fixed = {"agent": self._agent} if self._agent is not None else {}
-        for name, value in {**fixed, **(self.ctx.config or {})}.items():
-            try:
-                await session.set_option(name, value)
-            except RpcError as error:
-                if error.code == INVALID_PARAMS and name == "agent" and value == self._agent:
-                    raise self._no_agent() from error
-                raise InvalidConfig(f"the agent did not take {name} = {value!r}: {error}") from error
-        if not session.is_set_to(self._agent):
-            raise self._no_agent()
-
-    def _no_agent(self) -> RemoteError:
-        said = f"{self.where} no longer has an agent {self._agent}"
-        return RemoteError(said, code=AgentNotFound.code)
 
     def _adopt(self, session: Session) -> None:
         self._session = session
