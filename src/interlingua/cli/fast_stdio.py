@@ -1,5 +1,5 @@
-"""Serves agents on stdin and stdout, and starts `interlingua stdio` without the command-line library, whose import
-takes longer than all the rest of the start.
+"""Serves agents on stdin and stdout: the work of `interlingua stdio`, and its start without the command-line library,
+whose import takes longer than all the rest of the start.
 
 Editors start agents with every window and wait for them. `read` knows plain command lines only; any other (a call for
 help, a mistake) is read by `commands/stdio`, like every other command.
