@@ -89,23 +89,23 @@ class Session:
     # -- configuration ------------------------------------------------------------------------------------
 
     def options(self) -> list[ConfigOption]:
-        found: list[ConfigOption] = []
+        options: list[ConfigOption] = []
         agents = self.connection.agents()
         if len(agents) > 1:
             choices = [(card.key, _agent_name(card, agents), card.description) for card in agents]
-            found.append(ConfigOption("agent", "Agent", self.card.key, choices, "Who answers", "mode"))
-        return found + translate.config_options(self.card, self.config)
+            options.append(ConfigOption("agent", "Agent", self.card.key, choices, "Who answers", "mode"))
+        return options + translate.config_options(self.card, self.config)
 
     def metadata(self) -> dict[str, Any]:
         """Returns the parts of this session that its thread keeps, so that another process can open it."""
-        kept: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "door": "editor",
             "cwd": self.place.cwd,
             "editor": {"agent": self.card.key, "config": self.config, "directories": self.place.directories},
         }
         if self.title:
-            kept["title"] = self.title
-        return kept
+            metadata["title"] = self.title
+        return metadata
 
     async def keep(self) -> None:
         await self.engine.threads.patch(self.id, metadata=self.metadata())
@@ -257,12 +257,12 @@ class Session:
 
     async def _runs(self) -> list[Run]:
         """Returns the runs of the session, oldest first."""
-        found: list[Run] = []
+        runs: list[Run] = []
         while True:
-            page = await self.engine.runs.search(RunFilter(thread=self.id, limit=500, offset=len(found)))
-            found += page
+            page = await self.engine.runs.search(RunFilter(thread=self.id, limit=500, offset=len(runs)))
+            runs += page
             if len(page) < 500:
-                return found[::-1]
+                return runs[::-1]
 
     def turn_of(self, run: Run) -> Turn:
         """Returns the turn of an existing run, of which nothing is shown yet."""

@@ -177,20 +177,20 @@ class PostsChannel(OutboxChannel):
     # -- the channel --------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
-        told = _sent(frame)
-        if isinstance(told, list):  # the answers to one POST
-            self._answer(self._asked.get(told[0].id), frame)
-        elif told.method is None:
-            self._answer(self._asked.get(told.id), frame)
+        message = _sent(frame)
+        if isinstance(message, list):  # the answers to one POST
+            self._answer(self._asked.get(message[0].id), frame)
+        elif message.method is None:
+            self._answer(self._asked.get(message.id), frame)
         else:
-            self._put(self._asking(told.params.request if told.params is not None else None), frame)
+            self._put(self._asking(message.params.request if message.params is not None else None), frame)
 
     def send_about(self, frame: bytes, about: Id) -> None:
         exchange = self._asked.get(about)
         if exchange is not None and frame.startswith(_REQUEST):
-            told = _sent(frame)
-            assert isinstance(told, _Sent)
-            exchange.ours.add(told.id)
+            request = _sent(frame)
+            assert isinstance(request, _Sent)
+            exchange.ours.add(request.id)
         self._put(exchange, frame)
 
     def mark(self, about: Id, seq: int) -> None:

@@ -94,9 +94,9 @@ class StreamNotes:
         """Writes the note. Where that fails, the request goes on: its stream just cannot be resumed at another
         process."""
         with contextlib.suppress(InterlinguaError):
-            kept = self._documents.write([change])
-            kept.add_done_callback(lambda done: done.cancelled() or done.exception())
-            return kept
+            written = self._documents.write([change])
+            written.add_done_callback(lambda done: done.cancelled() or done.exception())
+            return written
         return None
 
     def resume(self, after: str) -> None:
