@@ -166,7 +166,7 @@ class WebDoor:
         with about(body):
             id_ = request.query_params.get("session_id")
             if id_ is None:
-                raise Refused(400, "session_id is missing; the stream tells where to send to")
+                raise Refused(400, "session_id is missing; the first event of the stream has the address")
             session = self.sessions.find(id_, caller, OldSession)
             if session is None:
                 raise Refused(404, "there is no such session; open the stream again")
