@@ -1,1 +1,1 @@
-"""The kit of all doors: what serving a protocol needs, whatever its wire says."""
+"""The kit of all doors: the parts of serving a protocol that do not depend on its wire."""

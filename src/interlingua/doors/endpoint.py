@@ -72,10 +72,10 @@ def route(door: D, operation: Operation[D, C], admit: Admit[C], errors: HttpErro
             return errors.response(InterlinguaError(_INTERNAL), request)
 
     methods = operation.method.split()
-    found = Route(operation.path, endpoint, methods=methods)
+    path_route = Route(operation.path, endpoint, methods=methods)
     if not operation.head:
-        found.methods = set(methods)
-    return found
+        path_route.methods = set(methods)
+    return path_route
 
 
 def routes(

@@ -1,4 +1,4 @@
-"""Reads the log of a run for a reader that has a part of it: what it has, to build on, and then what comes."""
+"""Reads the log of a run for a reader that has a part of it: the earlier events to build on, then the new ones."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Streams:
             self._held -= Counter([caller])  # forgets a caller without streams
 
     def close(self) -> None:
-        """Ends all streams: they would stay open as long as what they show."""
+        """Ends all streams: they would stay open as long as their runs."""
         self.closed = True
         for stream in list(self.open):
             stream.stop()
@@ -99,14 +99,14 @@ _large: weakref.WeakValueDictionary[bytes, _Large] = weakref.WeakValueDictionary
 
 def _held_once(piece: bytes) -> _Large:
     digest = hashlib.sha256(piece).digest()
-    found = _large.get(digest)
-    if found is None:
-        found = _large[digest] = _Large(piece)
-    return found
+    large = _large.get(digest)
+    if large is None:
+        large = _large[digest] = _Large(piece)
+    return large
 
 
 class EventStream(Response):
-    """An ASGI application that ends with its reader. `produce` writes what it shows, by `write`."""
+    """An ASGI application that ends with its reader. Subclasses write the events in `produce`, by `write`."""
 
     def __init__(
         self, *, keep_alive: float = SILENCE, stall: float = STALL, headers: Mapping[str, str] | None = None,
@@ -242,7 +242,7 @@ class EventStream(Response):
 
 
 class PiecesStream(EventStream):
-    """Streams what a generator yields, until it ends or the reader has gone."""
+    """Streams the pieces of a generator, until it ends or the reader has gone."""
 
     def __init__(
         self, pieces: AsyncIterator[bytes], *, keep_alive: float = SILENCE, stall: float = STALL,

@@ -55,22 +55,22 @@ _GLOBAL = IPv6Network("2000::/3")
 
 def plain(address: Address | str) -> Address:
     """The address without disguise: an IPv4-mapped IPv6 address is the IPv4 address to the operating system."""
-    found = ip_address(address) if isinstance(address, str) else address
-    return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found
+    parsed = ip_address(address) if isinstance(address, str) else address
+    return parsed.ipv4_mapped or parsed if isinstance(parsed, IPv6Address) else parsed
 
 
 def kind(address: Address | str) -> Kind:
     """Returns the kind of an address. An address that embeds an IPv4 address that is not public is reserved."""
-    found = plain(address)
-    if isinstance(found, IPv4Address):
-        return next((kind for network, kind in _V4 if found in network), "public")
+    address_ = plain(address)
+    if isinstance(address_, IPv4Address):
+        return next((kind for network, kind in _V4 if address_ in network), "public")
     for network, kind_ in _V6:
-        if found in network:
+        if address_ in network:
             return kind_
-    embedded = _embedded(found)
+    embedded = _embedded(address_)
     if embedded is not None:
         return "public" if kind(embedded) == "public" else "reserved"
-    return "public" if found in _GLOBAL else "reserved"
+    return "public" if address_ in _GLOBAL else "reserved"
 
 
 def is_loopback(host: str) -> bool:
@@ -85,7 +85,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _embedded(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address to which a gateway would send what goes to this one."""
+    """Returns the IPv4 address that a gateway would translate this address to."""
     value = int(address)
     if address in _NAT64:
         return IPv4Address(value & 0xFFFFFFFF)

@@ -15,7 +15,7 @@ from ..model.errors import StoreError
 from ..model.run import Caller
 from .addresses import is_loopback
 from .errors import Unauthenticated, UnsafeBind
-from .headers import one
+from .headers import single
 from .keys import KeyStore, check_key, key_id
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _TOUCH_EVERY = 60_000_000  # microseconds: noting each use would cost a write pe
 
 
 class Authenticator:
-    """Knows callers by API key or by token. `open_to_all` lets in who sends neither, for servers on loopback."""
+    """Identifies callers by API key or token. `open_to_all` admits callers without either, on loopback."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class Authenticator:
         self._clock = clock
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
-        """The caller, or Unauthenticated. A credential that is wrong is refused even where none is needed."""
+        """Returns the caller. Raises Unauthenticated; a wrong credential is refused even where none is needed."""
         if self.open_to_all and not _mentions_any(headers):
             return ANONYMOUS
-        key = one(headers, API_KEY_HEADER)
-        scheme, _, bearer = (one(headers, "authorization") or "").partition(" ")
+        key = single(headers, API_KEY_HEADER)
+        scheme, _, bearer = (single(headers, "authorization") or "").partition(" ")
         bearer = bearer.strip() if scheme.lower() == "bearer" else ""
         if key is not None:
             if bearer and bearer != key:
@@ -72,28 +72,28 @@ class Authenticator:
         needed if the list is empty."""
         if self.open_to_all:
             return []
-        found: list[dict[str, Any]] = []
+        schemes: list[dict[str, Any]] = []
         if self._keys is not None:
-            found.append(
+            schemes.append(
                 {"type": "apiKey", "in": "header", "name": API_KEY_HEADER, "description": "An API key of this server"}
             )
-            found.append({"type": "http", "scheme": "bearer", "description": "An API key of this server"})
+            schemes.append({"type": "http", "scheme": "bearer", "description": "An API key of this server"})
         for issuer in self._tokens.issuers if self._tokens else []:
             description = f"A token from {issuer.issuer} for the audience {' or '.join(issuer.audiences)}"
-            found.append({"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": description})
-        return found
+            schemes.append({"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": description})
+        return schemes
 
     async def _by_key(self, presented: str) -> Caller:
         now = int(self._clock() * 1_000_000)
-        wanted = key_id(presented)
-        found = await self._keys.get(wanted) if self._keys is not None and wanted is not None else None
-        record = check_key(presented, found, now)
+        id_ = key_id(presented)
+        stored = await self._keys.get(id_) if self._keys is not None and id_ is not None else None
+        record = check_key(presented, stored, now)
         if record is None:
             raise Unauthenticated("The API key is not known, was revoked or has expired")
         assert self._keys is not None
         self.open_to_all = False  # there are keys: an open server that learns of them now asks for them from now on
         if record.last_used_at is None or now - record.last_used_at >= _TOUCH_EVERY:
-            with contextlib.suppress(StoreError):  # a note, not worth failing the request for
+            with contextlib.suppress(StoreError):  # the time of the last use is not worth failing the request
                 await self._keys.touch(record.id, now)
         return Caller(f"key:{record.id}", record.name, tuple(record.scopes))
 
@@ -113,7 +113,7 @@ class Authenticator:
 
 def _mentions_any(headers: Mapping[str, str]) -> bool:
     """Returns whether the headers have a credential at all. Web frameworks keep headers as bytes, in lower case:
-    looking there is ten times as fast as making a mapping of text."""
+    reading those is ten times as fast as building a mapping of text."""
     raw = getattr(headers, "raw", None)
     if raw is None:
         return any(name.lower() in _CREDENTIALS for name in headers)
@@ -136,6 +136,6 @@ def check_bind(host: str, authenticator: Authenticator) -> None:
 
 def _redacted(value: str) -> str:
     scheme, _, rest = value.rpartition(" ")
-    found = key_id(rest)
-    shown = f"il_{found}_***" if found else "***"
-    return f"{scheme} {shown}" if found and scheme.lower() == "bearer" else shown
+    id_ = key_id(rest)
+    shown = f"il_{id_}_***" if id_ else "***"
+    return f"{scheme} {shown}" if id_ and scheme.lower() == "bearer" else shown

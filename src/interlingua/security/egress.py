@@ -141,12 +141,12 @@ class EgressGuard:
             transport=self.transport(verify=verify), follow_redirects=False, trust_env=False, **options
         )
 
-    def _fine(self, found: Kind, vouched: bool) -> bool:
-        if found == "loopback":
+    def _fine(self, place: Kind, vouched: bool) -> bool:
+        if place == "loopback":
             return self.allow_loopback or vouched
-        if found == "private":
+        if place == "private":
             return self.allow_private or vouched
-        return found == "public" or (found == "shared" and vouched)
+        return place == "public" or (place == "shared" and vouched)
 
     def _vouched(self, host: str, port: int) -> bool:
         name = host.lower().removesuffix(".")

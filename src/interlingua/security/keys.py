@@ -49,7 +49,7 @@ class KeyStore(Protocol):
     async def get(self, key_id: str) -> KeyRecord | None: ...
 
     async def revoke(self, key_id: str, at: int) -> bool:
-        """True when there is such a key. Revoking again keeps the first time."""
+        """Revokes a key. Returns False if there is none. Revoking it again keeps the first time."""
 
     async def touch(self, key_id: str, at: int) -> None:
         """Notes that the key was used."""
@@ -67,7 +67,7 @@ def make_key(name: str, scopes: Iterable[str], now: int, *, expires_at: int | No
 
 
 def key_id(presented: str) -> str | None:
-    """The public id in what has the form of a key. It says nothing about whether the key is good."""
+    """Returns the public id in a text that has the form of a key. The key may still be wrong."""
     match = _KEY.fullmatch(presented)
     return match[1] if match else None
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..model.errors import InvalidRequest
 from .addresses import is_loopback
 from .errors import HostRefused, OriginRefused
-from .headers import one
+from .headers import single
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
@@ -40,7 +40,7 @@ class HostPolicy:
     def __init__(
         self, allowed_hosts: Iterable[str], allowed_origins: Iterable[str] = (), *, calling: Iterable[str] = ()
     ) -> None:
-        """Pages of `allowed_origins` may call and read what is answered; those of `calling` may call."""
+        """Pages of `allowed_origins` may call and read the answers; those of `calling` may only call."""
         self.allowed_hosts = tuple(allowed_hosts)
         self.allowed_origins = tuple(allowed_origins)
         self._hosts = [_pattern(host) for host in self.allowed_hosts if host != "*"]
@@ -64,14 +64,14 @@ class HostPolicy:
 
     def check(self, headers: Mapping[str, str]) -> None:
         """Raises HostRefused or OriginRefused for a request that is not allowed."""
-        host = _parse(one(headers, "host") or "")
+        host = _parse(single(headers, "host") or "")
         if host is None or host.port == "*":
             raise HostRefused("The request has no Host header, or one that makes no sense")
         if "*" not in self.allowed_hosts and not any(_fits(host, pattern) for pattern in self._hosts):
             raise HostRefused(
                 f"This server does not answer to the host {_show(host)}; it answers to {', '.join(self.allowed_hosts)}"
             )
-        origin = one(headers, "origin")
+        origin = single(headers, "origin")
         if origin is not None and not self._welcome(origin, host):
             raise OriginRefused(f"Web pages of the origin {origin[:200]!r} may not call this server")
 
@@ -89,7 +89,7 @@ class HostPolicy:
         default = _DEFAULT_PORTS.get(scheme)
         return page.port != "*" and page.host == host.host and (page.port or default) == (host.port or default)
 
-    def _among(self, origin: str, wanted: list[tuple[str, _Place]]) -> bool:
+    def _among(self, origin: str, allowed: list[tuple[str, _Place]]) -> bool:
         if "*" in self.allowed_origins:
             return True
         parsed = _parse_origin(origin)
@@ -98,7 +98,7 @@ class HostPolicy:
             return origin == "null" and "null" in self.allowed_origins
         scheme, page = parsed
         default = _DEFAULT_PORTS.get(scheme)
-        return any(scheme == named and _fits(page, pattern, default) for named, pattern in wanted)
+        return any(scheme == named and _fits(page, pattern, default) for named, pattern in allowed)
 
 
 def _parse(text: str) -> _Place | None:

@@ -24,7 +24,7 @@ _MARKS = re.compile(r"il_|earer|asic|EARER|ASIC|eyJ|=|://[^\s/?#@]+@").search
 
 
 def redact_text(text: str) -> str:
-    """The text, with what looks like a credential replaced."""
+    """Returns the text with everything replaced that looks like a credential."""
     if _MARKS(text) is None:  # most lines; the patterns cost more than this
         return text
     for pattern, shown in _RULES:

@@ -28,7 +28,7 @@ class RememberedKeys:
         self._changes = 0
 
     async def get(self, key_id: str) -> KeyRecord | None:
-        now = self._clock()  # from before the read: what is revoked during it counts as early as after it
+        now = self._clock()  # before the read: a key that is revoked during the read is not remembered longer
         until, record = self._records.get(key_id, (0.0, None))
         if record is not None and now < until:
             return record

@@ -62,12 +62,12 @@ def validate(scopes: Iterable[str]) -> tuple[str, ...]:
     """The scopes, each once, in their order. A scope that means nothing is an error: ignoring one would allow more."""
     if isinstance(scopes, str):
         raise InvalidRequest(f"scopes are a list of texts, got the text {scopes!r}")
-    found: dict[str, None] = {}
+    checked: dict[str, None] = {}
     for index, scope in enumerate(scopes):
         if not valid(scope):
             raise InvalidRequest(_what_is_wrong(scope), path=f"/{index}")
-        found[scope] = None
-    return tuple(found)
+        checked[scope] = None
+    return tuple(checked)
 
 
 _ALL = Decision(True, f"scope {EVERYTHING} allows everything", (EVERYTHING,))
@@ -99,40 +99,40 @@ def sees(caller: Caller, owner_id: str) -> bool:
 
 def may_speak_as(caller: Caller, participant: str) -> Decision:
     """Decides whether a caller may speak under the name of this agent. An instance counts as its agent."""
-    wanted = f"as:{participant.partition('#')[0]}"
-    if wanted in caller.scopes:
-        return Decision(True, f"scope {wanted} allows it", (wanted,))
-    why = f"{_who(caller)} may not speak as {participant}; that needs the scope {wanted}"
+    scope = f"as:{participant.partition('#')[0]}"
+    if scope in caller.scopes:
+        return Decision(True, f"scope {scope} allows it", (scope,))
+    why = f"{_who(caller)} may not speak as {participant}; that needs the scope {scope}"
     if EVERYTHING in caller.scopes:
         why += f", which {EVERYTHING} does not include"
-    return Decision(False, why, missing=(wanted,))
+    return Decision(False, why, missing=(scope,))
 
 
 def _may_do(caller: Caller, action: Action) -> Decision:
-    wanted = f"do:{action}"
-    given = [scope for scope in caller.scopes if scope.startswith("do:")]
-    if wanted in given:
-        return Decision(True, f"scope {wanted} allows it", (wanted,))
-    if given:
-        why = f"may only {_list(scope.removeprefix('do:') for scope in given)}"
+    scope_needed = f"do:{action}"
+    actions = [scope for scope in caller.scopes if scope.startswith("do:")]
+    if scope_needed in actions:
+        return Decision(True, f"scope {scope_needed} allows it", (scope_needed,))
+    if actions:
+        why = f"may only {_list(scope.removeprefix('do:') for scope in actions)}"
     elif action == "admin":
         why = "has no scope that allows administration"
     else:
         return Decision(True, f"no do: scope limits the actions, and {action} is none that must be given expressly")
-    return Decision(False, f"{_who(caller)} {why}; {action} needs the scope {wanted}", missing=(wanted,))
+    return Decision(False, f"{_who(caller)} {why}; {action} needs the scope {scope_needed}", missing=(scope_needed,))
 
 
 def _may_reach(caller: Caller, agent: str) -> Decision:
-    given = [scope for scope in caller.scopes if scope.startswith("agents:")]
-    if not given:
+    reaches = [scope for scope in caller.scopes if scope.startswith("agents:")]
+    if not reaches:
         return Decision(True, "no agents: scope limits the agents")
     name, _, version = agent.partition("@")
-    for scope in given:
-        wanted = scope.removeprefix("agents:")
-        if wanted in (name, agent) or (wanted.endswith("*") and name.startswith(wanted[:-1])):
+    for scope in reaches:
+        pattern = scope.removeprefix("agents:")
+        if pattern in (name, agent) or (pattern.endswith("*") and name.startswith(pattern[:-1])):
             return Decision(True, f"scope {scope} names the agent", (scope,))
     missing = (f"agents:{name}",) + ((f"agents:{agent}",) if version else ())
-    only = _list(scope.removeprefix("agents:") for scope in given)
+    only = _list(scope.removeprefix("agents:") for scope in reaches)
     why = f"{_who(caller)} may only use the agents {only}; {agent} needs the scope {' or '.join(missing)}"
     return Decision(False, why, missing=missing)
 

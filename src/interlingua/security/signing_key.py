@@ -88,26 +88,26 @@ class Expected:
     """Tests for an expected key: given as a public key, its fingerprint, or a file that holds either half of the
     key."""
 
-    def __init__(self, given: str) -> None:
-        self.fingerprint = _expected(given)
+    def __init__(self, key: str) -> None:
+        self.fingerprint = _expected(key)
 
     def __call__(self, key: str) -> bool:
         return _raw(key) is not None and fingerprint(key) == self.fingerprint
 
 
-def _expected(given: str) -> str:
-    given = given.strip()
-    if _raw(given) is not None:
-        return fingerprint(given)
-    if given.startswith(_FINGERPRINT) and len(_unb64(given.removeprefix(_FINGERPRINT)) or b"") == 32:
-        return given
-    if given.startswith((_SCHEME, _FINGERPRINT)):
-        raise InvalidRequest(f"{given[:80]!r} is no Ed25519 key: it is cut off, or misspelt")
+def _expected(key: str) -> str:
+    key = key.strip()
+    if _raw(key) is not None:
+        return fingerprint(key)
+    if key.startswith(_FINGERPRINT) and len(_unb64(key.removeprefix(_FINGERPRINT)) or b"") == 32:
+        return key
+    if key.startswith((_SCHEME, _FINGERPRINT)):
+        raise InvalidRequest(f"{key[:80]!r} is no Ed25519 key: it is cut off, or misspelt")
     try:
-        held = _small(Path(given).expanduser())
+        held = _small(Path(key).expanduser())
     except (OSError, ValueError):
         raise InvalidRequest(
-            f"{given[:200]!r} is no public key, no fingerprint of one, and no file that can be read"
+            f"{key[:200]!r} is no public key, no fingerprint of one, and no file that can be read"
         ) from None
     text = held.decode("utf-8", "replace").strip()
     private = _private(held)
@@ -115,7 +115,7 @@ def _expected(given: str) -> str:
         return fingerprint(text)
     public = private.public_key() if private is not None else _public(held)
     if public is None:
-        raise InvalidRequest(f"{given} holds no Ed25519 key")
+        raise InvalidRequest(f"{key} holds no Ed25519 key")
     return fingerprint(_text(public.public_bytes_raw()))
 
 

@@ -155,14 +155,14 @@ def _scopes(issuer: Issuer, claims: dict[str, Any]) -> tuple[str, ...]:
     """Returns the scopes of a token that this server defines. Others (openid, email …) have no meaning here, but one
     that looks like a scope of this server and is invalid refuses the token: scopes narrow what is allowed, so skipping
     a misspelt one would allow more."""
-    found: dict[str, None] = {}
+    scopes: dict[str, None] = {}
     for claim in ("scope", "scp", "scopes"):
         value = claims.get(claim)
         items = value.split() if isinstance(value, str) else value if isinstance(value, list) else []
-        found.update((item, None) for item in items if isinstance(item, str) and scopes_.ours(item))
-    if not all(scopes_.valid(scope) for scope in found):
+        scopes.update((item, None) for item in items if isinstance(item, str) and scopes_.ours(item))
+    if not all(scopes_.valid(scope) for scope in scopes):
         raise Unauthenticated("The token has a scope that looks like one of this server's, but means nothing")
-    return tuple(found) or tuple(issuer.scopes)
+    return tuple(scopes) or tuple(issuer.scopes)
 
 
 class _Source:
@@ -187,7 +187,7 @@ class _Source:
                 raise InvalidRequest(f"The jwks of issuer {issuer.issuer} holds no usable public key", path="/jwks")
 
     async def find(self, algorithm: str, key_id: str | None) -> jwk.Key | None:
-        # While one caller fetches what has grown old, the others go on with it.
+        # While one caller fetches new keys, the others go on with the old ones.
         if self._stale() and not (self._keys and self._lock.locked()):
             async with self._lock:
                 if self._stale():

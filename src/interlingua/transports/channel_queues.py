@@ -17,7 +17,7 @@ class SendQueue:
 
     turns = 0
     """Turns of the loop in which frames gather before the first of them is sent. Frames of one moment then go out
-    together: each frame by itself wakes the peer, and the last one is what it waits for."""
+    together: each frame alone would wake the peer, which usually waits for the last one."""
 
     def __init__(self) -> None:
         self._out: deque[bytes] = deque()
@@ -77,7 +77,7 @@ class SendQueue:
             yield frame
 
     def _lost(self) -> None:
-        """The peer has gone: nobody waits for a queue that nothing empties."""
+        """Ends all waiting when the peer has gone: nothing empties the queue any more."""
         self._gone = True
         self._out.clear()
         self._out_bytes = self._sending = 0

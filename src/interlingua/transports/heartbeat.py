@@ -30,7 +30,7 @@ async def answers(asked: AbstractAsyncContextManager[httpx2.Response], *, whole:
             raise ConnectionError("it does not answer") from error
     except (httpx2.HTTPError, OSError) as error:
         if status is None:
-            raise ConnectionError(told(error)) from error
+            raise ConnectionError(text_of(error)) from error
     if status in UNANSWERED:
         raise ConnectionError(f"it answered {status}")
 
@@ -70,12 +70,12 @@ class Pulse:
                 await self._ask()
             except ConnectionError as error:
                 if self._loop.time() - self._heard >= _SILENCE:
-                    self._lost(told(error))
+                    self._lost(text_of(error))
                     return
                 await asyncio.sleep(min(1.0, _PULSE))
             else:
                 self.heard()
 
 
-def told(error: Exception) -> str:
+def text_of(error: Exception) -> str:
     return str(error) or type(error).__name__

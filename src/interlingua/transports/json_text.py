@@ -46,11 +46,11 @@ _BEGUN = re.compile(r"(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|-|\d[\d.eE+-]*[.eE+-])?
 
 
 class Unreadable(ValueError):
-    """A message that is no JSON. Its text says what is wrong with it, and where."""
+    """A message that is not JSON. The text names the problem and its place."""
 
 
 class TooDeep(Unreadable):
-    """Arrays or objects inside of each other beyond what can be read."""
+    """Arrays or objects are nested too deeply to be read."""
 
 
 def decode(data: bytes | str, *, numbers: Numbers = "null") -> Any:
@@ -89,32 +89,32 @@ def decode_pieces(data: bytes | str, is_piece: Callable[[Any], bool]) -> Any:
 
 
 def _repaired(data: bytes | str, numbers: Numbers, is_piece: Callable[[Any], bool] | None = None) -> Any:
-    found = _Found()
-    value = _patient(data, found)
-    if numbers == "refuse" and found.numbers:
-        raise Unreadable(f"{found.numbers[0]} is no number of JSON; send null, or text")
+    findings = _Findings()
+    value = _patient(data, findings)
+    if numbers == "refuse" and findings.numbers:
+        raise Unreadable(f"{findings.numbers[0]} is no number of JSON; send null, or text")
     clean = value if is_piece is not None and is_piece(value) else whole_value(value)
     if clean is not value:
-        found.repairs.append("half a character became U+FFFD")
-    found.tell()
+        findings.repairs.append("half a character became U+FFFD")
+    findings.log()
     return clean
 
 
-class _Found:
+class _Findings:
     """Collects the repairs of a patient reading."""
 
     def __init__(self) -> None:
         self.repairs: list[str] = []
         self.numbers: list[str] = []
 
-    def tell(self) -> None:
+    def log(self) -> None:
         repairs = [*self.repairs, *(f"{number} became null" for number in self.numbers)]
         if repairs:
             more = f" and {len(repairs) - _SHOWN} more" if len(repairs) > _SHOWN else ""
             log.warning("a message was not clean: %s%s", "; ".join(repairs[:_SHOWN]), more)
 
 
-def _patient(data: bytes | str, found: _Found) -> Any:
+def _patient(data: bytes | str, findings: _Findings) -> Any:
     if type(data) is TooLong:
         raise Unreadable(data.problem)
     if isinstance(data, str):
@@ -124,10 +124,10 @@ def _patient(data: bytes | str, found: _Found) -> Any:
             text = str(data, "utf-8")
         except UnicodeDecodeError as error:
             text = str(data, "utf-8", "replace")
-            found.repairs.append(f"invalid UTF-8 at byte {error.start} became U+FFFD")
+            findings.repairs.append(f"invalid UTF-8 at byte {error.start} became U+FFFD")
 
     def no_number(name: str) -> None:
-        found.numbers.append(name)
+        findings.numbers.append(name)
 
     def whole_number(digits: str) -> int | None:
         if len(digits) <= _DIGITS:
@@ -151,12 +151,12 @@ def _patient(data: bytes | str, found: _Found) -> Any:
 
 
 def fault(text: str) -> str:
-    """Describes what is wrong with a text that msgspec could not read: "is not JSON: it is cut off at byte 12"."""
+    """Describes the problem of a text that msgspec could not read: "is not JSON: it is cut off at byte 12"."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
-        found = _fault(error, text)
-        return found if found.startswith("is not JSON") else f"is not JSON: it {found}"
+        problem = _fault(error, text)
+        return problem if problem.startswith("is not JSON") else f"is not JSON: it {problem}"
     except RecursionError:
         return "is nested too deeply"
     return "is not JSON: it holds a number that JSON has no place for, or half a character"
@@ -187,12 +187,12 @@ class Glimpse(msgspec.Struct):
 
 def glimpse(data: bytes) -> Glimpse:
     """The id of a message, and whether it asks or answers, as far as they can be read."""
-    found = members(data, "id")
-    id_ = found.get("id")
+    readable = members(data, "id")
+    id_ = readable.get("id")
     kind: Literal["request", "answer", None] = None
-    if "method" in found or "params" in found:
+    if "method" in readable or "params" in readable:
         kind = "request"
-    elif "result" in found or "error" in found:
+    elif "result" in readable or "error" in readable:
         kind = "answer"
     return Glimpse(id_ if type(id_) in (int, str) else None, kind)
 
@@ -200,19 +200,19 @@ def glimpse(data: bytes) -> Glimpse:
 def members(data: bytes, *at_end: str) -> dict[str, Any]:
     """The members of an object that cannot be read, as far as its beginning shows them: texts and whole numbers as they
     are, anything else as None. Those that `at_end` names are looked for at its end, too."""
-    found: dict[str, Any] = {}
-    left_open = _from_start(bytes(data[:_SCANNED]), found)
+    readable: dict[str, Any] = {}
+    left_open = _from_start(bytes(data[:_SCANNED]), readable)
     if isinstance(data, TooLong):
         tail: bytes = data.tail
     elif len(data) > _SCANNED or not left_open:
         tail = bytes(data[-KEPT:])
     else:  # all of it was seen, and it is cut off
-        return found
+        return readable
     if data.lstrip()[:1] == b"{":
         for name in at_end:
-            if name not in found and (last := _at_end(name).search(tail)) is not None:
-                found[name] = _scalar(last[1])
-    return found
+            if name not in readable and (last := _at_end(name).search(tail)) is not None:
+                readable[name] = _scalar(last[1])
+    return readable
 
 
 @lru_cache
@@ -225,10 +225,10 @@ def _at_end(name: str) -> re.Pattern[bytes]:
 
 
 def _from_start(data: bytes, members: dict[str, Any]) -> bool:
-    """Fills in what the start of a message tells. Says whether something in it is left open."""
+    """Adds the members that the start of a message holds. Returns whether an array, object or string is left open."""
     depth, key, value = 0, "", False  # the key at the top level, and whether its value comes now
-    for found in _TOKEN.finditer(data):
-        token = found[0]
+    for match in _TOKEN.finditer(data):
+        token = match[0]
         if token in (b"{", b"["):
             if not depth and token == b"[":
                 return True
@@ -249,7 +249,7 @@ def _from_start(data: bytes, members: dict[str, Any]) -> bool:
         elif not value:
             key = str(_scalar(token))
         else:
-            if found.end() < len(data):  # else it may go on
+            if match.end() < len(data):  # else it may go on
                 members[key] = _scalar(token)
             value = False
     return True

@@ -156,8 +156,8 @@ async def connect(
             ping_timeout=_PONG_WITHIN,
         )  # fmt: skip
     except websockets.exceptions.InvalidStatus as error:
-        said = bytes(error.response.body or b"")[:500].decode(errors="replace")
-        raise ConnectionError(f"{url} answered {error.response.status_code}: {said}") from error
+        body = bytes(error.response.body or b"")[:500].decode(errors="replace")
+        raise ConnectionError(f"{url} answered {error.response.status_code}: {body}") from error
     except (OSError, websockets.exceptions.WebSocketException) as error:  # OSError: a timeout too
         raise ConnectionError(f"{url} cannot be reached: {str(error) or type(error).__name__}") from error
     return WebSocketChannel(ClientSocket(connection))

@@ -51,10 +51,10 @@ def event(data: str) -> None:
         current.received(data.encode(errors="replace"))
 
 
-def _message(told: dict[str, Any], body: bytes) -> bytes:
+def _message(message: dict[str, Any], body: bytes) -> bytes:
     if body:
         try:
-            told["body"] = json.loads(body)
+            message["body"] = json.loads(body)
         except ValueError:
-            told["body"] = body[:10_000].decode(errors="replace")
-    return json.dumps(told).encode()
+            message["body"] = body[:10_000].decode(errors="replace")
+    return json.dumps(message).encode()

@@ -54,8 +54,8 @@ class WrongContentType(InvalidRequest):
 
 
 def header(request: Request, name: bytes) -> str | None:
-    """A header by its name in lower case. The server keeps them as bytes; starlette's mapping decodes all of them each
-    time that one is asked for."""
+    """Returns a header by its name in lower case. The server keeps headers as bytes; starlette's mapping decodes all of
+    them at each lookup."""
     for key, value in request.scope["headers"]:
         if key == name:
             text: str = value.decode("latin-1")
@@ -70,13 +70,13 @@ def trace(request: Request) -> trace_context.Carrier | None:
 
 def trace_of(headers: list[tuple[bytes, bytes]]) -> trace_context.Carrier | None:
     """Reads a trace context like `trace`, from raw headers. Several headers of one name are one list."""
-    found: dict[str, str] = {}
+    carrier: dict[str, str] = {}
     for key, value in headers:
         name = _TRACE.get(key)
         if name is not None:
             text = value.decode("latin-1")
-            found[name] = f"{found[name]},{text}" if name in found else text
-    return trace_context.read(found) if found else None
+            carrier[name] = f"{carrier[name]},{text}" if name in carrier else text
+    return trace_context.read(carrier) if carrier else None
 
 
 async def read_body(request: Request, limits: BodyLimits) -> bytes:

@@ -23,7 +23,7 @@ class IndexedRouter(Router):
                 wide.append(route)
                 continue
             # An earlier wide route may take this path; then the order decides, as always.
-            before = [one for one in wide if not isinstance(one, Route) or one.path_regex.match(route.path)]
+            before = [other for other in wide if not isinstance(other, Route) or other.path_regex.match(route.path)]
             for method in route.methods:
                 scope = {"type": "http", "method": method, "path": route.path}
                 if not any(earlier.matches(scope)[0] is Match.FULL for earlier in before):

@@ -346,8 +346,8 @@ class _Line(asyncio.Protocol):
     def _until_the_end(self) -> bool:
         """True if the answer lasts as long as its connection: its headers give neither a length nor a transfer
         encoding."""
-        told = {name.lower() for name, _ in self.headers}
-        return self._headed and not told & {b"content-length", b"transfer-encoding"}
+        names = {name.lower() for name, _ in self.headers}
+        return self._headed and not names & {b"content-length", b"transfer-encoding"}
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -44,8 +44,8 @@ def id_line(id: str) -> bytes:  # noqa: A002
     return b"id: %s\n" % id.encode()
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return json.dumps(found[0])[1:-1]
+def _escaped(match: re.Match[str]) -> str:
+    return json.dumps(match[0])[1:-1]
 
 
 class Received(msgspec.Struct):

@@ -9,7 +9,7 @@ from typing import Any
 from ...model.errors import InvalidRequest
 from .connection import Connection
 
-# They change what may be said after them, so each goes alone.
+# They change which messages may follow, so each goes alone.
 LIFECYCLE = frozenset(
     {
         "initialize", "authenticate", "auth/login", "session/new", "session/load", "session/resume", "session/prompt",

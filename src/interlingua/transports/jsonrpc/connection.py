@@ -44,7 +44,7 @@ __all__ = ["Answer", "Connection", "ConnectionLost", "Handler", "RpcError", "Tra
 
 
 class ConnectionLost(ConnectionError):
-    """The peer is gone; what was asked of it has no answer."""
+    """The peer has gone before it answered."""
 
 
 class Answer:
@@ -109,7 +109,7 @@ class Connection:
         self.handler: Handler = handler
         self.rpc = Rpc(limits, cancel=cancel, batches=batches, is_piece=is_piece)
         self.lost = False
-        self._silent_cancel = silent_cancel  # a request that was taken back gets no answer
+        self._silent_cancel = silent_cancel  # a cancelled request gets no answer
         self._trace = trace if trace is not None else wire_tap.current
         self._unread = 0  # bytes of answers since the channel last had room
         self._ended = False  # nothing more comes from the peer, though it may still read
@@ -132,9 +132,9 @@ class Connection:
     ) -> Any:
         """Ask the peer. Raises RpcError for its error, ConnectionLost when it goes, TimeoutError when it is late.
 
-        Cancelling this takes the request back at the peer's too. `about` names the peer's own request that this has
-        to do with, for channels that carry each request apart. `opened` is given what is done as soon as the answer has
-        come: before anything that came after it is looked at.
+        Cancelling this cancels the request at the peer too. `about` names the request of the peer that this one belongs
+        to, for channels that carry each request apart. `opened` gets the future of the answer, which is done before
+        later frames are read.
         """
         if self.lost or self._ended:
             raise ConnectionLost(f"{method}: the peer is gone")
@@ -398,9 +398,9 @@ class Connection:
 def _forget_frames(error: BaseException) -> None:
     """Its frames hold the request, and often the error itself: a large request that is refused would stay until the
     collector comes."""
-    left: list[BaseException | None] = [error]
-    while left:
-        one = left.pop()
-        if one is not None and one.__traceback__ is not None:
-            one.__traceback__ = None
-            left += [one.__cause__, one.__context__]
+    errors: list[BaseException | None] = [error]
+    while errors:
+        error_ = errors.pop()
+        if error_ is not None and error_.__traceback__ is not None:
+            error_.__traceback__ = None
+            errors += [error_.__cause__, error_.__context__]

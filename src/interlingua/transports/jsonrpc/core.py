@@ -42,7 +42,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-_REASONS = ("details", "message", "reason")  # members of an error's data that may say what was wrong
+_REASONS = ("details", "message", "reason")  # members of an error's data that may hold the reason
 _REASON_HAS = 2000  # characters
 
 
@@ -79,20 +79,20 @@ class RpcError(Exception):
     @property
     def full_message(self) -> str:
         """The message, and the reason in `data` where that says more: the published SDKs of agents and editors answer
-        "Internal error", and tell in `data.details` what it was."""
-        found = [self.data] if isinstance(self.data, str) else []
+        "Internal error", with the reason in `data.details`."""
+        reasons = [self.data] if isinstance(self.data, str) else []
         if isinstance(self.data, dict):
-            found = [self.data[name] for name in _REASONS if isinstance(self.data.get(name), str)]
-        reason = found[0].strip()[:_REASON_HAS] if found else ""
+            reasons = [self.data[name] for name in _REASONS if isinstance(self.data.get(name), str)]
+        reason = reasons[0].strip()[:_REASON_HAS] if reasons else ""
         if not reason or reason in self.message:
             return self.message
         return f"{self.message}: {reason}" if self.message else reason
 
     def plain(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"code": self.code, "message": self.message}
+        error: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.data is not None:
-            told["data"] = self.data
-        return told
+            error["data"] = self.data
+        return error
 
 
 # -- what comes in --------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class Rpc:
         return self._take_batch(message)
 
     def _patiently(self, frame: bytes) -> Any:
-        """A message that is not clean. In a request NaN and the like are refused, for null is not what was meant."""
+        """Reads a message that is not clean. NaN and the like are refused in a request: the peer did not mean null."""
         seen = json_text.glimpse(frame)
         if seen.kind == "request" and seen.id is not None:
             return json_text.decode(frame, numbers="refuse")
@@ -282,8 +282,8 @@ class Rpc:
 
     def _take_notice(self, notice: Notice, out: list[Incoming]) -> None:
         if self._cancel is not None and notice.method == self._cancel[0]:
-            wanted = notice.params.get(self._cancel[1]) if isinstance(notice.params, dict) else None
-            call = self._theirs.get(wanted) if type(wanted) in (int, str) else None  # type: ignore[arg-type]
+            id_ = notice.params.get(self._cancel[1]) if isinstance(notice.params, dict) else None
+            call = self._theirs.get(id_) if type(id_) in (int, str) else None  # type: ignore[arg-type]
             if call is not None:
                 out.append(CancelWanted(call))
             return
@@ -353,9 +353,9 @@ class Rpc:
     def reopen(self, requests: Iterable[tuple[Id, str, Any]]) -> list[Call]:
         """Requests (id, method, params) that the peer made elsewhere, and that are answered here: several in one array,
         as they came."""
-        wanted = list(requests)
-        batch = Batch(len(wanted)) if len(wanted) > 1 else None
-        calls = [Call(id_, method, params, batch) for id_, method, params in wanted]
+        requests_ = list(requests)
+        batch = Batch(len(requests_)) if len(requests_) > 1 else None
+        calls = [Call(id_, method, params, batch) for id_, method, params in requests_]
         for call in calls:
             self._open += 1
             self._theirs[call.id] = call
@@ -371,8 +371,8 @@ class Rpc:
     # -- asking -------------------------------------------------------------------------------------------
 
     def count_from(self, number: int) -> None:
-        """Ids of requests are higher than this from now on: lower ones were used by another process, and what answers
-        those answers nothing here."""
+        """Makes the ids of later requests higher than this. Another process used the lower ones, and answers to those
+        are ignored here."""
         self._next = max(self._next, number)
 
     def request(self, method: str, params: Any = None) -> tuple[Id, bytes]:
@@ -455,12 +455,12 @@ def _id(value: Any) -> Id | None:
 
 def _told_error(error: Any) -> RpcError:
     """The peer's error, as far as it is one."""
-    told = error if type(error) is dict else {}
-    code, text = told.get("code"), told.get("message")
+    members = error if type(error) is dict else {}
+    code, text = members.get("code"), members.get("message")
     return RpcError(
         code if type(code) is int else INTERNAL_ERROR,
         text if type(text) is str else "the peer answered with an error",
-        told.get("data"),
+        members.get("data"),
     )
 
 

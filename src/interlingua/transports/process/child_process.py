@@ -39,7 +39,7 @@ _SOON = 1.0
 _GUARD = 'read -r _ || { kill -TERM "-$1"; sleep 2; kill -KILL "-$1"; }'
 
 Clean = Callable[[str], str]
-"""Takes secrets out of what a child has said, before anybody sees it."""
+"""Removes secrets from the output of a child before it is shown or logged."""
 
 _groups: set[int] = set()  # the groups of living children
 
@@ -60,7 +60,7 @@ def environment(own: Mapping[str, str], *, without: str = "INTERLINGUA_") -> dic
 
 
 def words_of(command: str, kind: str) -> list[str]:
-    """The words of a command; `kind` is what stands before it in a target."""
+    """Splits a command into words. `kind` is the scheme of the target, for errors."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -101,7 +101,7 @@ class Guard:
 
 
 class Output:
-    """Reads what a process writes to a pipe.
+    """Reads the output of a process from a pipe.
 
     The pipe is not one of asyncio's own: there, waiting for a process also waits for every process that inherited its
     pipes.
@@ -213,12 +213,12 @@ class Child:
                 await asyncio.shield(asyncio.gather(self._stderr, return_exceptions=True))
         code = self._process.returncode
         if code is None:
-            told = "it closed its output"
+            end = "it closed its output"
         elif code < 0:
-            told = f"it was ended by {signal.Signals(-code).name}"
+            end = f"it was ended by {signal.Signals(-code).name}"
         else:
-            told = f"it exited with status {code}"
-        return f"{told}; the last it said: {' | '.join(list(self.tail)[-5:])}" if self.tail else told
+            end = f"it exited with status {code}"
+        return f"{end}; the last it said: {' | '.join(list(self.tail)[-5:])}" if self.tail else end
 
     async def _drain(self) -> None:
         """Reads stderr all the time: an agent whose stderr is full stands still."""
@@ -247,7 +247,7 @@ class Child:
             await self.end()
 
     async def end(self) -> None:
-        """Ends the whole group. Returns when nothing of it is left, or nothing more can be done."""
+        """Ends the whole group of processes. Returns when all have ended, or do not end by any means."""
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._end())
         await asyncio.shield(self._ending)

@@ -17,7 +17,7 @@ _one_at_a_time = threading.Lock()  # room for one piece is room for one writer
 
 
 class _Dropping(io.RawIOBase):
-    """Writes to a pipe or socket, and drops what it has no room for."""
+    """Writes to a pipe or socket, and drops text that it has no room for."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

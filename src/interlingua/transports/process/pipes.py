@@ -197,7 +197,7 @@ class _Output:
             self._loop.call_soon(self._write)
 
     def _next_piece(self) -> bool:
-        """Takes all that is queued, as one piece. Returns whether there is any."""
+        """Takes the whole queue as one piece. Returns False if it is empty."""
         if not self._frames:
             return False
         self._frames.append(b"")  # so that the last line ends too
@@ -354,7 +354,7 @@ def divert_stdio() -> tuple[int, int]:
 
 
 def _aside(fd: int, flags: int) -> int:
-    """A second descriptor for the same thing, or one for nothing if it is closed."""
+    """Returns a second descriptor for the same file, or one of /dev/null if it is closed."""
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     except OSError as error:
@@ -364,7 +364,8 @@ def _aside(fd: int, flags: int) -> int:
 
 
 def _nothing(flags: int) -> int:
-    """Above the three that everybody knows: where one of them is closed, its number is the first to be given out."""
+    """Opens /dev/null with a number above those of stdin, stdout and stderr: if one of them is closed, its number would
+    be the next."""
     fd = os.open(os.devnull, flags)
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)

@@ -27,7 +27,7 @@ from ....model.team.oversight import is_review
 from ....model.trace_context import Carrier
 from ....security import scopes
 from .. import translate, wire
-from .task_ids import MAX_NAME, Found, TaskBook
+from .task_ids import MAX_NAME, RequestedTask, TaskBook
 
 log = logging.getLogger("interlingua.cap")
 
@@ -69,31 +69,31 @@ class Desk:
                 return await self.begin(message, caller, trace)
             case wire.ErrorResponse(error_code=ErrorNumber.CANCELLED) if outside:
                 return await self.cancel(message.task_id, caller, message.error_message)
-        found = await self.book.find(message.task_id, caller, "answer")
-        if outside and found.run.caller != caller.id and scopes.EVERYTHING not in caller.scopes:
+        requested = await self.book.find(message.task_id, caller, "answer")
+        if outside and requested.run.caller != caller.id and scopes.EVERYTHING not in caller.scopes:
             raise await self._refuse(message, caller, f"the task {message.task_id} is not yours to speak in")
-        if found.view.team and not found.view.label:
-            found = await self._begun(found, message, caller)
-        taken = Taken(found.view.part, found.run.id, found.run.status.value, found.view.agent)
+        if requested.view.team and not requested.view.label:
+            requested = await self._begun(requested, message, caller)
+        taken = Taken(requested.view.part, requested.run.id, requested.run.status.value, requested.view.agent)
         if not outside:
-            await self._tell(found, message, "agent")
+            await self._tell(requested, message, "agent")
             return taken
-        question = await self._meant(found, message, caller)
+        question = await self._meant(requested, message, caller)
         if question is None:
-            await self._tell(found, message, "user")
+            await self._tell(requested, message, "user")
         else:
             taken.question = question.id
             await self._answer(question, message, caller)
         return taken
 
-    async def _begun(self, found: Found, message: wire.AnyMessage, caller: Caller) -> Found:
+    async def _begun(self, requested: RequestedTask, message: wire.AnyMessage, caller: Caller) -> RequestedTask:
         """Waits until a task that was just taken has a participant, so that a message right after the notice is
         heard."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_BEGINS_WITHIN):
-                if await self.engine.teams.label_of(found.run.id):
+                if await self.engine.teams.label_of(requested.run.id):
                     return await self.book.find(message.task_id, caller, "answer")
-        return found
+        return requested
 
     # -- the sender ---------------------------------------------------------------------------------------
 
@@ -121,8 +121,8 @@ class Desk:
                     return Denied(why)
                 if self._refusals[root] == MOST_REFUSALS:
                     more = "; more of the kind are not put on record here"
-            told = f"a {message.type} of {who} was refused: {why}{more}"
-            await self.engine.teams.refuse(root, message.recipient_id, told)
+            text = f"a {message.type} of {who} was refused: {why}{more}"
+            await self.engine.teams.refuse(root, message.recipient_id, text)
         return Denied(why)
 
     # -- tasks --------------------------------------------------------------------------------------------
@@ -132,67 +132,67 @@ class Desk:
         task = notice.task_id
         if len(task) > MAX_NAME or not task.isprintable():
             raise InvalidRequest(f"/task_id has up to {MAX_NAME} characters that can be printed", path="/task_id")
-        told = notice.metadata or {}
-        version = told.get("version")
+        metadata = notice.metadata or {}
+        version = metadata.get("version")
         card = self.book.card(notice.recipient_id, caller, version if isinstance(version, str) else None)
         scopes.require(caller, "run", card.key)
-        said = translate.model_message(notice)
+        message = translate.model_message(notice)
         for name in ("stream", *trace_context.NAMES):  # streaming and tracing do not make it another task
-            said.metadata.pop(name, None)
-        thread = await self._thread(told.get("thread"), card, caller)
+            message.metadata.pop(name, None)
+        thread = await self._thread(metadata.get("thread"), card, caller)
         run = await self.engine.runs.submit(
             RunRequest(
-                card.name, card.version, translate.input_of(notice, card), told.get("config"), messages=[said],
+                card.name, card.version, translate.input_of(notice, card), metadata.get("config"), messages=[message],
                 metadata=translate.metadata_of(notice),
                 caller=caller, thread=thread, create_thread=thread is not None,
                 when_busy="reject" if thread is None else "enqueue", key=f"cap {task}",
-                trace=trace or trace_context.read(told),
+                trace=trace or trace_context.read(metadata),
                 extra={"cap": {"task": task, "sender": notice.sender_id}},
             )
         )  # fmt: skip
         await self.book.name(caller, task, run.id)
         return Taken(task, run.id, run.run.status.value, self.book.id_of(card.name))
 
-    async def _thread(self, named: Any, card: AgentCard, caller: Caller) -> str | None:
+    async def _thread(self, name: Any, card: AgentCard, caller: Caller) -> str | None:
         """Returns the thread that a task shares with others. A thread of another caller counts as not found. A thread
         with the state of another agent is refused, because that state would be overwritten."""
-        if named is None:
+        if name is None:
             return None
-        if not isinstance(named, str) or not named or len(named) > MAX_NAME or not named.isprintable():
+        if not isinstance(name, str) or not name or len(name) > MAX_NAME or not name.isprintable():
             raise InvalidRequest(
                 f"/metadata/thread has up to {MAX_NAME} characters that can be printed", path="/metadata/thread"
             )
-        found = await self.engine.threads.find(named)
-        if found is not None:
-            if not scopes.sees(caller, found.caller):
-                raise ThreadNotFound(f"there is no thread {named}")
-            await self.engine.threads.check_state(found, card)
-        return named
+        thread = await self.engine.threads.find(name)
+        if thread is not None:
+            if not scopes.sees(caller, thread.caller):
+                raise ThreadNotFound(f"there is no thread {name}")
+            await self.engine.threads.check_state(thread, card)
+        return name
 
     async def cancel(self, task: str, caller: Caller, reason: str = "") -> Taken:
         """Cancels a task, or a part of one."""
-        found = await self.book.find(task, caller, "cancel")
-        run = found.part.run if found.part is not None and found.view.below else found.run.id
+        requested = await self.book.find(task, caller, "cancel")
+        run = requested.part.run if requested.part is not None and requested.view.below else requested.run.id
         # Also a part that works sealed: whose task it is may stop it, and learns no more of it than that it stopped.
         with contextlib.suppress(AlreadyFinished):
             await self.engine.runs.cancel(run, by=caller, reason=reason, sealed=True)
         status = (await self.engine.runs.get(run, sealed=True)).status
-        agent = found.part.agent if found.part is not None else found.view.agent
-        return Taken(found.view.part, run, status.value, agent)
+        agent = requested.part.agent if requested.part is not None else requested.view.agent
+        return Taken(requested.view.part, run, status.value, agent)
 
     # -- questions ----------------------------------------------------------------------------------------
 
-    async def _meant(self, found: Found, message: wire.AnyMessage, caller: Caller) -> Question | None:
+    async def _meant(self, requested: RequestedTask, message: wire.AnyMessage, caller: Caller) -> Question | None:
         """Returns the question that a message answers: the one that it names, or the only one that its recipient
         asks."""
-        told = message.metadata or {}
-        judges = isinstance(message, wire.OversightInquiry) or "verdict" in told
+        metadata = message.metadata or {}
+        judges = isinstance(message, wire.OversightInquiry) or "verdict" in metadata
         recipient = message.recipient_id
-        asked = [q for asker, q in await self.book.questions(found, caller) if asker == recipient]
-        if "question" in told:
-            named = next((question for question in asked if question.id == told["question"]), None)
-            if named is None and told["question"] is not None:
-                raise await self._no_question(found, told["question"], recipient)
+        asked = [q for asker, q in await self.book.questions(requested, caller) if asker == recipient]
+        if "question" in metadata:
+            named = next((question for question in asked if question.id == metadata["question"]), None)
+            if named is None and metadata["question"] is not None:
+                raise await self._no_question(requested, metadata["question"], recipient)
             return named
         if isinstance(message, wire.ErrorResponse):
             return None
@@ -206,11 +206,11 @@ class Desk:
             raise Conflict(f"no result of {recipient} waits for a verdict")
         return asked[0] if asked else None
 
-    async def _no_question(self, found: Found, id_: Any, recipient: str) -> Exception:
+    async def _no_question(self, requested: RequestedTask, id_: Any, recipient: str) -> Exception:
         if isinstance(id_, str):
             with contextlib.suppress(NotFound):
                 record = await self.engine.questions.get(id_)
-                if found.run.id in record.runs and record.state != "open":
+                if requested.run.id in record.runs and record.state != "open":
                     return record.too_late()
         return NotFound(f"{recipient} asks no question {str(id_)[:80]} in this task")
 
@@ -227,16 +227,16 @@ class Desk:
 
     # -- telling ------------------------------------------------------------------------------------------
 
-    async def _tell(self, found: Found, message: wire.AnyMessage, role: Any) -> None:
+    async def _tell(self, requested: RequestedTask, message: wire.AnyMessage, role: Any) -> None:
         said: Message = translate.model_message(message, role)
-        if found.view.team:
-            if not found.view.label:
-                raise Conflict(f"the task {found.view.task} has not begun yet; nobody takes part in it")
-            if role == "agent" and message.sender_id not in {part.agent for part in found.parts}:
-                raise NotFound(f"{message.sender_id} takes no part in {found.view.task}")
-            await self.engine.teams.tell(found.view.label, message.recipient_id, said, sender=message.sender_id)
+        if requested.view.team:
+            if not requested.view.label:
+                raise Conflict(f"the task {requested.view.task} has not begun yet; nobody takes part in it")
+            if role == "agent" and message.sender_id not in {part.agent for part in requested.parts}:
+                raise NotFound(f"{message.sender_id} takes no part in {requested.view.task}")
+            await self.engine.teams.tell(requested.view.label, message.recipient_id, said, sender=message.sender_id)
             return
-        if role == "agent" or instance_of(message.recipient_id)[0] != found.view.agent:
+        if role == "agent" or instance_of(message.recipient_id)[0] != requested.view.agent:
             who = message.sender_id if role == "agent" else message.recipient_id
-            raise NotFound(f"{who} takes no part in {found.view.task} (there is: {found.view.agent})")
-        await self.engine.runs.send(found.run.id, said)
+            raise NotFound(f"{who} takes no part in {requested.view.task} (there is: {requested.view.agent})")
+        await self.engine.runs.send(requested.run.id, said)

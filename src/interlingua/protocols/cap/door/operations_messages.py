@@ -29,9 +29,9 @@ async def post_message(door: CapDoor, request: Request, caller: Caller) -> Respo
     place = f"{request.scope.get('root_path', '')}/tasks/{quote(taken.task_id, safe='')}"
     if "text/event-stream" in (header(request, b"accept") or "") and not door.streams.why_full(holder(caller)):
         # A client that follows the task need not ask twice.
-        found = await door.book.find(taken.task_id, caller)
-        headers = {"location": place, "content-location": f"{place.rpartition('/')[0]}/{found.run.id}"}
-        return event_stream(door, found, caller, START, headers)
+        requested = await door.book.find(taken.task_id, caller)
+        headers = {"location": place, "content-location": f"{place.rpartition('/')[0]}/{requested.run.id}"}
+        return event_stream(door, requested, caller, START, headers)
     return json_response(msgspec.to_builtins(taken), 202, {"location": place})
 
 

@@ -19,7 +19,7 @@ from ....transports.http.sse import encode
 from .. import translate
 from ..projection import START, Place, Update, View, place_of
 from .api import CapDoor, holder
-from .task_ids import Found, tree
+from .task_ids import RequestedTask, tree
 from .task_updates import follow, snapshot
 
 
@@ -41,14 +41,14 @@ async def _summary(door: CapDoor, run: Run, caller: Caller) -> dict[str, Any]:
 
 
 async def get_task(door: CapDoor, request: Request, caller: Caller) -> Response:
-    found = await door.book.find(request.path_params["task_id"], caller)
-    updates = await snapshot(door.engine, found.run.id, found.view)
+    requested = await door.book.find(request.path_params["task_id"], caller)
+    updates = await snapshot(door.engine, requested.run.id, requested.view)
     messages = [update.data for update in updates if update.kind == "message"]
     # Messages about a result are logged when the result is approved, with the time at which they were sent.
     messages.sort(key=lambda message: str(message["timestamp"]))
-    task = await _part(door, found)
-    task["subtasks"] = await tree(door.book, found)
-    asked = await door.book.questions(found, caller)
+    task = await _part(door, requested)
+    task["subtasks"] = await tree(door.book, requested)
+    asked = await door.book.questions(requested, caller)
     task["questions"] = [{"sender_id": asker, **translate.asked(question)} for asker, question in asked]
     if asked and task["status"] == Status.RUNNING:
         task["status"] = Status.WAITING.value  # a child has asked, and the runs above it have yet to hear so
@@ -56,10 +56,10 @@ async def get_task(door: CapDoor, request: Request, caller: Caller) -> Response:
     return json_response(task)
 
 
-async def _part(door: CapDoor, found: Found) -> dict[str, Any]:
-    view, part = found.view, found.part
+async def _part(door: CapDoor, requested: RequestedTask) -> dict[str, Any]:
+    view, part = requested.view, requested.part
     if not view.below or part is None:
-        return translate.task_view(found.run, view.task, view.agent, view.label or None)
+        return translate.task_view(requested.run, view.task, view.agent, view.label or None)
     try:
         run = await door.engine.runs.get(part.run)
     except RunNotFound:  # of an overseen agent: its work is hidden
@@ -74,22 +74,26 @@ async def _part(door: CapDoor, found: Found) -> dict[str, Any]:
 
 
 async def stream(door: CapDoor, request: Request, caller: Caller) -> Response:
-    found = await door.book.find(request.path_params["task_id"], caller)
+    requested = await door.book.find(request.path_params["task_id"], caller)
     last = header(request, b"last-event-id")
     after = place_of(last) if last else START
     if after is None:
         raise InvalidRequest(f"Last-Event-ID {last!r} is none of this stream's", path="/last-event-id")
-    if after[0] > found.run.seq:
-        raise InvalidRequest(f"the task has {found.run.seq} events, and {last} is beyond the end; read from the start")
+    if after[0] > requested.run.seq:
+        raise InvalidRequest(
+            f"the task has {requested.run.seq} events, and {last} is beyond the end; read from the start"
+        )
     if why := door.streams.why_full(holder(caller)):
         raise Overloaded(f"{why}; try again later")
-    return event_stream(door, found, caller, after, {})
+    return event_stream(door, requested, caller, after, {})
 
 
-def event_stream(door: CapDoor, found: Found, caller: Caller, after: Place, headers: dict[str, str]) -> Response:
-    part = found.part.run if found.part is not None and found.view.below else None
+def event_stream(
+    door: CapDoor, requested: RequestedTask, caller: Caller, after: Place, headers: dict[str, str]
+) -> Response:
+    part = requested.part.run if requested.part is not None and requested.view.below else None
     # Not all that was found: a task that has ended holds its output.
-    pieces = _pieces(door, found.run.id, found.view, part, after)
+    pieces = _pieces(door, requested.run.id, requested.view, part, after)
     answer = PiecesStream(pieces, keep_alive=door.settings.keep_alive, headers=headers)
     answer.counted = door.streams.holding(answer, holder(caller))
     return answer

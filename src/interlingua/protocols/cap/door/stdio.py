@@ -158,8 +158,8 @@ class StdioDoor:
             (self._resting.add if waits else self._resting.discard)(run)
             self._news.set()
 
-    def _send(self, told: dict[str, Any]) -> None:
-        frame = json_values.encode(told)
+    def _send(self, message: dict[str, Any]) -> None:
+        frame = json_values.encode(message)
         if self._trace is not None:
             self._trace.sent(frame)
         self._channel.send(frame)

@@ -35,7 +35,7 @@ _PAGE = 200
 _REMEMBERED = 10_000
 
 
-class Found(msgspec.Struct):
+class RequestedTask(msgspec.Struct):
     """A task, or a part of one, that a caller asked for."""
 
     run: Run  # of the whole
@@ -69,12 +69,12 @@ class TaskBook:
     def card(self, id_: str, caller: Caller, version: str | None = None) -> AgentCard:
         """Returns the card of the agent with an id. An agent that the caller may not run counts as not found, unless
         the caller may see it."""
-        wanted = id_.partition("#")[0]
-        name = self._name(wanted)
+        agent_id = id_.partition("#")[0]
+        name = self._name(agent_id)
         agent = self.engine.agents.find(name, version)
         if agent is None or not any(scopes.may(caller, action, agent.card.key) for action in ("run", "read")):
             known = ", ".join(i for n, i in self.ids().items() if scopes.may(caller, "run", n)) or "nobody"
-            which = f"{wanted[:80]} in version {version[:80]}" if version is not None else wanted[:80]
+            which = f"{agent_id[:80]} in version {version[:80]}" if version is not None else agent_id[:80]
             said = f"there is no agent {which} to begin with (there are: {known})"
             raise AgentNotFound(said) if agent is not None else self.engine.agents.no_agent(name, said)
         return agent.card
@@ -96,14 +96,14 @@ class TaskBook:
 
     async def name(self, caller: Caller, task: str, run: str) -> None:
         """Makes an id the caller's name for a run."""
-        foreign = _own(caller, task)
-        if await self.engine.links.add(LINK, foreign, run) != run:  # of a run that was deleted
-            await self.engine.links.remove(LINK, foreign)
-            await self.engine.links.add(LINK, foreign, run)
+        key = _own(caller, task)
+        if await self.engine.links.add(LINK, key, run) != run:  # of a run that was deleted
+            await self.engine.links.remove(LINK, key)
+            await self.engine.links.add(LINK, key, run)
         for whole, _ in translate.readings(task)[1:]:
             await self.engine.links.add(BESIDE, _own(caller, whole), run)
 
-    async def find(self, task: str, caller: Caller, action: scopes.Action = "read") -> Found:
+    async def find(self, task: str, caller: Caller, action: scopes.Action = "read") -> RequestedTask:
         missing = TaskNotFound(f"there is no task {task[:80]}")
         root, name, below = await self._root(task, caller)
         try:
@@ -117,13 +117,13 @@ class TaskBook:
             raise missing
         view = await self.view(run, name, caller)
         view.below = below
-        found = Found(run, view)
+        requested = RequestedTask(run, view)
         if view.label:
-            found.parts = await self.engine.teams.tasks(view.label)
-            found.part = next((one for one in found.parts if one.label == view.label + below), None)
-        if below and found.part is None:
+            requested.parts = await self.engine.teams.tasks(view.label)
+            requested.part = next((part for part in requested.parts if part.label == view.label + below), None)
+        if below and requested.part is None:
             raise missing
-        return found
+        return requested
 
     async def _root(self, task: str, caller: Caller) -> tuple[str, str, str]:
         readings = translate.readings(task)[:_DEEPEST] if len(task) <= _LONGEST else []
@@ -183,31 +183,31 @@ class TaskBook:
         """Returns whole tasks that a caller may see, newest first, and the cursor of the next page."""
         scopes.require(caller, "read")
         own = None if scopes.sees(caller, "*") else caller.id
-        found: list[Run] = []
+        runs: list[Run] = []
         while True:
             rows = await self.engine.runs.search(RunFilter(caller=own, limit=_PAGE, offset=offset))
             for row in rows:
                 offset += 1
                 if row.parent is None and scopes.may(caller, "read", f"{row.agent}@{row.version}"):
-                    found.append(row)
-                    if len(found) == limit:
-                        return found, offset
+                    runs.append(row)
+                    if len(runs) == limit:
+                        return runs, offset
             if len(rows) < _PAGE:
-                return found, None
+                return runs, None
 
     # -- questions ----------------------------------------------------------------------------------------
 
-    async def questions(self, found: Found, caller: Caller) -> list[tuple[str, Question]]:
+    async def questions(self, requested: RequestedTask, caller: Caller) -> list[tuple[str, Question]]:
         """Returns the open questions of a task that a caller may answer, each with the participant that asks it."""
-        asked = await self.engine.questions.open(run=found.run.id, limit=_PAGE)
+        asked = await self.engine.questions.open(run=requested.run.id, limit=_PAGE)
         mine = [question for question in asked if question.answerer in (None, caller.id)]
-        return [(await self._asker(found, question), question) for question in mine]
+        return [(await self._asker(requested, question), question) for question in mine]
 
-    async def _asker(self, found: Found, question: Question) -> str:
+    async def _asker(self, requested: RequestedTask, question: Question) -> str:
         row = await self.engine.runs.find_row(question.run)
         path = [*row.path.strip("/").split("/"), row.id] if row is not None else []
-        by_run = {part.run: part.agent for part in found.parts}
-        return next((by_run[run] for run in reversed(path) if run in by_run), found.view.agent)
+        by_run = {part.run: part.agent for part in requested.parts}
+        return next((by_run[run] for run in reversed(path) if run in by_run), requested.view.agent)
 
 
 def _own(caller: Caller, task: str) -> str:
@@ -215,18 +215,18 @@ def _own(caller: Caller, task: str) -> str:
     return f"{caller.id}\n{task}"
 
 
-async def tree(book: TaskBook, found: Found) -> list[dict[str, Any]]:
+async def tree(book: TaskBook, requested: RequestedTask) -> list[dict[str, Any]]:
     """Returns the parts below the given part of a task, with their present state."""
     below: dict[str, list[dict[str, Any]]] = {}
-    top = found.view.label + found.view.below
-    for part in found.parts:
+    top = requested.view.label + requested.view.below
+    for part in requested.parts:
         row = await book.engine.runs.find_row(part.run)
-        told: dict[str, Any] = {"task_id": found.view.name(part.label), "agent": part.agent}
+        entry: dict[str, Any] = {"task_id": requested.view.name(part.label), "agent": part.agent}
         if row is not None:
-            told["status"] = row.status.value
+            entry["status"] = row.status.value
         if part.review:
-            told["review"] = True
-        told["subtasks"] = below.setdefault(part.label, [])
+            entry["review"] = True
+        entry["subtasks"] = below.setdefault(part.label, [])
         if part.parent is not None:
-            below.setdefault(part.parent, []).append(told)
+            below.setdefault(part.parent, []).append(entry)
     return below.get(top, [])

@@ -17,48 +17,48 @@ from ....security import scopes
 from ..projection import Place, place_of
 
 
-def check_uuid(given: str, name: str) -> None:
+def check_uuid(value: str, name: str) -> None:
     """Checks an id that a client chooses: the protocol wants a UUID. Ids in queries are only looked up."""
-    if not _UUID.fullmatch(given):
-        raise InvalidRequest(f"{name} is {given!r}; it is a UUID, or left out (at /{name})", path=f"/{name}")
+    if not _UUID.fullmatch(value):
+        raise InvalidRequest(f"{name} is {value!r}; it is a UUID, or left out (at /{name})", path=f"/{name}")
 
 
 _UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
 
 
-def check_url(given: str, name: str) -> None:
+def check_url(value: str, name: str) -> None:
     """Checks that a URL is an absolute http or https address. The egress guard decides later if it may be called."""
     try:
-        url = urlsplit(given)
+        url = urlsplit(value)
         fits = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
     except ValueError:
         fits = False
-    if not fits or not given.isprintable() or " " in given:
-        shown = given if len(given) <= 100 else given[:100] + "…"
+    if not fits or not value.isprintable() or " " in value:
+        shown = value if len(value) <= 100 else value[:100] + "…"
         raise InvalidRequest(f"{name} is {shown!r}; it is an absolute http or https URL (at /{name})", path=f"/{name}")
 
 
-def agent_input(given: Any, card: AgentCard) -> tuple[Any, list[Message]]:
+def agent_input(value: Any, card: AgentCard) -> tuple[Any, list[Message]]:
     """Returns the input of an agent, and the full messages. A string is the text of an agent that takes text; a list of
     blocks is the content of a message, with which files and data reach agents whose input has no place for them."""
-    if given is None:
+    if value is None:
         return {}, []
-    if isinstance(given, str) and card.input_text is not None:
-        return {card.input_text: given}, []
-    if isinstance(given, list) and given and all(_is_block(one) for one in given):
-        said = [read_part(block) for block in given]
-        return prompt_input(card, said), [Message("user", said)]
-    return given, []
+    if isinstance(value, str) and card.input_text is not None:
+        return {card.input_text: value}, []
+    if isinstance(value, list) and value and all(_is_block(block) for block in value):
+        parts = [read_part(block) for block in value]
+        return prompt_input(card, parts), [Message("user", parts)]
+    return value, []
 
 
-def _is_block(given: Any) -> bool:
-    return isinstance(given, dict) and isinstance(given.get("type"), str)
+def _is_block(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("type"), str)
 
 
-def modes(given: Any) -> list[str]:
-    if given is None:
+def modes(value: Any) -> list[str]:
+    if value is None:
         return ["values"]
-    return [given] if isinstance(given, str) else list(dict.fromkeys(given)) or ["values"]
+    return [value] if isinstance(value, str) else list(dict.fromkeys(value)) or ["values"]
 
 
 def own(caller: Caller) -> dict[str, Any]:
@@ -68,19 +68,19 @@ def own(caller: Caller) -> dict[str, Any]:
 
 def reach(caller: Caller) -> list[str] | None:
     """Returns the agents whose runs a caller may find; None means all."""
-    given = [scope.removeprefix("agents:") for scope in caller.scopes if scope.startswith("agents:")]
-    return None if scopes.EVERYTHING in caller.scopes or not given else given
+    names = [scope.removeprefix("agents:") for scope in caller.scopes if scope.startswith("agents:")]
+    return None if scopes.EVERYTHING in caller.scopes or not names else names
 
 
 def cancels(run: Run) -> bool:
     return bool(run.request is not None and run.request.extra.get("watched"))
 
 
-def place(given: str) -> Place:
-    found = place_of(given)
-    if found is not None:
-        return found
-    shown = given if len(given) <= 40 else given[:40] + "…"
+def place(event_id: str) -> Place:
+    place = place_of(event_id)
+    if place is not None:
+        return place
+    shown = event_id if len(event_id) <= 40 else event_id[:40] + "…"
     raise InvalidRequest(
         f"Last-Event-ID is {shown!r}, and no update has that id; leave it out to read from now on, or send 0 to read "
         "from the start"

@@ -22,33 +22,33 @@ def known(door: ConnectDoor) -> dict[str, AgentCard]:
     return door.cards
 
 
-def find_card(door: ConnectDoor, wanted: str | None, caller: Caller, action: scopes.Action = "read") -> AgentCard:
+def find_card(door: ConnectDoor, agent_id: str | None, caller: Caller, action: scopes.Action = "read") -> AgentCard:
     """Returns the card of an agent by id or by name (the newest version that is available); without either, that of
     the first agent of this server. An agent that the caller may not reach counts as not found."""
     by_id = known(door)
-    if wanted is None:
-        found = next((c for c in by_id.values() if scopes.may(caller, action, c.key)), None)
+    if agent_id is None:
+        card = next((c for c in by_id.values() if scopes.may(caller, action, c.key)), None)
     else:
-        found = by_id.get(wanted)
-        if found is None and (newest := door.engine.agents.find(wanted)) is not None:
-            found = newest.card
-    if found is None and wanted:
-        raise door.engine.agents.no_agent(wanted, f"there is no agent {wanted}")
-    if found is None or not scopes.may(caller, action, found.key).allowed:
-        raise AgentNotFound(f"there is no agent {wanted}" if wanted else "there is no agent for this caller")
-    return found
+        card = by_id.get(agent_id)
+        if card is None and (newest := door.engine.agents.find(agent_id)) is not None:
+            card = newest.card
+    if card is None and agent_id:
+        raise door.engine.agents.no_agent(agent_id, f"there is no agent {agent_id}")
+    if card is None or not scopes.may(caller, action, card.key).allowed:
+        raise AgentNotFound(f"there is no agent {agent_id}" if agent_id else "there is no agent for this caller")
+    return card
 
 
 async def search_agents(door: ConnectDoor, request: Request, caller: Caller) -> Response:
-    wanted = await door.read(request, wire.AgentSearchRequest, optional=True)
-    found = [
+    where = await door.read(request, wire.AgentSearchRequest, optional=True)
+    cards = [
         card
         for card in known(door).values()
-        if wanted.name in (None, card.name)
-        and wanted.version in (None, card.version)
+        if where.name in (None, card.name)
+        and where.version in (None, card.version)
         and scopes.may(caller, "read", card.key).allowed
     ]
-    page = found[wanted.offset : wanted.offset + wanted.limit]
+    page = cards[where.offset : where.offset + where.limit]
     return json_response([translate.agent(card, door.engine.agents.mount_path(card)) for card in page])
 
 
@@ -80,38 +80,38 @@ async def configure(door: ConnectDoor, request: Request, caller: Caller) -> Resp
     card = find_card(door, request.path_params["agent_id"], caller)
     scopes.require(caller, "config", card.key)
     body = await door.read(request, wire.Configuration)
-    made = await door.engine.instances.create(
+    instance = await door.engine.instances.create(
         card.name, body.config, version=card.version, caller=caller, label=body.name, metadata=body.metadata
     )
-    return json_response(translate.instance(made))
+    return json_response(translate.instance(instance))
 
 
 async def configurations(door: ConnectDoor, request: Request, caller: Caller) -> Response:
     card = find_card(door, request.path_params["agent_id"], caller)
-    found = await door.engine.instances.search(
+    instances = await door.engine.instances.search(
         agent=card.name, version=card.version, limit=query.number(request.query_params, "limit", 10, 1, 1000),
         offset=query.number(request.query_params, "offset", 0), **reading.own(caller),
     )  # fmt: skip
-    return json_response([translate.instance(instance) for instance in found])
+    return json_response([translate.instance(instance) for instance in instances])
 
 
-async def _instance(door: ConnectDoor, wanted: str, caller: Caller) -> Instance:
-    found = await door.engine.instances.find(wanted)
-    if found is None or not scopes.sees(caller, found.caller):
-        raise NotFound(f"there is no configured instance {wanted}")
-    return found
+async def _instance(door: ConnectDoor, id_: str, caller: Caller) -> Instance:
+    instance = await door.engine.instances.find(id_)
+    if instance is None or not scopes.sees(caller, instance.caller):
+        raise NotFound(f"there is no configured instance {id_}")
+    return instance
 
 
 async def get_configuration(door: ConnectDoor, request: Request, caller: Caller) -> Response:
-    found = await _instance(door, request.path_params["config_id"], caller)
+    instance = await _instance(door, request.path_params["config_id"], caller)
     scopes.require(caller, "read")
-    if not scopes.may(caller, "read", f"{found.agent}@{found.version}"):
-        raise NotFound(f"there is no configured instance {found.id}")
-    return json_response(translate.instance(found))
+    if not scopes.may(caller, "read", f"{instance.agent}@{instance.version}"):
+        raise NotFound(f"there is no configured instance {instance.id}")
+    return json_response(translate.instance(instance))
 
 
 async def delete_configuration(door: ConnectDoor, request: Request, caller: Caller) -> Response:
-    found = await _instance(door, request.path_params["config_id"], caller)
-    scopes.require(caller, "config", f"{found.agent}@{found.version}")
-    await door.engine.instances.delete(found.id)
+    instance = await _instance(door, request.path_params["config_id"], caller)
+    scopes.require(caller, "config", f"{instance.agent}@{instance.version}")
+    await door.engine.instances.delete(instance.id)
     return Response(status_code=204)

@@ -52,28 +52,28 @@ async def _submit(
     body = await door.read(request, type_, optional=True)
     card, config = await _agent_to_run(door, body, caller)
     scopes.require(caller, "run", card.key)
-    able = translate.capabilities(card)
+    abilities = translate.capabilities(card)
     if thread is not None:
         await _check_thread(door, thread, body, card, caller)
     if streams or body.stream_mode is not None:
         _check_modes(reading.modes(body.stream_mode), card)
     url = _callback_url(door, body)
-    keep = thread is None and body.on_completion == "keep" and able["threads"]
+    keeps_thread = thread is None and body.on_completion == "keep" and abilities["threads"]
     key = header(request, b"idempotency-key")
-    kept = None
-    if keep:
+    kept_thread = None
+    if keeps_thread:
         # The same key finds the same thread, and no other caller can guess its id and create it first.
-        kept = await door.engine.links.add("connect kept", f"{caller.id} {key}", new_id()) if key else new_id()
-    asked = stated(body, card, config, caller, watched=watched)
-    asked.thread = thread or kept
-    asked.create_thread = keep or (thread is not None and body.if_not_exists == "create")
-    asked.key = key
-    asked.trace = trace(request)
-    asked.callback = Callback(url, "connect") if url is not None and able["callbacks"] else None
+        kept_thread = await door.engine.links.add("connect kept", f"{caller.id} {key}", new_id()) if key else new_id()
+    run_request = stated(body, card, config, caller, watched=watched)
+    run_request.thread = thread or kept_thread
+    run_request.create_thread = keeps_thread or (thread is not None and body.if_not_exists == "create")
+    run_request.key = key
+    run_request.trace = trace(request)
+    run_request.callback = Callback(url, "connect") if url is not None and abilities["callbacks"] else None
     if thread is not None:
-        asked.extra["mark"] = None
-    made = await door.engine.runs.submit(asked, watch=watched)
-    return made.run, body
+        run_request.extra["mark"] = None
+    handle = await door.engine.runs.submit(run_request, watch=watched)
+    return handle.run, body
 
 
 async def _check_thread(
@@ -82,20 +82,20 @@ async def _check_thread(
     """Refuse a run on a thread that is not there, not the caller's, or not for this agent."""
     if not translate.capabilities(card)["threads"]:
         raise InvalidRequest(f"agent {card.name} does not support threads", path="/agent_id")
-    found = await door.engine.threads.find(thread)
-    if found is not None and scopes.sees(caller, found.caller):
-        await door.engine.threads.check_state(found, card)
-    elif found is None and body.if_not_exists == "create":
+    record = await door.engine.threads.find(thread)
+    if record is not None and scopes.sees(caller, record.caller):
+        await door.engine.threads.check_state(record, card)
+    elif record is None and body.if_not_exists == "create":
         reading.check_uuid(thread, "thread_id")
     else:
         raise ThreadNotFound(f"there is no thread {thread}")
-    await _check_may_replace(door, found, body.multitask_strategy, card, caller)
+    await _check_may_replace(door, record, body.multitask_strategy, card, caller)
 
 
 def _check_modes(modes: list[str], card: AgentCard) -> None:
     """Refuse modes in which the agent does not stream."""
-    able = translate.capabilities(card)
-    missing = [mode for mode in modes if not able["streaming"][mode]]
+    abilities = translate.capabilities(card)
+    missing = [mode for mode in modes if not abilities["streaming"][mode]]
     if missing:
         raise InvalidRequest(
             f"agent {card.name} does not stream {', '.join(missing)}; its descriptor says what it streams",
@@ -137,49 +137,49 @@ async def _agent_to_run(door: ConnectDoor, body: wire.RunCreate, caller: Caller)
     except (AgentNotFound, Unavailable):
         if body.agent_id is None:
             raise
-        found = await door.engine.instances.find(body.agent_id)
-        if found is None or not scopes.sees(caller, found.caller):
+        instance = await door.engine.instances.find(body.agent_id)
+        if instance is None or not scopes.sees(caller, instance.caller):
             raise
-        agent = door.engine.agents.find(found.agent, found.version)
+        agent = door.engine.agents.find(instance.agent, instance.version)
         if agent is None:  # its card may still be known, but a run of it here would wait for ever
             raise AgentNotFound(
-                f"configured instance {found.id} is of agent {found.agent}@{found.version}, which is not served "
-                "here any more"
+                f"configured instance {instance.id} is of agent {instance.agent}@{instance.version}, which is not "
+                "served here any more"
             ) from None
-        return agent.card, config if config is not None else found.config
+        return agent.card, config if config is not None else instance.config
 
 
-def runnable(door: ConnectDoor, wanted: str | None, caller: Caller) -> AgentCard:
+def runnable(door: ConnectDoor, agent_id: str | None, caller: Caller) -> AgentCard:
     """Checks that a caller may run an agent. An agent that it may neither see nor run counts as not found; an agent
     that it may see and not run is denied."""
     try:
-        return find_card(door, wanted, caller, "run")
+        return find_card(door, agent_id, caller, "run")
     except AgentNotFound:
-        return find_card(door, wanted, caller)
+        return find_card(door, agent_id, caller)
 
 
 async def create_run(door: ConnectDoor, request: Request, caller: Caller) -> Response:
-    made, _ = await _submit(door, request, caller)
-    told = run_body(made)
+    run, _ = await _submit(door, request, caller)
+    body = run_body(run)
     if "idempotency-key" not in request.headers:
         # A new run is pending, by the document, however quick its agent is; its result is read later.
-        told |= {"status": "pending", "updated_at": told["created_at"]}
-    return json_response(told)
+        body |= {"status": "pending", "updated_at": body["created_at"]}
+    return json_response(body)
 
 
 async def create_and_wait(door: ConnectDoor, request: Request, caller: Caller) -> Response:
     timeout = query.seconds(request.query_params, "timeout", None)
-    made, _ = await _submit(door, request, caller, watched=True)
-    return await _wait_for(door, request, made, caller, timeout, cancels=reading.cancels(made))
+    run, _ = await _submit(door, request, caller, watched=True)
+    return await _wait_for(door, request, run, caller, timeout, cancels=reading.cancels(run))
 
 
 async def create_and_stream(door: ConnectDoor, request: Request, caller: Caller) -> Response:
-    made, body = await _submit(door, request, caller, streams=True, watched=True)
+    run, body = await _submit(door, request, caller, streams=True, watched=True)
     modes = reading.modes(body.stream_mode)
     cancels = body.on_disconnect == "cancel"
-    streaming = _streaming(door, made.id, caller, after=(0, 1), modes=modes, cancels=cancels)
+    streaming = _streaming(door, run.id, caller, after=(0, 1), modes=modes, cancels=cancels)
     # Which run it is, before there is anything to tell of it.
-    streaming.headers["content-location"] = request.url.path.removesuffix("stream") + made.id
+    streaming.headers["content-location"] = request.url.path.removesuffix("stream") + run.id
     return streaming
 
 
@@ -190,10 +190,10 @@ async def find_run(door: ConnectDoor, request: Request, caller: Caller, action: 
     """Returns a run. A run of another caller, or of an agent that the caller may not reach, counts as not found."""
     run = await door.engine.runs.get(request.path_params["run_id"])
     thread = request.path_params.get("thread_id")
-    found = scopes.sees(caller, run.caller) and (thread is None or run.thread == thread)
-    if found:
+    is_visible = scopes.sees(caller, run.caller) and (thread is None or run.thread == thread)
+    if is_visible:
         scopes.require(caller, action)
-    if not found or not scopes.may(caller, action, f"{run.agent}@{run.version}"):
+    if not is_visible or not scopes.may(caller, action, f"{run.agent}@{run.version}"):
         raise RunNotFound(f"there is no run {run.id}" + (f" on thread {thread}" if thread else ""))
     return run
 
@@ -208,30 +208,30 @@ async def get_run(door: ConnectDoor, request: Request, caller: Caller) -> Respon
 
 
 async def search_runs(door: ConnectDoor, request: Request, caller: Caller) -> Response:
-    wanted = await door.read(request, wire.RunSearchRequest, optional=True)
+    search = await door.read(request, wire.RunSearchRequest, optional=True)
     where = RunFilter(
-        metadata=wanted.metadata,
-        limit=wanted.limit,
-        offset=wanted.offset,
+        metadata=search.metadata,
+        limit=search.limit,
+        offset=search.offset,
         agents=reading.reach(caller),
         tag="stateless",
         **reading.own(caller),
     )
-    if wanted.agent_id is not None:
+    if search.agent_id is not None:
         # Runs outlive their agents: a name finds them, of every version, also where the code is gone.
-        card = known(door).get(wanted.agent_id)
-        where.agent, where.version = (wanted.agent_id, None) if card is None else (card.name, card.version)
-    if wanted.status is not None:
-        where.status = translate.STATUSES[wanted.status]
+        card = known(door).get(search.agent_id)
+        where.agent, where.version = (search.agent_id, None) if card is None else (card.name, card.version)
+    if search.status is not None:
+        where.status = translate.STATUSES[search.status]
     return json_response(await _listed(door, where))
 
 
 async def _listed(door: ConnectDoor, where: RunFilter) -> list[dict[str, Any]]:
-    told = []
+    bodies = []
     for run in await door.engine.runs.search(where):
         with contextlib.suppress(RunNotFound):  # deleted meanwhile
-            told.append(run_body(await door.engine.runs.get(run.id)))
-    return told
+            bodies.append(run_body(await door.engine.runs.get(run.id)))
+    return bodies
 
 
 async def thread_runs(door: ConnectDoor, request: Request, caller: Caller) -> Response:
@@ -332,29 +332,29 @@ async def _asked_no_more(door: ConnectDoor, run: Run, question: str, timeout: fl
 
 
 async def _wait_response(door: ConnectDoor, run: Run, caller: Caller) -> Response:
-    given = await _given(door, run.id) if run.status is Status.SUCCEEDED else []
-    return json_response(waited(door, run, caller, given))
+    messages = await _messages_beside(door, run.id) if run.status is Status.SUCCEEDED else []
+    return json_response(waited(door, run, caller, messages))
 
 
-def waited(door: ConnectDoor, run: Run, caller: Caller, given: list[Message]) -> dict[str, Any]:
-    told: dict[str, Any] = {"run": run_body(run)}
-    output = translate.output(run, _card_of(door, run), caller.id, given)
+def waited(door: ConnectDoor, run: Run, caller: Caller, messages: list[Message]) -> dict[str, Any]:
+    body: dict[str, Any] = {"run": run_body(run)}
+    output = translate.output(run, _card_of(door, run), caller.id, messages)
     if output is not None:
-        told |= {"output": output}
-    return told
+        body |= {"output": output}
+    return body
 
 
-async def _given(door: ConnectDoor, run: str) -> list[Message]:
+async def _messages_beside(door: ConnectDoor, run: str) -> list[Message]:
     """Returns the messages that a run gave beside its output. Reads them from memory where the run has just
     ended."""
-    given, events = ContentCollector(), door.engine.runs.committed_events(run)
+    collector, events = ContentCollector(), door.engine.runs.committed_events(run)
     if events is None:
         with contextlib.suppress(RunNotFound):  # deleted meanwhile
             async for event in door.engine.runs.events(run, follow=False):
-                given.feed(event)
+                collector.feed(event)
     for event in events or ():
-        given.feed(event)
-    return given.messages()
+        collector.feed(event)
+    return collector.messages()
 
 
 async def stream(door: ConnectDoor, request: Request, caller: Caller) -> Response:

@@ -20,10 +20,10 @@ _PAGE = 100  # threads that are looked at together
 
 
 async def find_thread(door: ConnectDoor, thread: str, caller: Caller) -> Thread:
-    found = await door.engine.threads.get(thread)
-    if not scopes.sees(caller, found.caller):
+    record = await door.engine.threads.get(thread)
+    if not scopes.sees(caller, record.caller):
         raise ThreadNotFound(f"there is no thread {thread}")
-    return found
+    return record
 
 
 async def _shown(door: ConnectDoor, thread: Thread) -> Thread:
@@ -58,22 +58,22 @@ async def search_threads(door: ConnectDoor, request: Request, caller: Caller) ->
         status=body.status, metadata=body.metadata, values=body.values, limit=body.limit, offset=body.offset,
         **reading.own(caller),
     )  # fmt: skip
-    found = await (_by_values(door, where) if where.values else door.engine.threads.search(where))
-    return json_response([translate.thread(await _shown(door, thread)) for thread in found])
+    threads = await (_by_values(door, where) if where.values else door.engine.threads.search(where))
+    return json_response([translate.thread(await _shown(door, thread)) for thread in threads])
 
 
 async def _by_values(door: ConnectDoor, where: ThreadFilter) -> list[Thread]:
     """Searches threads by their values. Threads whose state is not shown are left out, so that a search cannot
     guess at it."""
-    found: list[Thread] = []
+    matching: list[Thread] = []
     page = msgspec.structs.replace(where, limit=_PAGE, offset=0)
-    while len(found) < where.offset + where.limit:
+    while len(matching) < where.offset + where.limit:
         threads = await door.engine.threads.search(page)
-        found += [thread for thread in threads if await door.engine.threads.is_described(thread)]
+        matching += [thread for thread in threads if await door.engine.threads.is_described(thread)]
         if len(threads) < _PAGE:
             break
         page.offset += _PAGE
-    return found[where.offset : where.offset + where.limit]
+    return matching[where.offset : where.offset + where.limit]
 
 
 async def get_thread(door: ConnectDoor, request: Request, caller: Caller) -> Response:

@@ -21,7 +21,7 @@ from ....security.redaction import redact_text
 from ....transports import json_text, websocket
 from ....transports.channel import Channel
 from ....transports.channel_queues import Queues
-from ....transports.heartbeat import UNANSWERED, Pulse, answers, told
+from ....transports.heartbeat import UNANSWERED, Pulse, answers, text_of
 from ....transports.http import plain_client
 from ....transports.http.sse import Reader
 from ....transports.jsonrpc.core import INTERNAL_ERROR, Id, failure_message
@@ -161,7 +161,7 @@ class HttpChannel(Queues):
         try:
             answer = await self._client.post(self._url, content=frame, headers=self._headers(session, posts=True))
         except (httpx2.HTTPError, OSError) as error:
-            self._lost(told(error))  # not one answer: all open requests have lost their connection
+            self._lost(text_of(error))  # not one answer: all open requests have lost their connection
             return
         self._pulse.heard()
         if not answer.is_success:
@@ -221,7 +221,7 @@ class HttpChannel(Queues):
             try:
                 why = await self._read_once(stream)
             except (httpx2.HTTPError, OSError, ValueError) as error:
-                why = told(error)
+                why = text_of(error)
             if stream.over:
                 break
             if stream.last_id != before:

@@ -21,7 +21,7 @@ import msgspec
 from ....security.redaction import redact_text
 from ....transports import json_text
 from ....transports.channel_queues import Queues
-from ....transports.heartbeat import Pulse, answers, told
+from ....transports.heartbeat import Pulse, answers, text_of
 from ....transports.http import plain_client
 from ....transports.jsonrpc.core import INTERNAL_ERROR, Id, call_message, failure_message
 from .. import wire
@@ -130,7 +130,7 @@ class HttpChannel(Queues):
                 self._not_taken(error)
 
     def _not_taken(self, error: Exception) -> None:
-        log.info("%s did not take a message: %s", self._name, told(error))
+        log.info("%s did not take a message: %s", self._name, text_of(error))
 
     async def _deliver(self, frame: bytes, message: Message) -> None:
         if message.method == "notifications/initialized":  # later messages depend on it
@@ -200,7 +200,7 @@ class HttpChannel(Queues):
                 else:
                     self._received(await whole_of(answer), exchange, first=first)
         except (httpx2.HTTPError, OSError, ValueError) as error:
-            broke = told(error)
+            broke = text_of(error)
             if first:
                 self._fail(exchange, f"{self._name} cannot be reached: {broke}", {"code": LOST})
                 self._lost(broke)
@@ -334,7 +334,7 @@ class HttpChannel(Queues):
             try:
                 status = await self._get(exchange)
             except (httpx2.HTTPError, OSError, ValueError) as error:
-                why = told(error)
+                why = text_of(error)
                 continue
             if status != 200:
                 why = f"it was answered with {status} when it was taken up again"
@@ -406,7 +406,7 @@ class HttpChannel(Queues):
                         if self._gone:
                             return
         except (httpx2.HTTPError, OSError, ValueError) as error:
-            why = told(error)
+            why = text_of(error)
         finally:
             if not ready.done():
                 ready.set_result(False)
@@ -419,7 +419,7 @@ class HttpChannel(Queues):
         try:
             answer, body = await self._send(self._posts, frame, self._headers(message))
         except (httpx2.HTTPError, OSError, ValueError) as error:
-            self._fail(exchange, f"{self._posts} cannot be reached: {told(error)}", {"code": LOST})
+            self._fail(exchange, f"{self._posts} cannot be reached: {text_of(error)}", {"code": LOST})
             return
         if not answer.is_success:
             denied = {"code": DENIED, "status": answer.status_code} if answer.status_code in (401, 403) else {}

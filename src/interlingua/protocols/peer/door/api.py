@@ -108,12 +108,12 @@ def filled(request: Request) -> query.Params:
 
 
 def newest_first(params: query.Params, default: bool) -> bool:
-    given = params.get("sort", "").lower().removeprefix("created_at").lstrip(":_- ")
-    if not given:
+    order = params.get("sort", "").lower().removeprefix("created_at").lstrip(":_- ")
+    if not order:
         return default
-    if given not in ("asc", "desc", "oldest", "newest"):
-        raise InvalidRequest(f"/sort is asc or desc, got {given[:80]!r}", path="/sort")
-    return given in ("desc", "newest")
+    if order not in ("asc", "desc", "oldest", "newest"):
+        raise InvalidRequest(f"/sort is asc or desc, got {order[:80]!r}", path="/sort")
+    return order in ("desc", "newest")
 
 
 def moment(params: query.Params, name: str) -> str | None:

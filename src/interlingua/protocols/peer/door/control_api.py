@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket
 
 from ....model.errors import InterlinguaError
 from ....security.errors import Unauthenticated
-from ....security.headers import one
+from ....security.headers import single
 from ....security.origins import HostPolicy
 from ....transports.http.fixed_routes import IndexedRouter
 from ..node.tasks import Surface
@@ -44,10 +44,10 @@ class Control(Api):
 
     @staticmethod
     def _check(headers: Mapping[str, str], token: str) -> None:
-        scheme, _, given = (one(headers, "authorization") or "").partition(" ")
+        scheme, _, token_sent = (single(headers, "authorization") or "").partition(" ")
         if scheme.lower() != "bearer":
             raise Unauthenticated('This node wants its token, as "Authorization: Bearer TOKEN"', rejected=False)
-        if not hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode()):
+        if not hmac.compare_digest(token_sent.strip().encode("utf-8", "surrogateescape"), token.encode()):
             raise Unauthenticated("The token is not that of this node")
 
     def auth_schemes(self) -> list[str]:
@@ -81,22 +81,22 @@ class ControlApp:
             else:
                 await answer(scope, receive, send)
             return
-        found = self._fixed.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
-        if found is None:
+        endpoint = self._fixed.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        if endpoint is None:
             await self._router(scope, receive, send)
             return
         scope["path_params"] = {}
-        response = await found(Request(scope, receive))
+        response = await endpoint(Request(scope, receive))
         await response(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
         """Checks Host and Origin. A pair that passed once passes again without being parsed again."""
-        told = tuple(header for header in scope["headers"] if header[0] in (b"host", b"origin"))
-        if told in self._welcome:
+        checked = tuple(header for header in scope["headers"] if header[0] in (b"host", b"origin"))
+        if checked in self._welcome:
             return
         self._hosts.check(Headers(scope=scope))
-        if len(self._welcome) < 1000 and sum(len(value) for _, value in told) < 512:
-            self._welcome.add(told)
+        if len(self._welcome) < 1000 and sum(len(value) for _, value in checked) < 512:
+            self._welcome.add(checked)
 
 
 async def _live(receive: Receive, send: Send) -> None:
@@ -115,6 +115,6 @@ def control_app(
 ) -> ControlApp:
     """Returns the app for a node; by its settings, where nothing else is given."""
     settings = node.settings
-    wanted = token if token is not None else settings.http_token
+    required_token = token if token is not None else settings.http_token
     policy = hosts if hosts is not None else HostPolicy.for_bind(settings.http_host)
-    return ControlApp(Control(node, wanted, streams), policy)
+    return ControlApp(Control(node, required_token, streams), policy)

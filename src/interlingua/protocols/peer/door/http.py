@@ -112,9 +112,9 @@ OPERATIONS = [
 
 
 def routes(api: Api) -> list[BaseRoute]:
-    found = endpoint.routes(api, OPERATIONS, api.admit, ERRORS, log)
+    routes_ = endpoint.routes(api, OPERATIONS, api.admit, ERRORS, log)
     socket = WebSocketRoute("/ws/stream", partial(_socket_stream, api))
-    return [*found, socket, Route("/{path:path}", _Elsewhere(found))]
+    return [*routes_, socket, Route("/{path:path}", _Elsewhere(routes_))]
 
 
 async def _socket_stream(api: Api, socket: WebSocket) -> None:

@@ -53,12 +53,12 @@ class StreamSettings(msgspec.Struct, kw_only=True, frozen=True):
 
 def place(request: Request | WebSocket) -> int | None:
     """Returns the cursor of a reader. The one that a browser remembers is newer than the one in the address."""
-    given = _header(request) or request.query_params.get("since") or request.query_params.get("since_seq")
-    if not given:
+    text = _header(request) or request.query_params.get("since") or request.query_params.get("since_seq")
+    if not text:
         return None
-    if not (given.isascii() and given.isdecimal()) or len(given) > 15:
-        raise InvalidRequest(f"/since is the seq of an event, got {given[:80]!r}", path="/since")
-    return int(given)
+    if not (text.isascii() and text.isdecimal()) or len(text) > 15:
+        raise InvalidRequest(f"/since is the seq of an event, got {text[:80]!r}", path="/since")
+    return int(text)
 
 
 def _header(request: Request | WebSocket) -> str | None:
@@ -297,5 +297,5 @@ def _frame(event: Heard) -> bytes:
         name = f"acp.task.{event.kind}" if event.kind in ("status", "artifact") else f"acp.{event.kind}"
         return b'{"event":"%s","data":%s}' % (name.encode(), event.data)
     data = msgspec.json.decode(event.data)
-    told = {"event": "acp.message", "data": {**data, "timestamp": data["ts"], "server_seq": event.seq}}
-    return msgspec.json.encode(told)
+    frame = {"event": "acp.message", "data": {**data, "timestamp": data["ts"], "server_seq": event.seq}}
+    return msgspec.json.encode(frame)

@@ -30,30 +30,30 @@ _SEARCHED = 10
 
 
 def _card_for(api: Api, surface: Surface) -> dict[str, Any]:
-    told = api.node.own_card.view(door=surface.door, auth=api.auth_schemes())
+    card = api.node.own_card.view(door=surface.door, auth=api.auth_schemes())
     if surface.door:
-        told = api.node.trust.sign_card({**told, "skills": [skill.view() for skill in _skills_for(api, surface)]})
-    return told
+        card = api.node.trust.sign_card({**card, "skills": [skill.view() for skill in _skills_for(api, surface)]})
+    return card
 
 
 def _skills_for(api: Api, surface: Surface) -> list[skills.Skill]:
-    found = api.node.own_card.skills()
+    skills_ = api.node.own_card.skills()
     if not surface.door:
-        return found
+        return skills_
     keys = {agent.card.name: agent.card.key for agent in api.node.engine.agents}
-    return [skill for skill in found if scopes.may(surface.caller, "run", keys.get(skill.agent or "", skill.id))]
+    return [skill for skill in skills_ if scopes.may(surface.caller, "run", keys.get(skill.agent or "", skill.id))]
 
 
 # -- the card -----------------------------------------------------------------------------------------
 
 
 async def card(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    told = _card_for(api, surface)
-    wanted = request.query_params.get("filter_limitations")
-    if wanted is not None:
-        told = cards.filtered(told, wanted)
+    card_ = _card_for(api, surface)
+    limitations = request.query_params.get("filter_limitations")
+    if limitations is not None:
+        card_ = cards.filtered(card_, limitations)
     here = [] if surface.door else api.node.peers.connected
-    shown = cards.served(told, here[0].known.card if here else None)
+    shown = cards.served(card_, here[0].known.card if here else None)
     return json_response(shown, headers=well_known.headers(request))
 
 
@@ -64,16 +64,16 @@ async def patch_card(api: Api, request: Request, surface: Surface) -> ASGIApp:
         what = f"/{unknown[0][:80]} cannot be changed" if unknown else "nothing is to be changed"
         raise InvalidRequest(f"{what}; there are {' and '.join(_CHANGEABLE[:2])}", path=pointer(*unknown[:1]))
     patches = msgspec.structs.replace(api.node.own_card.patches)
-    told: dict[str, Any] = {"ok": True, "updated": [name for name in _CHANGEABLE[:2] if name in body]}
+    answer: dict[str, Any] = {"ok": True, "updated": [name for name in _CHANGEABLE[:2] if name in body]}
     if "availability" in body:
         patches.availability = cards.availability(body["availability"], _availability(api))
-        told["availability"] = patches.availability
+        answer["availability"] = patches.availability
     if "limitations" in body:
-        given = cards.limitations(body["limitations"])
+        limitations = cards.limitations(body["limitations"])
         old = api.node.own_card.limitations() if _merges(body, "limitations_merge") else []
-        patches.limitations = told["limitations"] = cards.merge_limitations(old, given)
+        patches.limitations = answer["limitations"] = cards.merge_limitations(old, limitations)
     await api.node.patch(patches)
-    return json_response(told, headers=well_known.headers(request))
+    return json_response(answer, headers=well_known.headers(request))
 
 
 async def verify_own_card(api: Api, request: Request, surface: Surface) -> ASGIApp:
@@ -82,10 +82,10 @@ async def verify_own_card(api: Api, request: Request, surface: Surface) -> ASGIA
 
 async def verify_card(api: Api, request: Request, surface: Surface) -> ASGIApp:
     body = await api.json_object(request)
-    given = body.get("card") if body.get("card") is not None else body.get("self")
-    if not isinstance(given, dict):
+    card_ = body.get("card") if body.get("card") is not None else body.get("self")
+    if not isinstance(card_, dict):
         raise InvalidRequest("/card is an AgentCard", path="/card")
-    return json_response({"ok": True, **api.node.trust.verify_card(cards.unwrap(given))})
+    return json_response({"ok": True, **api.node.trust.verify_card(cards.unwrap(card_))})
 
 
 # -- keys ---------------------------------------------------------------------------------------------
@@ -96,10 +96,10 @@ async def jwks(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 
 async def did(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    found = api.node.trust.did_document()  # without the link: its token is a secret
-    if found is None:
+    document = api.node.trust.did_document()  # without the link: its token is a secret
+    if document is None:
         raise NotFound("this node has no identity; --identity gives it one")
-    return json_response(found, headers=well_known.headers(request))
+    return json_response(document, headers=well_known.headers(request))
 
 
 # -- skills -------------------------------------------------------------------------------------------
@@ -108,12 +108,12 @@ async def did(api: Api, request: Request, surface: Surface) -> ASGIApp:
 async def list_skills(api: Api, request: Request, surface: Surface) -> ASGIApp:
     params = filled(request)
     limit, offset = query.number(params, "limit", 50, 1, 500, lowers=True), query.number(params, "offset", 0)
-    found = _skills_for(api, surface)
+    skills_ = _skills_for(api, surface)
     if tag := request.query_params.get("tag"):
-        found = [skill for skill in found if tag.casefold() in (one.casefold() for one in skill.tags)]
-    views = [skill.view() for skill in found]
+        skills_ = [skill for skill in skills_ if tag.casefold() in (label.casefold() for label in skill.tags)]
+    views = [skill.view() for skill in skills_]
     if words := request.query_params.get("q"):
-        views = skills.search(found, words, len(found))
+        views = skills.search(skills_, words, len(skills_))
     page = views[offset : offset + limit]
     more = offset + len(page) < len(views)
     return listing(
@@ -129,18 +129,18 @@ async def query_skills(api: Api, request: Request, surface: Surface) -> ASGIApp:
     known = _skills_for(api, surface)
     if body.get("peer_id") is not None and not surface.door:
         known = skills.read((api.node.peers.get(str(body["peer_id"])).known.card or {}).get("skills"))
-    words, wanted = body.get("query"), body.get("skill_id")
+    words, skill_id = body.get("query"), body.get("skill_id")
     if words is not None:
         if not isinstance(words, str):
             raise InvalidRequest(f"/query is a text, got {words!r:.80}", path="/query")
-        found = skills.search(known, words, _limit(body))
-        return json_response({"ok": True, "query": words, "skills": found, "total": len(found)})
-    if wanted is not None:
+        matches = skills.search(known, words, _limit(body))
+        return json_response({"ok": True, "query": words, "skills": matches, "total": len(matches)})
+    if skill_id is not None:
         constraints = body.get("constraints")
-        if not isinstance(wanted, str) or not isinstance(constraints, dict | None):
+        if not isinstance(skill_id, str) or not isinstance(constraints, dict | None):
             raise InvalidRequest("/skill_id is a text, and /constraints an object", path="/skill_id")
-        told = skills.support(known, wanted, constraints)
-        return json_response({"ok": True, **told, "agent": api.node.name})
+        support = skills.support(known, skill_id, constraints)
+        return json_response({"ok": True, **support, "agent": api.node.name})
     capabilities = _card_for(api, surface)["capabilities"]
     shown = [skill.view() for skill in known][: _limit(body, len(known))]
     return json_response({"ok": True, "skills": shown, "capabilities": capabilities, "agent": api.node.name})
@@ -148,35 +148,35 @@ async def query_skills(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 async def patch_skill(api: Api, request: Request, surface: Surface) -> ASGIApp:
     id_, body = request.path_params["id"], await api.json_object(request)
-    skill = next((one for one in api.node.own_card.skills() if one.id == id_), None)
+    skill = next((each for each in api.node.own_card.skills() if each.id == id_), None)
     if skill is None:
         raise NotFound(f"there is no skill {id_[:100]}")
-    given = cards.limitations(body.get("limitations"))
+    added = cards.limitations(body.get("limitations"))
     old = skill.limitations if _merges(body, "merge") or _merges(body, "limitations_merge") else []
-    told = cards.merge_limitations(old, given)
-    limited = {**api.node.own_card.patches.skill_limitations, id_: told}
+    limitations = cards.merge_limitations(old, added)
+    limited = {**api.node.own_card.patches.skill_limitations, id_: limitations}
     await api.node.patch(msgspec.structs.replace(api.node.own_card.patches, skill_limitations=limited))
-    return json_response({"ok": True, "skill_id": id_, "limitations": told})
+    return json_response({"ok": True, "skill_id": id_, "limitations": limitations})
 
 
 # -- extensions ---------------------------------------------------------------------------------------
 
 
 async def list_extensions(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    found = _card_for(api, surface)["extensions"]
-    return listing(request, "extensions", found, count=len(found))
+    extensions_ = _card_for(api, surface)["extensions"]
+    return listing(request, "extensions", extensions_, count=len(extensions_))
 
 
 async def register_extension(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    given = extensions.check(await api.json_object(request))
-    others = [one for one in api.node.own_card.patches.extensions if one["uri"] != given["uri"]]
-    await api.node.patch(msgspec.structs.replace(api.node.own_card.patches, extensions=[*others, given]))
-    return json_response({"ok": True, "registered": given, "extensions": _card_for(api, surface)["extensions"]})
+    extension = extensions.check(await api.json_object(request))
+    others = [known for known in api.node.own_card.patches.extensions if known["uri"] != extension["uri"]]
+    await api.node.patch(msgspec.structs.replace(api.node.own_card.patches, extensions=[*others, extension]))
+    return json_response({"ok": True, "registered": extension, "extensions": _card_for(api, surface)["extensions"]})
 
 
 async def unregister_extension(api: Api, request: Request, surface: Surface) -> ASGIApp:
     uri = extensions.check_uri((await api.json_object(request)).get("uri"))
-    left = [one for one in api.node.own_card.patches.extensions if one["uri"] != uri]
+    left = [known for known in api.node.own_card.patches.extensions if known["uri"] != uri]
     if len(left) == len(api.node.own_card.patches.extensions):
         raise NotFound(f"{uri[:200]} was not registered here")
     await api.node.patch(msgspec.structs.replace(api.node.own_card.patches, extensions=left))
@@ -216,16 +216,16 @@ async def heartbeat(api: Api, request: Request, surface: Surface) -> ASGIApp:
 async def file(api: Api, request: Request, surface: Surface) -> ASGIApp:
     """Returns a file to every caller that knows its address. A browser saves it, and never shows it as a page of
     this server."""
-    found = await api.node.files.find(request.path_params["id"])
-    if found is None:
+    offered = await api.node.files.find(request.path_params["id"])
+    if offered is None:
         raise NotFound("there is no such file, or not any more")
-    body, media_type, name = found
-    shown = "attachment"
+    body, media_type, name = offered
+    disposition = "attachment"
     if name:
-        shown += f"; filename*=UTF-8''{urllib.parse.quote(name, safe='')}"
+        disposition += f"; filename*=UTF-8''{urllib.parse.quote(name, safe='')}"
     headers = {
         "content-type": media_type,
-        "content-disposition": shown,
+        "content-disposition": disposition,
         "x-content-type-options": "nosniff",
         "content-security-policy": "sandbox; default-src 'none'",
         "cache-control": "private, max-age=3600",

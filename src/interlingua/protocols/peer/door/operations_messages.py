@@ -40,22 +40,22 @@ class Handover:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         leaving = asyncio.ensure_future(_left(receive))
-        given = False
+        is_received = False
         try:
             headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(self._body))]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": self._body, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": True})  # waits for a slow reader
             await asyncio.sleep(0)
-            given = not leaving.done()
-            if given:
+            is_received = not leaving.done()
+            if is_received:
                 await send({"type": "http.response.body", "body": b""})
         except BaseException:
-            given = False
+            is_received = False
             raise
         finally:
             leaving.cancel()
-            self._settle(given)
+            self._settle(is_received)
 
 
 async def _left(receive: Receive) -> None:
@@ -110,11 +110,11 @@ async def _send(api: Api, request: Request, surface: Surface, peer: str | None) 
 async def send_legacy(api: Api, request: Request, surface: Surface) -> ASGIApp:
     """Sends a message in the form from before the envelope: any object, with its id in `id`."""
     body = await api.json_object(request)
-    known = ("parts", "text", "content")
-    said = {name: body[name] for name in known if body.get(name) is not None}
-    if not said:
-        said = {"parts": [parts.data({name: value for name, value in body.items() if name != "peer_id"})]}
-    message = {"role": body.get("role") or "user", **said, "message_id": body.get("message_id") or body.get("id")}
+    content_names = ("parts", "text", "content")
+    content = {name: body[name] for name in content_names if body.get(name) is not None}
+    if not content:
+        content = {"parts": [parts.data({name: value for name, value in body.items() if name != "peer_id"})]}
+    message = {"role": body.get("role") or "user", **content, "message_id": body.get("message_id") or body.get("id")}
     message |= {name: body[name] for name in ("peer_id", "context_id", "task_id", "priority") if body.get(name)}
     sent = await api.node.sending.send(message)
     return json_response({"ok": True, "id": sent["message_id"], **sent})
@@ -125,10 +125,10 @@ async def reply(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 
 async def wait_reply(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    asked, timeout = request.path_params["id"], _timeout(request)
+    message_id, timeout = request.path_params["id"], _timeout(request)
     if surface.door:
-        return json_response({"ok": True, **await api.door_sending.wait_reply(asked, surface, timeout)})
-    return json_response({"ok": True, "reply": await api.node.sending.wait_reply(asked, timeout)})
+        return json_response({"ok": True, **await api.door_sending.wait_reply(message_id, surface, timeout)})
+    return json_response({"ok": True, "reply": await api.node.sending.wait_reply(message_id, timeout)})
 
 
 async def typing(api: Api, request: Request, surface: Surface) -> ASGIApp:
@@ -137,12 +137,12 @@ async def typing(api: Api, request: Request, surface: Surface) -> ASGIApp:
     if not isinstance(typing, bool):
         raise InvalidRequest(f"/typing is true or false, got {typing!r:.80}", path="/typing")
     peer = api.node.sending.choose(body.get("peer_id"))
-    told = frames.typing(api.node.name, typing)
+    frame = frames.typing(api.node.name, typing)
     # A peer that does not know this frame would take it for a message.
-    sent = peer.session is not None and peer.able("typing_indicator")
-    if sent and peer.session is not None:
-        peer.session.send(told)
-    return json_response({"ok": True, "typing": typing, "ts": told["ts"], "peer_id": peer.id, "sent": sent})
+    is_sent = peer.session is not None and peer.able("typing_indicator")
+    if is_sent and peer.session is not None:
+        peer.session.send(frame)
+    return json_response({"ok": True, "typing": typing, "ts": frame["ts"], "peer_id": peer.id, "sent": is_sent})
 
 
 # -- receiving ----------------------------------------------------------------------------------------
@@ -161,16 +161,16 @@ async def receive(api: Api, request: Request, surface: Surface) -> ASGIApp:
     ack = query.number(params, "ack", 0) if "ack" in request.query_params else None
     journal = api.node.journal
     box, owner = (journal.box_door, surface.scope) if surface.door else (journal.box_in, None)
-    found, left, settle = await api.node.sending.receive(box, owner, limit, wait=wait, ack=ack)
+    messages_, left, settle = await api.node.sending.receive(box, owner, limit, wait=wait, ack=ack)
     if surface.door:
-        for one in found:
-            one["peer_id"] = None
-    told: dict[str, Any] = {"messages": found, "count": len(found), "remaining": left, "timed_out": False}
-    if wait and not found:
-        told["timed_out"] = True
-    if found:
-        told["last_seq"] = max(one["seq"] for one in found)
-    return Handover(told, settle)
+        for message in messages_:
+            message["peer_id"] = None
+    page: dict[str, Any] = {"messages": messages_, "count": len(messages_), "remaining": left, "timed_out": False}
+    if wait and not messages_:
+        page["timed_out"] = True
+    if messages_:
+        page["last_seq"] = max(message["seq"] for message in messages_)
+    return Handover(page, settle)
 
 
 def _timeout(request: Request) -> float:
@@ -184,32 +184,32 @@ async def messages(api: Api, request: Request, surface: Surface) -> ASGIApp:
     peer = request.query_params.get("peer_id")
     if peer is not None and not surface.door:
         api.node.peers.get(peer)
-    wanted = _wanted(request)
-    found, total = await _page(api, surface, wanted, peer=None if surface.door else peer)
-    return _listed(request, found, total, wanted)
+    search = _wanted(request)
+    page, total = await _page(api, surface, search, peer=None if surface.door else peer)
+    return _listed(request, page, total, search)
 
 
 async def peer_messages(api: Api, request: Request, surface: Surface) -> ASGIApp:
     peer = api.node.peers.get(request.path_params["id"])
-    wanted = _wanted(request)
-    wanted.since = query.number(filled(request), "since_seq", 0)
-    found, total = await _page(api, surface, wanted, peer=peer.id)
-    return _listed(request, found, total, wanted, ok=True, peer_id=peer.id)
+    search = _wanted(request)
+    search.since = query.number(filled(request), "since_seq", 0)
+    page, total = await _page(api, surface, search, peer=peer.id)
+    return _listed(request, page, total, search, ok=True, peer_id=peer.id)
 
 
 async def context_messages(api: Api, request: Request, surface: Surface) -> ASGIApp:
     context = request.path_params["context"]
-    wanted = _wanted(request)
-    wanted.newest = newest_first(request.query_params, False)
-    wanted.since = query.number(filled(request), "since_seq", 0)
-    found, total = await _page(api, surface, wanted, context=context)
-    return _listed(request, found, total, wanted, context_id=context)
+    search = _wanted(request)
+    search.newest = newest_first(request.query_params, False)
+    search.since = query.number(filled(request), "since_seq", 0)
+    page, total = await _page(api, surface, search, context=context)
+    return _listed(request, page, total, search, context_id=context)
 
 
 async def history(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    wanted = _Wanted(query.number(filled(request), "limit", 100, 1, 1000, lowers=True), 0, True)
-    found, total = await _page(api, surface, wanted)
-    return listing(request, "history", found[::-1], total=total, count=len(found))
+    search = _Wanted(query.number(filled(request), "limit", 100, 1, 1000, lowers=True), 0, True)
+    page, total = await _page(api, surface, search)
+    return listing(request, "history", page[::-1], total=total, count=len(page))
 
 
 def _wanted(request: Request) -> _Wanted:
@@ -222,17 +222,17 @@ def _wanted(request: Request) -> _Wanted:
     )  # fmt: skip
 
 
-def _listed(request: Request, found: list[dict[str, Any]], total: int, wanted: _Wanted, **beside: Any) -> ASGIApp:
-    reached = wanted.offset + len(found)
+def _listed(request: Request, page: list[dict[str, Any]], total: int, search: _Wanted, **beside: Any) -> ASGIApp:
+    reached = search.offset + len(page)
     more = reached < total
     return listing(
-        request, "messages", found, count=len(found), total=total, has_more=more,
+        request, "messages", page, count=len(page), total=total, has_more=more,
         next_offset=reached if more else None, **beside,
     )  # fmt: skip
 
 
 async def _page(
-    api: Api, surface: Surface, wanted: _Wanted, *, peer: str | None = None, context: str | None = None
+    api: Api, surface: Surface, search: _Wanted, *, peer: str | None = None, context: str | None = None
 ) -> tuple[list[dict[str, Any]], int]:
     """Returns a page of received and sent messages, by time, and their total number."""
     journal = api.node.journal
@@ -245,18 +245,18 @@ async def _page(
             ("inbound", journal.box_in, {"owner": peer, "topic": context}),
             ("outbound", journal.box_out, {"owner": context, "topic": peer}),
         ]
-    found: list[tuple[int, int, str, str]] = []  # bodies may be large: only those of the page are held
+    places: list[tuple[int, int, str, str]] = []  # bodies may be large: only those of the page are held
     for direction, box, where in boxes:
-        if wanted.direction in (None, direction):
+        if search.direction in (None, direction):
             async for letter in _newest(api, box, where["owner"], where["topic"]):
-                if _fits(letter, wanted):
-                    found.append((letter.time, letter.number, box, direction))
-    found.sort(reverse=wanted.newest)
+                if _fits(letter, search):
+                    places.append((letter.time, letter.number, box, direction))
+    places.sort(reverse=search.newest)
     page = []
-    for _, number_, box, direction in found[wanted.offset : wanted.offset + wanted.limit]:
+    for _, number_, box, direction in places[search.offset : search.offset + search.limit]:
         for letter in await api.node.engine.documents.letters(box, after=number_ - 1, limit=1):
             page.append(_shown(letter, direction, surface))
-    return page, len(found)
+    return page, len(places)
 
 
 async def _newest(api: Api, box: str, owner: str | None, topic: str | None) -> AsyncIterator[Letter]:
@@ -273,23 +273,23 @@ async def _newest(api: Api, box: str, owner: str | None, topic: str | None) -> A
         seen += len(letters)
 
 
-def _fits(letter: Letter, wanted: _Wanted) -> bool:
-    if letter.number <= wanted.since or (wanted.after is not None and frames.stamp(letter.time) <= wanted.after):
+def _fits(letter: Letter, search: _Wanted) -> bool:
+    if letter.number <= search.since or (search.after is not None and frames.stamp(letter.time) <= search.after):
         return False
     head = _head(letter.body)
-    return head.type not in _OF_TASKS and (wanted.role is None or (head.role or "agent") == wanted.role)
+    return head.type not in _OF_TASKS and (search.role is None or (head.role or "agent") == search.role)
 
 
 def _shown(letter: Letter, direction: str, surface: Surface) -> dict[str, Any]:
-    told = entry(letter)
-    told["direction"] = direction
-    told["server_seq"] = letter.number
-    told["raw"].pop("_run", None)
-    if told["role"] is None:
-        told["role"] = "agent"
+    message = entry(letter)
+    message["direction"] = direction
+    message["server_seq"] = letter.number
+    message["raw"].pop("_run", None)
+    if message["role"] is None:
+        message["role"] = "agent"
     if surface.door:
-        told["peer_id"] = None
+        message["peer_id"] = None
     elif direction == "outbound":
-        told["peer_id"] = letter.topic
-        told["state"] = letter.state
-    return told
+        message["peer_id"] = letter.topic
+        message["state"] = letter.state
+    return message

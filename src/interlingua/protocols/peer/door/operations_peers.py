@@ -30,13 +30,13 @@ def _peer(api: Api, request: Request) -> Peer:
 
 
 async def list_peers(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    wanted = request.query_params.get("filter", "all")
-    if wanted not in ("all", "connected", "disconnected"):
-        raise Refusal("ERR_INVALID_FILTER", 400, f"/filter is all, connected or disconnected, got {wanted[:80]!r}")
+    filter_ = request.query_params.get("filter", "all")
+    if filter_ not in ("all", "connected", "disconnected"):
+        raise Refusal("ERR_INVALID_FILTER", 400, f"/filter is all, connected or disconnected, got {filter_[:80]!r}")
     params = filled(request)
     limit, offset = query.number(params, "limit", 100, 1, 1000, lowers=True), query.number(params, "offset", 0)
     every = list(api.node.peers)
-    chosen = [peer for peer in every if wanted == "all" or peer.connected == (wanted == "connected")]
+    chosen = [peer for peer in every if filter_ == "all" or peer.connected == (filter_ == "connected")]
     page = chosen[offset : offset + limit]
     more = offset + len(page) < len(chosen)
     following = offset + len(page) if more else None
@@ -44,7 +44,7 @@ async def list_peers(api: Api, request: Request, surface: Surface) -> ASGIApp:
         request, "peers", [peer.view() for peer in page], ok=True, count=len(page),
         active=len(api.node.peers.connected), total=len(every), total_filtered=len(chosen), has_more=more,
         next_offset=following,
-        pagination={"limit": limit, "offset": offset, "filter": wanted, "has_more": more, "next_offset": following},
+        pagination={"limit": limit, "offset": offset, "filter": filter_, "has_more": more, "next_offset": following},
     )  # fmt: skip
 
 
@@ -64,12 +64,12 @@ async def peer_card(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 async def verify_peer(api: Api, request: Request, surface: Surface) -> ASGIApp:
     """Reports if the card of a peer is signed by the key on it."""
-    named = request.query_params.get("peer_id")
-    peer = api.node.peers.get(named) if named else _only(api)
-    found = peer.known.verification or api.node.trust.verify_card(peer.known.card)
+    peer_id = request.query_params.get("peer_id")
+    peer = api.node.peers.get(peer_id) if peer_id else _only(api)
+    verification = peer.known.verification or api.node.trust.verify_card(peer.known.card)
     return json_response(
-        {"ok": True, "peer_id": peer.id, "peer_name": peer.name, "peer_did": found.get("did"),
-         "verified": bool(found.get("valid")), **found}
+        {"ok": True, "peer_id": peer.id, "peer_name": peer.name, "peer_did": verification.get("did"),
+         "verified": bool(verification.get("valid")), **verification}
     )  # fmt: skip
 
 
@@ -93,11 +93,11 @@ async def connect(api: Api, request: Request, surface: Surface) -> ASGIApp:
     if name is not None and (not isinstance(name, str) or not name):
         raise InvalidRequest(f"/name is a text, got {name!r:.80}", path="/name")
     peer, known = api.node.calling.connect(body.get("link"), name)
-    told: dict[str, Any] = {"ok": True, "peer_id": peer.id, "connecting_to": peer.known.link, "name": peer.name,
+    answer: dict[str, Any] = {"ok": True, "peer_id": peer.id, "connecting_to": peer.known.link, "name": peer.name,
                             "connected": peer.connected}  # fmt: skip
     if known:
-        told["already_connected"] = peer.connected
-    return json_response(told)
+        answer["already_connected"] = peer.connected
+    return json_response(answer)
 
 
 async def rename(api: Api, request: Request, surface: Surface) -> ASGIApp:
@@ -159,22 +159,22 @@ async def offline_queue(api: Api, request: Request, surface: Surface) -> ASGIApp
             ],
         }
         total += depth
-    told = {"ok": True, "total_queued": total, "max_per_peer": node.settings.max_queued, "queue": queue}
-    return json_response(told)
+    answer = {"ok": True, "total_queued": total, "max_per_peer": node.settings.max_queued, "queue": queue}
+    return json_response(answer)
 
 
 async def discover(api: Api, request: Request, surface: Surface) -> ASGIApp:
     if api.node.discovery is None:
         await api.node.discover()  # the owner asks for peers nearby: from now on it listens
     discovery = api.node.discovery
-    found = discovery.peers() if discovery is not None else []
+    peers = discovery.peers() if discovery is not None else []
     near = [
-        {"name": one.name, "token": one.token, "link": one.link, "ip": one.ip, "ws_port": one.ws_port,
-         "http_port": one.http_port, "seen_at": one.seen_at}
-        for one in found
+        {"name": peer.name, "token": peer.token, "link": peer.link, "ip": peer.ip, "ws_port": peer.ws_port,
+         "http_port": peer.http_port, "seen_at": peer.seen_at}
+        for peer in peers
     ]  # fmt: skip
-    told = api.node.settings.advertise_mdns
-    note = "this node tells others of itself" if told else "this node only listens; --advertise-mdns tells of it"
+    advertises = api.node.settings.advertise_mdns
+    note = "this node tells others of itself" if advertises else "this node only listens; --advertise-mdns tells of it"
     if discovery is None:
         note = "nobody listens on the network"
     active = discovery is not None and discovery.active
@@ -193,7 +193,7 @@ async def link(api: Api, request: Request, surface: Surface) -> ASGIApp:
 async def status(api: Api, request: Request, surface: Surface) -> ASGIApp:
     node = api.node
     up = round(time.time() - node.started_at, 3) if node.started_at is not None else 0.0
-    told: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "ok": True,
         "acp_version": ACP_VERSION,
         "version": node.own_card.view()["version"],
@@ -205,7 +205,7 @@ async def status(api: Api, request: Request, surface: Surface) -> ASGIApp:
         "max_msg_bytes": node.settings.max_msg_bytes,
         "seq": await node.journal.feed(surface.feed).head(),
     }
-    return json_response(told if surface.door else {**told, **await _owner_status(api)})
+    return json_response(answer if surface.door else {**answer, **await _owner_status(api)})
 
 
 async def _owner_status(api: Api) -> dict[str, Any]:

@@ -39,12 +39,14 @@ async def create_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 async def list_tasks(api: Api, request: Request, surface: Surface) -> ASGIApp:
     params = filled(request)
-    named = params.get("status") or params.get("state")
-    wanted = (
-        None if not named else [task_states.check_state(state.strip()) for state in named.split(",") if state.strip()]
+    states_text = params.get("status") or params.get("state")
+    states = (
+        None
+        if not states_text
+        else [task_states.check_state(state.strip()) for state in states_text.split(",") if state.strip()]
     )
     where = TaskFilter(
-        states=list(wanted) if wanted is not None else None, context_id=params.get("context_id"),
+        states=list(states) if states is not None else None, context_id=params.get("context_id"),
         peer_id=params.get("peer_id"), created_after=moment(params, "created_after"),
         updated_after=moment(params, "updated_after"), newest=newest_first(params, False),
         after=params.get("after") or params.get("cursor"), offset=query.number(params, "offset", 0),
@@ -82,8 +84,8 @@ async def cancel_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
     task = await _task(api, request, surface)
     changed = await api.node.tasking.cancel(task, surface.caller)
     if task.kind == "run" and task.status not in ("cancelling", "canceled"):
-        seen = await _seen(api, task, lambda now: now.status in ("cancelling", *task_states.TERMINAL))
-        changed = msgspec.structs.replace(seen, status="cancelling" if seen.status == "canceled" else seen.status)
+        shown = await _seen(api, task, lambda now: now.status in ("cancelling", *task_states.TERMINAL))
+        changed = msgspec.structs.replace(shown, status="cancelling" if shown.status == "canceled" else shown.status)
         if changed.status not in ("completed", "failed"):  # which may have been quicker
             changed.status = "cancelling"
     view = changed.view()
@@ -126,8 +128,8 @@ async def wait_task(api: Api, request: Request, surface: Surface) -> ASGIApp:
     timeout = query.seconds(filled(request), "timeout", 30.0, LONGEST_WAIT)
     began = time.monotonic()
     task, ended = await api.node.tasking.wait(await _task(api, request, surface), timeout)
-    told = {"ok": True, "task": task.view(), "waited": round(time.monotonic() - began, 3), "timeout": not ended}
-    return json_response(told, 200 if ended else 202)
+    answer = {"ok": True, "task": task.view(), "waited": round(time.monotonic() - began, 3), "timeout": not ended}
+    return json_response(answer, 200 if ended else 202)
 
 
 async def subscribe(api: Api, request: Request, surface: Surface) -> ASGIApp:
