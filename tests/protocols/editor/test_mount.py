@@ -35,6 +35,7 @@ from tests.kit.clients.rpc import INTERLINGUA
 from tests.kit.engines import bodies, finish, question, submit
 from tests.kit.mounts.editor import AGENT, PERMISSION, act, command, mount, mounted, script, update
 from tests.kit.mounts.watch import seen
+from tests.kit.wait_for import wait_for
 from tests.protocols.connect.test_door import up
 
 # -- what it is -----------------------------------------------------------------------------------------------
@@ -257,9 +258,7 @@ async def test_text_that_comes_when_the_run_is_over_is_a_warning(
         )
         assert first.output == {"text": "on time"}
         await asyncio.to_thread(pipe.write_text, "too late")
-        async with asyncio.timeout(20):
-            while f"after run {first.id} was over" not in caplog.text:
-                await asyncio.sleep(0.01)
+        await wait_for(lambda: f"after run {first.id} was over" in caplog.text)
         second = await finish(eng, AGENT, script("say next"), thread=thread)
         assert second.output == {"text": "next"}
         warned = [(one.message, one.details) for one in await bodies(eng, second.id, Warned)]

@@ -19,6 +19,7 @@ import interlingua as il
 from tests.kit.engines import bodies, finish, submit
 from tests.kit.mounts.editor import AGENT, alive, command, gone, mount, mounted, script
 from tests.kit.mounts.watch import seen
+from tests.kit.wait_for import wait_for
 
 
 def wrapper(tmp_path: Path, given: dict[str, object]) -> tuple[str, Path]:
@@ -247,9 +248,7 @@ async def test_a_turn_that_is_under_way_does_not_count_as_idle(store: Path) -> N
 async def test_a_start_that_is_given_up_leaves_no_process(tmp_path: Path) -> None:
     line, pids = wrapper(tmp_path, {"hang": True})
     starting = asyncio.ensure_future(mount(line=line).agent())
-    async with asyncio.timeout(60):
-        while not pids.exists() or len(pids_of(pids)) < 2:
-            await asyncio.sleep(0.01)
+    await wait_for(lambda: pids.exists() and len(pids_of(pids)) >= 2)
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
     assert starting.cancelled()
