@@ -41,6 +41,6 @@ def stdio(
     Standard output has only the protocol: prints of agents go to standard error. The command ends with its standard
     input; the next process that serves the same agents continues the runs that are left.
     """
-    from ..stdio_server import serve_pipes
+    from ..fast_stdio import serve_pipes
 
     raise typer.Exit(serve_pipes(targets, protocol, trace, store))
