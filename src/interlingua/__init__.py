@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .client.client import Client, Unsupported
     from .client.handles import OpenQuestion, RunFailed, RunHandle, ThreadHandle, Waiting
     from .client.sync import SyncClient
+    from .embed.server import Server
     from .engine.agents.agent import Agent
     from .engine.agents.question_types import AskText, Choice, Choose, Confirm, Question, Text, Verdict
     from .engine.definition import agent
@@ -51,7 +52,7 @@ __all__ = [
     "Confirm", "Context", "DataPart", "DefinitionError", "Denied", "Diff", "Engine", "ErrorDefinition", "Event",
     "FilePart", "InterlinguaError", "Limits", "Location", "Message", "OpenQuestion", "Option", "PlanEntry",
     "Question", "QuestionExpired", "Rejected", "ReviewVerdict", "Run", "RunFailed", "RunHandle", "RunNotFound",
-    "RunRequest", "Scope", "Settings", "Skill", "Status", "StepFailed", "SyncClient", "SyncContext", "Text",
+    "RunRequest", "Scope", "Server", "Settings", "Skill", "Status", "StepFailed", "SyncClient", "SyncContext", "Text",
     "TextPart", "Thread", "ThreadHandle", "ToolFailed", "ToolResultPart", "Unsupported", "Verdict", "Waiting",
     "__version__", "agent", "load_team", "team",
 ]  # fmt: skip
@@ -59,6 +60,7 @@ __all__ = [
 _HOMES = {
     "client.client": ("Client", "Unsupported"),
     "client.sync": ("SyncClient",),
+    "embed.server": ("Server",),
     "client.handles": ("OpenQuestion", "RunFailed", "RunHandle", "ThreadHandle", "Waiting"),
     "server.loading.team": ("load_team", "team"),
     "engine.agents.agent": ("Agent",),

@@ -22,7 +22,10 @@ from ..security.auth import API_KEY_HEADER
 from .asgi_transport import AsgiTransport
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from ..engine.agents.agent import Agent
+    from ..security.auth import Authenticator
 
 ADDRESS, KEY = "INTERLINGUA_URL", "INTERLINGUA_KEY"
 """Variables with the address of a server and the key for it, where a program names none."""
@@ -77,7 +80,10 @@ async def _named(
             http = await stack.enter_async_context(_client(url, key, timeout))
         if await _speaks_control(http):
             return Connection(http)
+    from ..server.mounts.entry import let_go
+
     agents = await _agents(target, key)
+    stack.push_async_callback(let_go, {agent.card.key: agent for agent in agents})  # their connections, at the end
     engine = await stack.enter_async_context(Engine(_MEMORY, agents=agents))
     return Connection(await stack.enter_async_context(_local(engine, timeout)), target.partition(":")[0])
 
@@ -113,21 +119,23 @@ async def _speaks_control(http: httpx2.AsyncClient) -> bool:
 @contextlib.asynccontextmanager
 async def _local(engine: Engine, timeout: float) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of an engine in this process, which acts as the owner."""
-    from ..control.api import ControlApi
-    from ..control.app import control_app
     from ..security.auth import Authenticator
 
-    api = ControlApi(engine, Authenticator(open_to_all=True), mounts=list, export=_no_export)
-    async with _client(_LOCAL, None, timeout, AsgiTransport(_below(control_app(api)))) as http:
+    app = local_app(engine, Authenticator(open_to_all=True))
+    async with _client(_LOCAL, None, timeout, AsgiTransport(app)) as http:
         yield http
 
 
-def _below(app: Any) -> Any:
-    """Serves an app below the prefix of the control API."""
+def local_app(engine: Engine, auth: Authenticator) -> ASGIApp:
+    """Returns the control API of an engine in this process."""
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
-    return Starlette(routes=[Mount(wire.PREFIX, app=app)])
+    from ..control.api import ControlApi
+    from ..control.app import control_app
+
+    api = ControlApi(engine, auth, mounts=list, export=_no_export)
+    return Starlette(routes=[Mount(wire.PREFIX, app=control_app(api))])
 
 
 async def _no_export(run: str) -> AsyncIterator[bytes]:

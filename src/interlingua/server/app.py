@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ from .worker_process import Workplace
 if TYPE_CHECKING:
     from ..security.tokens import TokenVerifier
 
-__all__ = ["CannotListen", "ServeSettings", "Server", "serving"]
+__all__ = ["CannotListen", "ServeSettings", "Server", "Services", "serving"]
 
 log = logging.getLogger("interlingua.http")
 
@@ -62,17 +62,101 @@ class ServeSettings(ServerSettings, kw_only=True, frozen=True):
     engine: Settings = Settings()
 
 
+class Services:
+    """Everything of a server but its socket: the engine, the app with its doors, the mounts and the webhooks.
+
+    `authenticator` decides who calls; without one, the keys of the store and the issuers do.
+    """
+
+    def __init__(
+        self, store: Path | str, agents: Iterable[Agent[..., Any]], settings: ServeSettings,
+        mounts: Iterable[MountEntry] = (), *, project: str = "", root: Path | None = None,
+        authenticator: Authenticator | None = None,
+    ) -> None:  # fmt: skip
+        self.settings = settings
+        self.engine = Engine(
+            store, agents=agents, bus=settings.bus, settings=settings.engine, project=project, root=root
+        )
+        self.mounts = Mounts(self.engine, settings.mounting)
+        self.notes: list[str] = []  # of doors, for the owner: addresses of their own, ports that gave way
+        self._store = store
+        self._entries = list(mounts)
+        self._authenticator = authenticator
+        self._closing: asyncio.Task[None] | None = None
+
+    async def prepare(self) -> None:
+        """Looks who may call, and makes the app. Nothing runs yet."""
+        settings, engine = self.settings, self.engine
+        self.auth = self._authenticator or await self._keys()
+        # Another name for this server means a proxy, and callers from elsewhere: what listens here is not theirs to
+        # call.
+        local = is_loopback(settings.host) and not settings.allowed_hosts
+        self.webhooks = Webhooks(
+            EgressGuard(allow_loopback=local, allow_private=settings.callbacks.allow_private), settings.callbacks.secret
+        )
+        engine.callbacks.send, engine.callbacks.judge = self.webhooks.send, self.webhooks.check
+        engine.callbacks.keep_trying = settings.callbacks.hours * 3600
+        engine.reminders.serves = True
+        hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
+        self.app = HttpApp(engine, self.auth, hosts, settings.doors, audit_key(self._store))
+        self.app.probes.mounts = lambda: [*self.mounts.views(), *views(engine.cluster.remote_agents)]
+
+    async def _keys(self) -> Authenticator:
+        settings = self.settings
+        async with self.engine.only_store_open():
+            keys = StoredKeys(self.engine.keys)
+            open_to_all = not await keys.any() and not settings.issuers
+        tokens = _verifier(settings.issuers) if settings.issuers else None
+        kind = LoggingAuthenticator if access.isEnabledFor(logging.INFO) else Authenticator  # costs nothing when unread
+        auth = kind(keys.remembered(), tokens, open_to_all=open_to_all)
+        own_hosts = (door.own_host or settings.host for door in settings.doors.values() if door.own_port is not None)
+        for host in {settings.host, *own_hosts}:
+            check_bind(host, auth)
+        self._stored_keys = keys
+        return auth
+
+    async def start(self, address: str | None, serve: Callable[..., Awaitable[str]] | None = None) -> None:
+        """Begins the work of doors and mounts. The engine has been started. `address`: of the server; None: it is part
+        of another app. `serve`: opens a port for a door."""
+        if self._authenticator is None:
+            watching = close_when_keyed(self.engine, self._stored_keys, self.auth)
+            self._closing = asyncio.get_running_loop().create_task(watching)
+        self.notes += await self.app.start(address, serve)
+        await self.mounts.change(self._entries)
+        await self.engine.cluster.remote_agents.start(looks=self.settings.elsewhere)
+
+    async def stop_taking(self) -> None:
+        """Ends what would go on for ever. Requests may still be answered."""
+        if self._closing is not None:
+            self._closing.cancel()
+        engine = self.engine
+        # The membership first: nothing more is passed on to a server that stops.
+        await close_all(
+            [
+                engine.cluster.membership.leave, engine.cluster.remote_agents.stop, self.mounts.close,
+                self.app.close_streams,
+            ]
+        )  # fmt: skip
+
+    async def stop(self) -> None:
+        """Ends everything. No request comes any more."""
+        closing = [self._closing] if self._closing is not None else []
+        await close_all(
+            [
+                lambda: asyncio.gather(*closing, return_exceptions=True), self.app.stop, self.engine.stop,
+                self.webhooks.close,
+            ]
+        )  # fmt: skip
+
+
 class Server(Workplace):
     """A server that is up. `address` is where."""
 
-    def __init__(
-        self, engine: Engine, app: HttpApp, address: str, notes: Iterable[str] = (), mounts: Mounts | None = None,
-        store: str = "",
-    ) -> None:  # fmt: skip
-        super().__init__(engine, mounts, store)
-        self.app = app
+    def __init__(self, services: Services, address: str, store: str) -> None:
+        super().__init__(services.engine, services.mounts, store)
+        self.app = services.app
         self.address = address
-        self.notes = list(notes)  # notes of doors for the owner: addresses of their own, ports that gave way
+        self.notes = services.notes
 
 
 def _verifier(issuers: Sequence[Issuer]) -> TokenVerifier:
@@ -93,26 +177,9 @@ async def serving(
 ) -> AsyncIterator[Server]:
     """Serves agents on every door until the context ends; then running agents are finished or handed back."""
     settings = settings or ServeSettings()
-    engine = Engine(store, agents=agents, bus=settings.bus, settings=settings.engine, project=project, root=root)
-    async with engine.only_store_open():
-        keys = StoredKeys(engine.keys)
-        open_to_all = not await keys.any() and not settings.issuers
-    tokens = _verifier(settings.issuers) if settings.issuers else None
-    kind = LoggingAuthenticator if access.isEnabledFor(logging.INFO) else Authenticator  # costs nothing when unread
-    auth = kind(keys.remembered(), tokens, open_to_all=open_to_all)
-    own_hosts = (door.own_host or settings.host for door in settings.doors.values() if door.own_port is not None)
-    for host in {settings.host, *own_hosts}:
-        check_bind(host, auth)
-    # Another name for this server means a proxy, and callers from elsewhere: what listens here is not theirs to call.
-    local = is_loopback(settings.host) and not settings.allowed_hosts
-    webhooks = Webhooks(
-        EgressGuard(allow_loopback=local, allow_private=settings.callbacks.allow_private), settings.callbacks.secret
-    )
-    engine.callbacks.send, engine.callbacks.judge = webhooks.send, webhooks.check
-    engine.callbacks.keep_trying = settings.callbacks.hours * 3600
-    engine.reminders.serves = True
-    hosts = HostPolicy.for_bind(settings.host, settings.allowed_hosts, settings.allowed_origins)
-    app = HttpApp(engine, auth, hosts, settings.doors, audit_key(store))
+    services = Services(store, agents, settings, mounts, project=project, root=root)
+    await services.prepare()
+    engine, app = services.engine, services.app
     listening = listen(settings.host, settings.port)
     wire = WireTrace(settings.trace, "http") if settings.trace is not None else None
     server = HttpServer(
@@ -125,30 +192,22 @@ async def serving(
         listening.close()
         raise
     own = OwnPorts()
-    kept = Mounts(engine, settings.mounting)
-    app.probes.mounts = lambda: [*kept.views(), *views(engine.cluster.remote_agents)]
-    closing = asyncio.get_running_loop().create_task(close_when_keyed(engine, keys, auth))
     try:
         # Before the first request: a door whose work has not begun could not answer it.
-        notes = await app.start(server.address, own.serve if settings.listeners else None)
-        await kept.change(mounts)
-        await engine.cluster.remote_agents.start(looks=settings.elsewhere)
-        notes += await _own_ports(settings, app, own, wire)
+        await services.start(server.address, own.serve if settings.listeners else None)
+        services.notes += await _own_ports(settings, app, own, wire)
         await server.start()
-        notes += await engine.cluster.membership.enter(_reached_at(settings, server.address))
+        services.notes += await engine.cluster.membership.enter(_reached_at(settings, server.address))
         await engine.runs.blocked_report.announce()
-        async with probed(settings.metrics, app.probes, auth) as metrics:
+        async with probed(settings.metrics, app.probes, services.auth) as metrics:
             if metrics is not None:
-                notes.append(f"metrics are at {metrics}, too: names need a key there, numbers do not")
-            yield Server(engine, app, server.address, notes, kept, shown(store))
+                services.notes.append(f"metrics are at {metrics}, too: names need a key there, numbers do not")
+            yield Server(services, server.address, shown(store))
     finally:
-        closing.cancel()
         await close_all(
             [
-                engine.cluster.membership.leave,  # first: nothing more is passed on to a server that stops
-                engine.cluster.remote_agents.stop, kept.close, app.close_streams, own.close, server.close,
-                lambda: asyncio.gather(closing, return_exceptions=True),
-                app.stop, engine.stop, webhooks.close, *([wire.close] if wire is not None else []),
+                services.stop_taking, own.close, server.close, services.stop,
+                *([wire.close] if wire is not None else []),
             ]
         )  # fmt: skip
 

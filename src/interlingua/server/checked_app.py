@@ -16,6 +16,7 @@ from ..model.run import Caller
 from ..security.auth import Authenticator
 from ..security.origins import HostPolicy
 from ..transports.http.body import json_response
+from ..transports.http.request_path import path_below_root
 from . import cors
 from .logs import FOR_MACHINES, asker
 
@@ -48,7 +49,7 @@ class CheckedApp:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        if scope["path"] in self._roots:
+        if path_below_root(scope) in self._roots:
             scope = {**scope, "path": scope["path"] + "/"}
         try:
             self._check(scope)

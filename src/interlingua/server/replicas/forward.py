@@ -23,6 +23,7 @@ from ...protocols.base import Affinity
 from ...security.auth import Authenticator
 from ...transports.http import plain_client
 from ...transports.http.body import json_response
+from ...transports.http.request_path import path_below_root
 from .websocket_proxy import pass_socket_on
 
 log = logging.getLogger("interlingua.cluster")
@@ -67,7 +68,7 @@ class Passing:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        path: str = scope["path"]
+        path = path_below_root(scope)
         affinity = self._affinities.get("/" + path[1:].partition("/")[0] if not self._added else self._added)
         if affinity is None:
             await self._app(scope, receive, send)

@@ -1,0 +1,1 @@
+"""A server of ours inside somebody's ASGI app."""
