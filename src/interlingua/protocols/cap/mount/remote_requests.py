@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -62,7 +63,7 @@ class RemoteRequests:
         self._task = task
         self._me = me
         self._back = back
-        self._put_question = put_question
+        self._put_question = weakref.WeakMethod(put_question)  # of the run that owns this: no circle for the collector
         self._unsent: list[wire.Message] = []  # the message that is being passed on, if there is one
         self._mails = 0  # how many were passed on, and that one
         self.handed_over: set[str] = set()  # ids of tasks
@@ -119,7 +120,9 @@ class RemoteRequests:
 
         asked = _question(message, attached, f"question-{id_}" if isinstance(id_, str) else f"ask-{number}")
         asked.answer = agent_manifest.TEXT if free else usable_answer(schema)
-        await self._put_question(asked, number, moved_on=functools.partial(self._way.moved_on, id_), send=send)
+        put_question = self._put_question()
+        assert put_question is not None
+        await put_question(asked, number, moved_on=functools.partial(self._way.moved_on, id_), send=send)
 
     async def _say(self, message: wire.AnyMessage, recipient: str, number: int) -> None:
         """Sends a message of the agent to a participant. A reply comes into the member's mailbox, and is passed on from

@@ -127,6 +127,7 @@ class ConnectRun(RemoteRun):
         return error_of(data)
 
     async def leave(self) -> None:
+        vars(self).pop("_follower", None)  # it may know this run as its beginning: no circle for the collector
         if self._recording is not None:
             self._recording.cancel()
         if self._starting is not None and not self._starting.done():
