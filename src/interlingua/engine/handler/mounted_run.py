@@ -246,7 +246,7 @@ class MountedRun:
 
     @property
     def there(self) -> str:
-        """Where the remote side is, for messages."""
+        """Returns the words for the place of the remote side, for messages."""
         agent = self._run.data.agent
         place = agent.card.metadata.get(MOUNTED_FROM) if agent is not None else None
         return f"at {place}" if place else "elsewhere"
