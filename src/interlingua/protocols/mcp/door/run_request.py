@@ -113,12 +113,12 @@ class Running:
     async def _check_thread(self, thread: str) -> None:
         """Checks the thread of a request. A thread of another caller counts as not found, because its state would be
         shown. A thread with the state of another agent is refused, because that state would be overwritten."""
-        found = await self.engine.threads.find(thread)
-        if found is None:
+        existing = await self.engine.threads.find(thread)
+        if existing is None:
             return
-        if not scopes.sees(self.connection.caller, found.caller):
+        if not scopes.sees(self.connection.caller, existing.caller):
             raise ThreadNotFound(f"there is no thread {thread}")
-        await self.engine.threads.check_state(found, self.card)
+        await self.engine.threads.check_state(existing, self.card)
 
     async def join(self, run: str) -> None:
         """Follows an existing run, if this client may see it."""
@@ -241,8 +241,8 @@ async def run_and_answer(
             await running.start(input_, named.instance.config if named.instance is not None else None)
         connection.note_run(call, running.run)
         return result(running, await running.end())
-    except InputWanted as wanted:
-        return await _input_required(connection, call, wanted)
+    except InputWanted as asked:
+        return await _input_required(connection, call, asked)
 
 
 async def _resume(running: Running, state: Any) -> None:
@@ -267,18 +267,18 @@ async def _resume(running: Running, state: Any) -> None:
         raise translate.question_open(question, run)
 
 
-async def _input_required(connection: McpConnection, call: Call, wanted: InputWanted) -> dict[str, Any]:
+async def _input_required(connection: McpConnection, call: Call, asked: InputWanted) -> dict[str, Any]:
     """Returns the result that asks a question. The client repeats the request with the answer, to any process that has
     this store."""
-    params = translate.elicitation(wanted.question, wire.MODERN)
-    if wanted.problem:
-        params["message"] = f"{wanted.problem}\n\n{params['message']}"
-    state = await connection.shared.states.seal(connection.caller.id, call, wanted.run, wanted.question.id)
+    params = translate.elicitation(asked.question, wire.MODERN)
+    if asked.problem:
+        params["message"] = f"{asked.problem}\n\n{params['message']}"
+    state = await connection.shared.states.seal(connection.caller.id, call, asked.run, asked.question.id)
     return {
         "resultType": "input_required",
-        "inputRequests": {wanted.question.id: {"method": "elicitation/create", "params": params}},
+        "inputRequests": {asked.question.id: {"method": "elicitation/create", "params": params}},
         "requestState": state,
-        "_meta": {wire.META_RUN: wanted.run},
+        "_meta": {wire.META_RUN: asked.run},
     }
 
 
