@@ -33,7 +33,7 @@ from ....model.run import Option
 from ....model.team.attachments import attachment_of, text_and_attached, write_attachment
 from ....model.team.manifest import ORCHESTRATOR, USER
 from ....model.team.oversight import read_verdict
-from ....mounts.remote_questions import Asked, TooLate
+from ....mounts.remote_questions import Asked, RemoteQuestions, TooLate
 from .. import agent_manifest, translate, wire
 from .remote_task import RemoteTask
 
@@ -53,13 +53,14 @@ class RemoteRequests:
     """The requests of one task."""
 
     def __init__(
-        self, way: RemoteTask, ctx: Context[Any, Any], mounted: MountedRun, *, task: str, me: str, back: str,
-        put_question: PutQuestion,
+        self, way: RemoteTask, ctx: Context[Any, Any], mounted: MountedRun, questions: RemoteQuestions, *,
+        task: str, me: str, back: str, put_question: PutQuestion,
     ) -> None:  # fmt: skip
         """`me` is the remote name of the agent, and `back` the sender of its task, under its remote name."""
         self._way = way
         self._ctx = ctx
         self._mounted = mounted
+        self._questions = questions
         self._task = task
         self._me = me
         self._back = back
@@ -115,7 +116,7 @@ class RemoteRequests:
             if id_ is not None:
                 more["question"] = id_
             text = answer["text"] if free else translate.answer_text(answer)
-            await self._mounted.passing_on(asked.place)
+            await self._questions.passing_on(asked.place)
             await self._way.send(self._reply(message, USER, text, more))
 
         asked = _question(message, attached, f"question-{id_}" if isinstance(id_, str) else f"ask-{number}")

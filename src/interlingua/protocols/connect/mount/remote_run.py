@@ -254,7 +254,7 @@ class ConnectRun(RemoteRun):
             # by then.
             current = await self._follower.settled()
             if current is not None and current.kind == ASKED and same_interrupt(current.data, interrupt):
-                await self.mounted.passing_on(asked.place)
+                await self.questions.passing_on(asked.place)
                 body = encode(answer)  # encoded here, because a null given as JSON is left out
                 response = await self.http.post(self._handle_path, content=body, headers=_JSON)
                 if response.status_code != 409:
