@@ -569,7 +569,7 @@ async def test_whoever_waits_for_that_does_not_keep_the_server_from_stopping(sto
         async with httpx2.AsyncClient(base_url=f"{s.server.address}/connect") as other:
             waiting = asyncio.create_task(other.get(path))
             await waits.wait()
-            await s.server.app.close()
+            await s.server.app.close_streams()
             assert (await waiting).status_code == 204
 
 
