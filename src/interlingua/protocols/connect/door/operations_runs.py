@@ -38,7 +38,7 @@ from . import input as reading
 from .api import ConnectDoor, run_body
 from .operations_agents import find_card, known
 from .operations_threads import find_thread
-from .run_updates import follow
+from .http_streams import follow
 from .watchers import WatchedStream
 
 # -- making runs --------------------------------------------------------------------------------------
