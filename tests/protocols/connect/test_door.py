@@ -569,7 +569,7 @@ async def test_whoever_waits_for_that_does_not_keep_the_server_from_stopping(sto
         async with httpx2.AsyncClient(base_url=f"{s.server.address}/connect") as other:
             waiting = asyncio.create_task(other.get(path))
             await waits.wait()
-            await s.server.app.close()
+            await s.server.app.close_streams()
             assert (await waiting).status_code == 204
 
 
@@ -1711,6 +1711,13 @@ async def test_ids_that_are_not_there_are_404_whatever_they_look_like(store: Pat
             for path in ("", "/runs", "/history", f"/runs/{NOBODY}"):
                 await s.get(f"/threads/{unknown}{path}", 404)
             await s.post("/runs", {"agent_id": unknown}, 404)
+
+
+async def test_a_head_request_opens_no_stream(store: Path) -> None:
+    async with up(store) as s:
+        run = await s.run("echo", {"text": "a"})
+        answer = await s.http.request("HEAD", f"/runs/{run}/stream")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
 
 
 async def test_numbers_beyond_reason_are_422(store: Path) -> None:
