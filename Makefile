@@ -40,6 +40,7 @@ lint: $(STAMP) ## format, lint, types, layers, generated docs
 	$(BIN)/python tools/diagram.py --check
 	$(BIN)/python tools/parity.py --check
 	$(BIN)/python tools/reference.py --check
+	$(BIN)/python tools/sync_client.py --check
 	$(BIN)/python tools/house.py --check
 
 format: $(STAMP) ## put the code in shape
@@ -64,6 +65,7 @@ docs: $(STAMP) ## write the generated pages again
 	$(BIN)/python tools/diagram.py
 	$(BIN)/python tools/parity.py
 	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/sync_client.py
 
 wheel: $(STAMP) ## build the wheel, install it alone, and run it
 	rm -rf dist

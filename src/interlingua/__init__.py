@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from .client.client import Client, Unsupported
+    from .client.handles import OpenQuestion, RunFailed, RunHandle, ThreadHandle, Waiting
+    from .client.sync import SyncClient
     from .engine.agents.agent import Agent
     from .engine.agents.question_types import AskText, Choice, Choose, Confirm, Question, Text, Verdict
     from .engine.definition import agent
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
         InterlinguaError,
         QuestionExpired,
         Rejected,
+        RunNotFound,
         StepFailed,
         ToolFailed,
     )
@@ -43,15 +47,19 @@ if TYPE_CHECKING:
     from .server.loading.team import load_team, team
 
 __all__ = [
-    "Agent", "AgentCard", "AgentError", "Artifact", "AskText", "Caller", "ChildFailed", "Choice", "Choose", "Confirm",
-    "Context", "DataPart", "DefinitionError", "Denied", "Diff", "Engine", "ErrorDefinition", "Event", "FilePart",
-    "InterlinguaError", "Limits", "Location", "Message", "Option", "PlanEntry", "Question", "QuestionExpired",
-    "Rejected", "ReviewVerdict", "Run", "RunRequest", "Scope", "Settings", "Skill", "Status", "StepFailed",
-    "SyncContext", "Text", "TextPart", "Thread", "ToolFailed", "ToolResultPart", "Verdict", "__version__", "agent",
-    "load_team", "team",
+    "Agent", "AgentCard", "AgentError", "Artifact", "AskText", "Caller", "ChildFailed", "Choice", "Choose", "Client",
+    "Confirm", "Context", "DataPart", "DefinitionError", "Denied", "Diff", "Engine", "ErrorDefinition", "Event",
+    "FilePart", "InterlinguaError", "Limits", "Location", "Message", "OpenQuestion", "Option", "PlanEntry",
+    "Question", "QuestionExpired", "Rejected", "ReviewVerdict", "Run", "RunFailed", "RunHandle", "RunNotFound",
+    "RunRequest", "Scope", "Settings", "Skill", "Status", "StepFailed", "SyncClient", "SyncContext", "Text",
+    "TextPart", "Thread", "ThreadHandle", "ToolFailed", "ToolResultPart", "Unsupported", "Verdict", "Waiting",
+    "__version__", "agent", "load_team", "team",
 ]  # fmt: skip
 
 _HOMES = {
+    "client.client": ("Client", "Unsupported"),
+    "client.sync": ("SyncClient",),
+    "client.handles": ("OpenQuestion", "RunFailed", "RunHandle", "ThreadHandle", "Waiting"),
     "server.loading.team": ("load_team", "team"),
     "engine.agents.agent": ("Agent",),
     "engine.handler.context": ("Context", "SyncContext"),
@@ -70,6 +78,7 @@ _HOMES = {
         "InterlinguaError",
         "QuestionExpired",
         "Rejected",
+        "RunNotFound",
         "StepFailed",
         "ToolFailed",
     ),

@@ -217,7 +217,7 @@ async def test_a_program_that_never_stops_talking_is_left(line: str) -> None:
 
 async def test_an_echo_speaks_none_of_the_protocols() -> None:
     found, odd = await over_pipes.look(["cat"], "cat", patience=2.0)
-    assert (found, odd) == ([], ["it says back what it is told: whatever it speaks, it is none of these protocols"])
+    assert (found, odd) == ([], ["it repeats what it receives: whatever it speaks, it is none of these protocols"])
 
 
 @pytest.mark.parametrize(

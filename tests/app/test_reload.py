@@ -17,6 +17,7 @@ import pytest
 
 from tests.kit.commands import COMMAND
 from tests.kit.servers import Process, started
+from tests.kit.wait_for import PATIENCE
 
 CREW = Path(__file__).parent.parent / "cli" / "crew"
 AGENTS = """import asyncio
@@ -43,7 +44,6 @@ async def ask(ctx: il.Context[None, None]) -> str:
 def work() -> str:
     return "old"
 """
-WAIT = 60.0
 NEW = AGENTS.replace("old", "new")
 
 
@@ -69,7 +69,7 @@ def at(server: Process) -> str:
 
 def run(server: Process, agent: str, given: Any = None) -> Any:
     body = {"agent_id": agent, "input": {"text": "x"} if given is None else given}
-    answer = httpx2.post(f"{at(server)}/runs/wait", json=body, timeout=WAIT).json()["output"]
+    answer = httpx2.post(f"{at(server)}/runs/wait", json=body, timeout=PATIENCE).json()["output"]
     return answer["values"]["text"] if answer["type"] == "result" else answer
 
 
@@ -90,7 +90,7 @@ def streaming(server: Process, home: Path) -> Iterator[tuple[Iterator[str], Call
 
     body = {"agent_id": "stream", "input": {"gate": str(gate)}, "stream_mode": "custom"}
     try:
-        with httpx2.stream("POST", f"{at(server)}/runs/stream", json=body, timeout=WAIT) as answer:
+        with httpx2.stream("POST", f"{at(server)}/runs/stream", json=body, timeout=PATIENCE) as answer:
             lines = answer.iter_lines()
             first = next(line for line in lines if "begins" in line)
             assert "begins" in first
@@ -128,13 +128,13 @@ def test_a_run_that_waits_is_entered_with_the_new_code_and_one_of_a_version_that
 
     def ask() -> str:
         body = {"agent_id": "ask", "input": {}}
-        told = httpx2.post(f"{at(server)}/runs/wait", json=body, timeout=WAIT).json()
+        told = httpx2.post(f"{at(server)}/runs/wait", json=body, timeout=PATIENCE).json()
         assert told["output"]["type"] == "interrupt", told
         return str(told["run"]["run_id"])
 
     def answer(waiting: str) -> str:
         httpx2.post(f"{at(server)}/runs/{waiting}", json={"approved": True}).raise_for_status()
-        told = httpx2.get(f"{at(server)}/runs/{waiting}/wait", timeout=WAIT).json()
+        told = httpx2.get(f"{at(server)}/runs/{waiting}/wait", timeout=PATIENCE).json()
         return str(told["output"]["values"]["text"])
 
     with serve(env, home) as server:

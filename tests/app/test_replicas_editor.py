@@ -15,10 +15,11 @@ import websockets.asyncio.client
 
 from interlingua.model.events import QuestionAsked
 from interlingua.protocols.editor.config import MountSettings
-from interlingua.protocols.editor.mount.questions import Asking
-from interlingua.protocols.editor.mount.server import Mount
+from interlingua.protocols.editor.mount.questions import EditorQuestions
+from interlingua.protocols.editor.mount.server import EditorServer
 from interlingua.protocols.editor.mount.sessions import source_of
 from tests.kit.engines import bodies, engine, question, submit
+from tests.kit.mounts.editor import agent_of
 from tests.protocols.editor.test_web import Client, Stream, clients
 
 from .fleet import WAIT, Fleet, Member, fleet
@@ -167,15 +168,15 @@ async def test_a_mount_takes_what_is_asked_again_for_the_question_that_it_has(
 ) -> None:
     asked: asyncio.Queue[str] = asyncio.Queue()
 
-    class Heard(Asking):
+    class Heard(EditorQuestions):
         async def ask(self, type_: str, *args: Any, **more: Any) -> Any:
             asked.put_nowait(type_)
             return await super().ask(type_, *args, **more)
 
-    monkeypatch.setattr("interlingua.protocols.editor.mount.remote_run.Asking", Heard)
+    monkeypatch.setattr("interlingua.protocols.editor.mount.remote_run.EditorQuestions", Heard)
     async with fleet(tmp_path, 2) as all_:
-        mount = Mount(source_of("", f"{all_.address}/editor", MountSettings()))
-        async with engine(tmp_path / "here.db", await mount.agent()) as here:
+        mount = EditorServer(source_of("", f"{all_.address}/editor", MountSettings()))
+        async with engine(tmp_path / "here.db", await agent_of(mount)) as here:
             run = await submit(here, "helper", {"text": "ask"})
             only = await question(here, run.id)
             async with asyncio.timeout(WAIT):

@@ -20,6 +20,7 @@ from interlingua.protocols.peer.node.node import Node
 from interlingua.protocols.peer.node.peers import Peer
 from interlingua.protocols.peer.translate.errors import Refusal
 from tests.kit.ports import free_port
+from tests.kit.wait_for import wait_for
 
 from .fleet import WAIT, Fleet, Member, fleet
 
@@ -121,9 +122,7 @@ async def test_another_server_takes_the_node_over_and_nothing_is_lost_or_done_tw
                     await node.sending.send(body, peer_id=peer.id)
             for member in others:
                 assert "heard door" in json.dumps(await send(http, member.address, "door"))
-            async with asyncio.timeout(WAIT):
-                while len(worked(tmp_path, "message")) < 5:
-                    await asyncio.sleep(0.05)
+            await wait_for(lambda: len(worked(tmp_path, "message")) >= 5)
         assert sorted(worked(tmp_path, "message")) == [f"message {number}" for number in range(5)]
         assert sorted(worked(tmp_path, "door")) == ["door"] * 2
         assert sum([await member.metric("takeovers_total") for member in others]) == 1

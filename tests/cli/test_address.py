@@ -240,9 +240,9 @@ def test_looking_and_running_leave_few_lines_in_the_log(
 
 def test_options_of_the_other_kind_of_run_are_refused(at: Run, there: Path, tmp_path: Path) -> None:
     for words, said, hint in (
-        (("http://127.0.0.1:9#x", "--resume", "1a2b"), "the server's", "--attach 1a2b"),
-        (("http://127.0.0.1:9#x", "hi", "--store", "s.db"), "the server's", ""),
-        ((f"{there}/agents.py", "--attach", "1a2b"), "no address", "--resume 1a2b"),
+        (("http://127.0.0.1:9#x", "--resume", "1a2b"), "the server at an address", "--attach 1a2b"),
+        (("http://127.0.0.1:9#x", "hi", "--store", "s.db"), "the server at an address", ""),
+        ((f"{there}/agents.py", "--attach", "1a2b"), "not an address", "--resume 1a2b"),
         (("http://127.0.0.1:9#x", "hi", "--attach", "1a2b"), "INPUT cannot change it", ""),
     ):
         done = at(tmp_path, "run", *words)

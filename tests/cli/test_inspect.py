@@ -156,5 +156,5 @@ def test_an_agent_that_the_server_does_not_have_is_a_slip_of_whoever_named_it(
 
 
 def test_the_help_of_both_is_a_manual(here: Cli, tmp_path: Path) -> None:
-    assert "four that are called ACP" in here("inspect", "--help").out
+    assert "Four protocols are called ACP" in here("inspect", "--help").out
     assert "Exit codes" in here("conform", "--help").out

@@ -241,7 +241,7 @@ def test_tokens_of_an_issuer_are_accepted_whose_keys_are_where_it_says(tmp_path:
         (["--audience", "agents"], "--issuer"),
         (["--issuer", "http://login.example.org", "--audience", "a"], "over https, got --issuer 'http://login"),
         (["--issuer", "http://127.0.0.1:1", "--audience", "a"], "--jwks-url"),
-        (["--jwks-url", "https://login.example.org/keys"], "--jwks-url: auth.jwks_url: there are more"),
+        (["--jwks-url", "https://login.example.org/keys"], "--jwks-url: auth.jwks_url: has more addresses"),
     ],
 )
 def test_an_issuer_that_cannot_be_used_is_refused_with_what_is_wrong(cli: Cli, options: list[str], said: str) -> None:

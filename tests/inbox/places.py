@@ -26,8 +26,8 @@ from interlingua.transports.http.sse import Reader
 from tests.kit.clients.mcp_http import Answer
 from tests.kit.clients.mcp_http import Client as McpClient
 from tests.kit.commands import process_env, start_command
+from tests.kit.wait_for import PATIENCE
 
-WAIT = 60.0
 YES = {"approved": True, "reason": None}
 WRONG = {"approved": "perhaps"}
 AGENT = "asker"
@@ -54,7 +54,7 @@ class Place:
         self.key = key
         self.store = store
         self.http = httpx2.AsyncClient(
-            base_url=server.address, headers={"x-api-key": key}, timeout=WAIT,
+            base_url=server.address, headers={"x-api-key": key}, timeout=PATIENCE,
             limits=httpx2.Limits(max_connections=None),
         )  # fmt: skip
         self.begun: Begun
@@ -103,7 +103,7 @@ class Place:
         raise NotImplementedError
 
     async def _run_on(self, thread: str | None = None) -> str:
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(PATIENCE):
             while not (runs := await self.server.engine.runs.search(RunFilter(thread=thread))):
                 await asyncio.sleep(0)
         return runs[0].id
@@ -136,7 +136,7 @@ class Events:
 
     async def until(self, fits: Callable[[str, Json], Any]) -> Json:
         seen = 0
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 for kind, data in self.got[seen:]:
                     seen += 1
@@ -235,7 +235,7 @@ class Editor(Place):
 
     async def _until(self, fits: Callable[[Json], Any]) -> Json:
         seen = 0
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 for message in self._got[seen:]:
                     seen += 1
@@ -539,7 +539,7 @@ class CommandLine(Place):
 
     async def _line(self) -> Json:
         assert self._watch.stdout is not None
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(PATIENCE):
             return dict(json.loads(await asyncio.to_thread(self._watch.stdout.readline)))
 
     async def shown(self) -> None:
@@ -548,7 +548,7 @@ class CommandLine(Place):
 
     async def attempt(self, given: Any = YES) -> str:
         process = self._start("questions", "answer", self._asked["id"], json.dumps(given))
-        _, err = await asyncio.to_thread(process.communicate, None, WAIT)
+        _, err = await asyncio.to_thread(process.communicate, None, PATIENCE)
         assert process.returncode in (0, 2, 5), err
         return "" if process.returncode == 0 else err
 

@@ -23,11 +23,12 @@ import interlingua as il
 from interlingua.model.content import FilePart, Message, TextPart
 from interlingua.model.events import Diff, OutputDelta, Plan, PlanEntry, Thought, ToolCall
 from interlingua.protocols.editor.config import MountSettings
-from interlingua.protocols.editor.mount.server import Mount
+from interlingua.protocols.editor.mount.server import EditorServer
 from interlingua.protocols.editor.mount.sessions import source_of
 from interlingua.protocols.targets import parse
 from interlingua.server.loading.target import load_all
 from tests.kit.engines import bodies, engine, finish, question, submit
+from tests.kit.mounts.editor import agent_of
 from tests.kit.mounts.watch import SETTINGS, seen
 
 from .editor_peers import INTERLINGUA, MARK, Sdk, Sdks, Way, all_gone, marked, process_with_address, stdio_command
@@ -64,7 +65,7 @@ def address(request: pytest.FixtureRequest, command: list[str], tmp_path: Path) 
 class Mounted:
     """A mounted agent, and short ways to run it."""
 
-    def __init__(self, eng: il.Engine, mount: Mount, name: str) -> None:
+    def __init__(self, eng: il.Engine, mount: EditorServer, name: str) -> None:
         self.engine, self.mount, self.name = eng, mount, name
 
     async def run(self, text: str, **options: Any) -> il.Run:
@@ -86,8 +87,8 @@ async def mounted(
 ) -> AsyncIterator[Mounted]:
     made = MountSettings(version=2 if sdk == "npm-v2" else 1, **settings)
     source = source_of("", address, made) if address else source_of("editor", shlex.join(command), made)
-    mount = Mount(source, made)
-    agent = await mount.agent()
+    mount = EditorServer(source, made)
+    agent = await agent_of(mount)
     try:
         async with engine(store, agent, settings=SETTINGS) as eng:
             yield Mounted(eng, mount, agent.card.name)

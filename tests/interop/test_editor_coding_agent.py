@@ -22,9 +22,10 @@ import pytest
 import interlingua as il
 from interlingua.model.events import ToolCall
 from interlingua.protocols.editor.config import MountSettings
-from interlingua.protocols.editor.mount.server import Mount
+from interlingua.protocols.editor.mount.server import EditorServer
 from interlingua.protocols.editor.mount.sessions import source_of
 from tests.kit.engines import bodies, engine, question, submit
+from tests.kit.mounts.editor import agent_of
 from tests.kit.mounts.watch import SETTINGS
 
 from .conftest import npm_packages
@@ -98,8 +99,8 @@ async def mounted(
 ) -> AsyncIterator[tuple[il.Engine, str]]:
     settings = MountSettings(version=2 if version == 2 else 1, directory=str(work))
     words = ["env", *(f"{name}={value}" for name, value in variables.items()), *shlex.split(command)]
-    mount = Mount(source_of("editor", shlex.join(words), settings), settings)
-    agent = await mount.agent()
+    mount = EditorServer(source_of("editor", shlex.join(words), settings), settings)
+    agent = await agent_of(mount)
     try:
         async with engine(store, agent, settings=SETTINGS) as eng:
             yield eng, agent.card.name

@@ -25,9 +25,9 @@ import pytest
 import interlingua
 from tests.kit import warm_python
 from tests.kit.postgres import store_in
+from tests.kit.wait_for import PATIENCE
 
 COMMAND = [sys.executable, "-m", "interlingua"]
-PATIENCE = 60.0  # for what processes do: they can take their time to start
 
 
 def start_command(

@@ -30,8 +30,9 @@ from interlingua.transports.http.sse import Reader as SseReader
 from interlingua.transports.http.sse import Received
 from tests.kit.engines import QUICK
 from tests.kit.keys import MemoryKeys
+from tests.kit.wait_for import PATIENCE
 
-WAIT = 60.0
+WAIT = PATIENCE
 
 Event = dict[str, Any]
 

@@ -17,8 +17,7 @@ from typing import Any
 import httpx2
 
 from .commands import start_command
-
-WAIT = 60.0
+from .wait_for import PATIENCE
 
 
 class Process:
@@ -45,7 +44,7 @@ class Process:
     def read_until(self, last: str) -> None:
         """Reads on until a line has this text in it."""
         with contextlib.suppress(queue.Empty):
-            while line := self._lines.get(timeout=WAIT):
+            while line := self._lines.get(timeout=PATIENCE):
                 self.said += line
                 if last in line:
                     return
@@ -55,7 +54,7 @@ class Process:
         """Reads on until its output has a match for the pattern, if it has none yet."""
         while (match := re.search(pattern, self.said)) is None:
             try:
-                line = self._lines.get(timeout=WAIT)
+                line = self._lines.get(timeout=PATIENCE)
             except queue.Empty:
                 line = ""
             assert line, f"it never said {pattern!r}, but:\n{self.said}"
@@ -84,16 +83,16 @@ class Process:
         return self.find(r"control API at (https?://\S+)")
 
     def get(self, path: str, **query: Any) -> Any:
-        return httpx2.get(self.control + path, params=query, timeout=WAIT).raise_for_status().json()
+        return httpx2.get(self.control + path, params=query, timeout=PATIENCE).raise_for_status().json()
 
     def post(self, path: str, **body: Any) -> Any:
-        answer = httpx2.post(self.control + path, json=body, timeout=WAIT)
+        answer = httpx2.post(self.control + path, json=body, timeout=PATIENCE)
         assert answer.is_success, answer.text
         return answer.json()
 
     def until(self, event: str) -> dict[str, Any]:
         """Wait until the node has told this of a peer, at any time since it is there."""
-        with httpx2.stream("GET", f"{self.control}/stream", params={"since": 0}, timeout=WAIT) as stream:
+        with httpx2.stream("GET", f"{self.control}/stream", params={"since": 0}, timeout=PATIENCE) as stream:
             for line in stream.iter_lines():
                 if line.startswith("data:"):
                     told: dict[str, Any] = json.loads(line.removeprefix("data:"))
@@ -104,8 +103,8 @@ class Process:
     def end(self, number: int = signal.SIGINT) -> int:
         if self.popen.poll() is None:
             self.popen.send_signal(number)
-        self.popen.wait(WAIT)
-        self._reading.join(WAIT)
+        self.popen.wait(PATIENCE)
+        self._reading.join(PATIENCE)
         assert self.popen.stderr is not None
         self.popen.stderr.close()
         while not self._lines.empty():

@@ -15,7 +15,8 @@ import pexpect
 import ptyprocess
 import pytest
 
-from .commands import COMMAND, PATIENCE, WarmAtTerminal, first
+from .commands import COMMAND, WarmAtTerminal, first
+from .wait_for import PATIENCE
 
 
 class _WarmAtTerminal(ptyprocess.PtyProcess):  # type: ignore[misc]

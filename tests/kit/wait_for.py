@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import Any, TypeVar, overload
 
-PATIENCE = 20.0  # seconds, for a machine that is busy; nothing here should take one
+PATIENCE = 60.0  # seconds, for a machine that is busy; nothing in a test should take one
 _PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # seconds
 
 Found = TypeVar("Found")

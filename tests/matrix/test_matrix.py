@@ -18,6 +18,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from tests.kit.wait_for import PATIENCE
+
 from . import behaviours as does
 from .clients import CLIENTS, DoorClient, Ended, File
 from .clients.editor import EditorClient, Pipes
@@ -28,7 +30,6 @@ NATIVE = "native"
 SOURCES = (*does.PROTOCOLS, NATIVE)
 DOORS = does.PROTOCOLS
 MODERN = "mcp-2026"  # the revision of MCP that has no sessions: it asks and cancels in other ways
-WAIT = 60.0  # seconds, of which nothing here should take one
 
 TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "vendor=1"}
 
@@ -64,7 +65,7 @@ def client_of(hub: str, door: str) -> contextlib.AbstractAsyncContextManager[Doo
 @contextlib.asynccontextmanager
 async def using(client: DoorClient) -> AsyncIterator[DoorClient]:
     try:
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(PATIENCE):
             yield client
     finally:
         await client.close()

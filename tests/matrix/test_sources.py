@@ -40,6 +40,7 @@ from interlingua.terminal.typed_answers import answer_from
 from tests.kit.engines import PATIENT, QUICK, engine
 from tests.kit.mounts.connect import parked
 from tests.kit.postgres import beside
+from tests.kit.wait_for import PATIENCE
 
 from . import behaviours as does
 from .gate import Gate
@@ -47,7 +48,6 @@ from .sources.native import careful
 from .sources.started import started
 
 SETTINGS = il.Settings(**{**{n: getattr(PATIENT, n) for n in PATIENT.__struct_fields__}, "cancel_grace": 10})
-PATIENCE = 60
 
 every = pytest.mark.parametrize("protocol", does.PROTOCOLS)
 typed = pytest.mark.parametrize("protocol", [p for p in does.PROTOCOLS if p != "editor"])

@@ -122,6 +122,33 @@ async def test_a_question_that_is_taken_back_is_withdrawn_and_asked_anew_when_it
         assert await times_asked(eng, run) == 2
 
 
+async def test_a_question_that_was_withdrawn_before_a_kill_is_asked_anew_when_it_is_repeated(store: Path) -> None:
+    withdrawn, repeats = asyncio.Event(), False
+
+    async def play(questions: RemoteQuestions, mounted: MountedRun) -> Any:
+        if repeats:
+            return (await questions.ask(asked(named=True)))["text"]
+        request = asyncio.ensure_future(questions.ask(asked(named=True)))
+        while not mounted.open():
+            await asyncio.sleep(0)
+        request.cancel()
+        await asyncio.wait({request})
+        await mounted.committed()
+        withdrawn.set()
+        return await asyncio.Event().wait()  # until it is killed
+
+    far = Playing(play)
+    eng = engine(store, *await local_agents(far), settings=PATIENT)
+    await eng.start()
+    run = (await submit(eng, "far", {"text": "go"})).id
+    await asyncio.wait_for(withdrawn.wait(), 20)
+    await crash(eng)
+    repeats = True
+    async with engine(store, *await local_agents(far), settings=PATIENT) as eng:
+        assert (await answered(eng, run, "b")).output == {"text": "b"}
+        assert await times_asked(eng, run) == 2
+
+
 async def test_a_question_whose_connection_is_gone_stays_open_and_is_found_again(store: Path) -> None:
     cut = asyncio.Event()
 

@@ -28,11 +28,10 @@ from tests.kit.clients import editor as editor_common
 from tests.kit.clients import mcp as mcp_common
 from tests.kit.engines import QUICK, engine
 from tests.kit.peer_nodes import listening, running_node
+from tests.kit.wait_for import PATIENCE
 
 from .editor import test_web as editor_web
 from .peer.reference import Reference
-
-PATIENCE = 60.0
 
 
 @il.agent

@@ -24,10 +24,9 @@ from interlingua.server.loading.target import load_all
 from tests.kit.clients.rpc import INTERLINGUA
 from tests.kit.engines import QUICK, engine, finish, log
 from tests.kit.peer_nodes import listening, running_node
+from tests.kit.wait_for import PATIENCE
 
 from . import tampering
-
-PATIENCE = 60.0
 
 SOURCE = '''
 from typing import Any

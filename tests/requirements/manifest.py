@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from interlingua.protocols.installed import protocols
+
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent.parent
 MUTANTS = FOLDER / "mutants.toml"
@@ -26,7 +28,7 @@ STATUSES = ("tested", "deviates", "pending")
 OURS = "tests/conform/test_ours.py::test_our_doors_keep_the_requirement"
 """The test that looks at our own doors from outside, one item for each requirement that can be seen so."""
 
-_ORDER = ("engine", "mcp", "connect", "peer", "editor", "cap")  # others follow, by name
+_ORDER = ("engine", *(protocol.name for protocol in protocols()))  # others follow, by name
 
 
 class ManifestError(ValueError):

@@ -1,8 +1,8 @@
-"""Starts `interlingua stdio` without the command-line library, whose import takes longer than all the rest of the
-start.
+"""Serves agents on stdin and stdout: the work of `interlingua stdio`, and its start without the command-line library,
+whose import takes longer than all the rest of the start.
 
-Editors start agents with every window and wait for them. This module reads plain command lines only; any other (a call
-for help, a mistake) goes the way of every other command.
+Editors start agents with every window and wait for them. `read` knows plain command lines only; any other (a call for
+help, a mistake) is read by `commands/stdio`, like every other command.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ def stdio(arguments: list[str]) -> int | None:
     logging.getLogger("interlingua").addHandler(logging.NullHandler())
     from ..model.errors import InterlinguaError
     from ..terminal.errors import report, surprise
-    from .stdio_server import serve_pipes
 
     try:
         return serve_pipes(*wanted)
@@ -56,3 +55,31 @@ def stdio(arguments: list[str]) -> int | None:
         return report(error)
     except Exception as error:
         return surprise(error)
+
+
+def serve_pipes(targets: list[str], protocol: str, trace: Path | None, store: Path | None) -> int:
+    """Serves until the peer is gone. Returns the exit code."""
+    from ..transports.process.pipes import divert_stdio
+
+    pipes = divert_stdio()  # before anything of the user's is imported
+    from ..terminal.session import finish
+
+    return finish(_serve(targets, protocol, trace, store, pipes))
+
+
+async def _serve(
+    targets: list[str], protocol: str, trace: Path | None, store: Path | None, pipes: tuple[int, int]
+) -> int:
+    from ..protocols.targets import parse
+    from ..server.loading.target import load_to_serve
+    from ..server.paths import Place
+    from ..server.stdio import serve_stdio
+
+    parsed = [parse(target) for target in targets]
+    place = Place(store, parsed)
+    agents = [agent for target in parsed for agent in await load_to_serve(target, place.project.root)]
+    project = place.project.claim(place.store)
+    await serve_stdio(
+        protocol, place.store, agents, pipes, trace=trace, bus=place.bus, project=project, root=place.project.root
+    )
+    return 0

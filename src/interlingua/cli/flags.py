@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,30 +39,54 @@ _PANELS = {
 }  # fmt: skip
 
 
-class SettingsCommand(TyperCommand):
-    """A command that also has a flag for every setting; `given` returns their values.
-
-    The flags are many and most calls are of another command, so they are made when first needed. `--help` shows the
-    basic ones, `--help-all` shows all.
-    """
+class DerivedCommand(TyperCommand):
+    """A command with options that are derived from descriptions of settings, beside those of its function; `given`
+    returns their values. They are many and most calls are of another command, so they are made when first needed."""
 
     _own: list[Any]
     _made: list[Any] | None
 
-    @staticmethod
-    def has(path: str) -> bool:
-        """Returns whether the command has a flag for a setting, or for a list of entries."""
-        return True
+    def derived(self) -> list[inspect.Parameter]:
+        """Returns the derived options."""
+        raise NotImplementedError
 
     @property
     def params(self) -> list[Any]:
         if self._made is None:  # one list for good: the library appends --help to it, and takes it from there
-            self._made = [*self._own, *_flags(self.has)]
+            arguments = [one for one in self._own if one.param_type_name == "argument"]
+            own = [one for one in self._own if one not in arguments]
+            self._made = [*arguments, *_options(self.derived()), *own]
         return self._made
 
     @params.setter
     def params(self, own: list[Any]) -> None:
         self._own, self._made = own, None
+
+    def invoke(self, ctx: Any) -> Any:
+        own = {one.name for one in self._own}
+        ctx.params.pop(_HELP_ALL, None)
+        ctx.meta[_GIVEN] = {name: ctx.params.pop(name) for name in list(ctx.params) if name not in own}
+        return super().invoke(ctx)
+
+
+class SettingsCommand(DerivedCommand):
+    """A command with an option for every setting: `--help` shows the basic ones, `--help-all` shows all."""
+
+    @staticmethod
+    def has(path: str) -> bool:
+        """Returns whether the command has an option for a setting, or for a list of entries."""
+        return True
+
+    def derived(self) -> list[inspect.Parameter]:
+        entries = (_entries(one) for one in ENTRIES if one.flag.startswith("-") and self.has(one.path))
+        show_all = typer.Option(
+            "--help-all", help="Show all options.", callback=_help_all, is_eager=True, show_default=False
+        )
+        return [
+            *entries,
+            *(_setting(one) for one in all_settings() if self.has(one.path)),
+            parameter(_HELP_ALL, bool | None, show_all),
+        ]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         brief = copy(self)
@@ -87,12 +110,6 @@ class SettingsCommand(TyperCommand):
         super().format_help(ctx, formatter)
         return str(formatter.getvalue())
 
-    def invoke(self, ctx: Any) -> Any:
-        own = {one.name for one in self._own}
-        ctx.params.pop(_HELP_ALL, None)
-        ctx.meta[_GIVEN] = {name: ctx.params.pop(name) for name in list(ctx.params) if name not in own}
-        return super().invoke(ctx)
-
 
 class WorkCommand(SettingsCommand):
     """The same for a process without doors: flags for what it can have a use for."""
@@ -108,22 +125,16 @@ def given(ctx: typer.Context) -> dict[str, Any]:
     return dict(ctx.meta[_GIVEN])
 
 
-def _flags(has: Callable[[str], bool]) -> list[Any]:
+def _options(parameters: list[inspect.Parameter]) -> list[Any]:
     def nothing() -> None:
         """Stands for the function that these are parameters of."""
 
-    entries = (_entries(one) for one in ENTRIES if one.flag.startswith("-") and has(one.path))
-    parameters = [*entries, *(_setting(one) for one in all_settings() if has(one.path))]
-    show_all = typer.Option(
-        "--help-all", help="Show all options.", callback=_help_all, is_eager=True, show_default=False
-    )
-    parameters.append(_parameter(_HELP_ALL, bool | None, show_all))
     nothing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     nothing.__annotations__ = {one.name: one.annotation for one in parameters}
     app = typer.Typer(add_completion=False)
     app.command()(nothing)
-    wanted = {one.name for one in parameters}
-    return [_quick(one) for one in get_command(app).params if one.name in wanted]
+    names = {one.name for one in parameters}
+    return [_quick(one) for one in get_command(app).params if one.name in names]
 
 
 def _help_all(ctx: typer.Context, wanted: bool | None) -> None:
@@ -145,15 +156,21 @@ def _quick(option: Any) -> Any:
 
 
 def _setting(setting: Setting) -> inspect.Parameter:
+    panel = _PANELS.get(setting.section) or f"Door: {setting.section.removeprefix('doors.')}"
+    return option_of(setting, setting.parameter, _spelled(setting), rich_help_panel=panel)
+
+
+def option_of(setting: Setting, name: str, flags: list[str], **more: Any) -> inspect.Parameter:
+    """Returns the option of a setting: None where it is not given."""
     repeatable = setting.kind in ("texts", "numbers", "counts")
     option = typer.Option(
-        *_spelled(setting),
+        *flags,
         help=setting.help + (" (repeatable)" if repeatable else ""),
         metavar=setting.metavar or ("|".join(setting.choices) if setting.choices else None),
         show_default=_default(setting),
-        rich_help_panel=_PANELS.get(setting.section) or f"Door: {setting.section.removeprefix('doors.')}",
+        **more,
     )
-    return _parameter(setting.parameter, _TYPES[setting.kind], option)
+    return parameter(name, _TYPES[setting.kind], option)
 
 
 def _spelled(setting: Setting) -> list[str]:
@@ -175,10 +192,10 @@ def _entries(entries: Entries) -> inspect.Parameter:
         entries.flag, metavar=entries.metavar or None, help=f"{entries.help} (repeatable)", show_default=False,
         rich_help_panel="Callers" if entries.path.startswith("auth") else None,
     )  # fmt: skip
-    return _parameter(entries.parameter, list[str] | None, option)
+    return parameter(entries.parameter, list[str] | None, option)
 
 
-def _parameter(name: str, type_: Any, option: Any) -> inspect.Parameter:
+def parameter(name: str, type_: Any, option: Any) -> inspect.Parameter:
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[type_, option]
     )  # fmt: skip

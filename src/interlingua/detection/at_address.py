@@ -39,13 +39,13 @@ async def look(
             _first(probe, http, base, prefix)
             for probe, prefix in (*installed, (strangers.a2a, ""), (strangers.beeai, ""))
         ]
-        found, slow = await _within(3 * patience, tries)
-        odd = [] if found else [instead]
+        spoken, slow = await _within(3 * patience, tries)
+        odd = [] if spoken else [instead]
         if http.overlong:
             odd.append(f"{min(http.overlong)} was answered with more than {megabytes(MOST)}, which is not read")
         if slow:
             odd.append(f"it answers so slowly that not all could be tried within {3 * patience:g} s")
-    return found, odd
+    return spoken, odd
 
 
 async def _within(seconds: float, tries: list[Coroutine[Any, Any, Spoken | None]]) -> tuple[list[Spoken], bool]:
@@ -100,11 +100,11 @@ async def _first(probe: Probe, http: Http, base: str, prefix: str) -> Spoken | N
     for path in ("", prefix) if prefix and not base.endswith(prefix) else ("",):
         try:
             async with asyncio.timeout(2 * http.subject.patience):
-                found = await probe(http, base + path, path)
+                spoken = await probe(http, base + path, path)
         except (Broken, Gone, InterlinguaError, httpx2.HTTPError, TimeoutError):
             continue
-        if found is not None:
-            return found
+        if spoken is not None:
+            return spoken
     return None
 
 

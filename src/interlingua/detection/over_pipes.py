@@ -23,8 +23,8 @@ async def look(command: list[str], shown: str, patience: float = 10.0) -> tuple[
     odd: list[str] = []
     tries = [asyncio.ensure_future(_try(probe, subject, shown, odd)) for _, own in probes() if (probe := own.pipes)]
     try:
-        for one in asyncio.as_completed(tries):
-            if await one is not None:
+        for attempt in asyncio.as_completed(tries):
+            if await attempt is not None:
                 break
         # A program speaks one of them: what it has not said to the others by now, it will not say.
         await asyncio.wait(tries, timeout=_GRACE)
@@ -32,15 +32,15 @@ async def look(command: list[str], shown: str, patience: float = 10.0) -> tuple[
         for running in tries:
             running.cancel()
         await asyncio.gather(*tries, return_exceptions=True)
-    found = [spoken for one in tries if not one.cancelled() and (spoken := one.result()) is not None]
+    found = [spoken for attempt in tries if not attempt.cancelled() and (spoken := attempt.result()) is not None]
     return found, [] if found else list(dict.fromkeys(odd))[:_ODD]
 
 
-class _Asked(Pipes):
+class _EchoAware(Pipes):
     """Keeps the messages that it sends, to recognize their echo."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.sent: list[Any] = []
 
     def send(self, message: Any) -> None:
@@ -49,19 +49,19 @@ class _Asked(Pipes):
 
 
 async def _try(probe: Probe, subject: Endpoint, shown: str, odd: list[str]) -> Spoken | None:
-    async with _Asked.open(subject) as pipes:
+    async with _EchoAware.open(subject) as pipes:
         why = ""
         try:
-            found = await probe(pipes, shown)
+            spoken = await probe(pipes, shown)
         except (Gone, Broken) as error:
-            found, why = None, str(error)
+            spoken, why = None, str(error)
         if any(message in pipes.sent for message in pipes.messages):
-            odd.append("it says back what it is told: whatever it speaks, it is none of these protocols")
+            odd.append("it repeats what it receives: whatever it speaks, it is none of these protocols")
             return None
         noise = text_of_line(pipes.noise[0]) if pipes.noise else ""
-        if found is not None and noise:
-            found.wrong.append(f"it prints lines that are no messages on stdout: {noise}")
-        if found is None:
+        if spoken is not None and noise:
+            spoken.wrong.append(f"it prints lines that are no messages on stdout: {noise}")
+        if spoken is None:
             if any(line.lower().startswith(b"content-length:") for line in pipes.lines):
                 odd.append(
                     "it answers with Content-Length headers, as language servers do: none of these protocols has them"
@@ -70,7 +70,7 @@ async def _try(probe: Probe, subject: Endpoint, shown: str, odd: list[str]) -> S
                 odd.append(f"it prints: {noise}")
             elif why and not pipes.messages:
                 odd.append(pipes.gone() if pipes.ended else f"it says nothing within {subject.patience:g} s")
-        return found
+        return spoken
 
 
 def text_of_line(line: bytes) -> str:

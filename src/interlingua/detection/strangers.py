@@ -16,8 +16,8 @@ async def a2a(http: Http, address: str, path: str) -> Spoken | None:
                 version=text_of(card.get("version")),
                 protocol_versions=[text_of(card.get("protocolVersion"))], capabilities=flat(card.get("capabilities")),
                 agents=[
-                    Listed(text_of(one.get("id")), first_line(one.get("description")))
-                    for one in skills if isinstance(one, dict)
+                    Listed(text_of(skill.get("id")), first_line(skill.get("description")))
+                    for skill in skills if isinstance(skill, dict)
                 ],
                 notes=["A2A is not spoken here; its cards look like those of the Agent Communication Protocol"],
             )  # fmt: skip
@@ -26,13 +26,17 @@ async def a2a(http: Http, address: str, path: str) -> Spoken | None:
 
 async def beeai(http: Http, address: str, path: str) -> Spoken | None:
     answer = await http.ask("GET", "/agents")
-    if answer.status != 200 or not isinstance(told := answer.json(), dict) or not isinstance(told.get("agents"), list):
+    if (
+        answer.status != 200
+        or not isinstance(listing := answer.json(), dict)
+        or not isinstance(listing.get("agents"), list)
+    ):
         return None
-    agents = [one for one in told["agents"] if isinstance(one, dict) and isinstance(one.get("name"), str)]
-    if not agents or any("system_prompt" in one for one in agents):
+    agents = [agent for agent in listing["agents"] if isinstance(agent, dict) and isinstance(agent.get("name"), str)]
+    if not agents or any("system_prompt" in agent for agent in agents):
         return None
     return Spoken(
         protocol="beeai-rest", title="BeeAI's later ACP (REST)", target=None,
-        agents=[Listed(one["name"], first_line(one.get("description"))) for one in agents],
+        agents=[Listed(agent["name"], first_line(agent.get("description"))) for agent in agents],
         notes=["BeeAI's ACP was agents over MCP first, which is spoken here, and this REST API later, which is not"],
     )  # fmt: skip

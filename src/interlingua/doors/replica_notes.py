@@ -28,10 +28,10 @@ def read(body: bytes) -> Note:
     return msgspec.json.decode(body, type=Note)
 
 
-def same_rights(one: Caller, other: Caller) -> bool:
+def same_rights(caller: Caller, other: Caller) -> bool:
     """Tells if two callers are the same, with the same rights: a token with fewer rights must not gain more through a
     session."""
-    return one.id == other.id and set(one.scopes) == set(other.scopes)
+    return caller.id == other.id and set(caller.scopes) == set(other.scopes)
 
 
 __all__ = ["Note", "read", "same_rights"]

@@ -118,6 +118,13 @@ class AddressSource:
         raise NotImplementedError
 
 
+def noise_notes(noise: tuple[int, str]) -> list[tuple[str, Any]]:
+    """Returns a warning about lines that were no messages, with details."""
+    count, first = noise
+    lines = "1 line that is no message" if count == 1 else f"{count} lines that are no messages"
+    return [(f"the server wrote {lines} to its output", {"lines": count, "first": first})] if count else []
+
+
 # -- keeping one ----------------------------------------------------------------------------------------------
 
 
@@ -197,9 +204,7 @@ class Keeper(ABC, Generic[C]):
         if self._link is None or not self._link.noise[0] or self._told_noise:
             return []
         self._told_noise = True
-        count, first = self._link.noise
-        lines = "1 line that is no message" if count == 1 else f"{count} lines that are no messages"
-        return [(f"the server wrote {lines} to its output", {"lines": count, "first": first})]
+        return noise_notes(self._link.noise)
 
     async def close(self) -> None:
         """Closes the connection. It is opened again when it is needed."""

@@ -65,6 +65,11 @@ class RemoteOutput:
         if from_log and shown is not None:
             self._remote = self._logged = Joiner(shown)
 
+    def goes_on(self) -> None:
+        """Notes that the remote side repeats nothing of what was shown in this step: its deltas extend that."""
+        self._remote = self._logged
+        self._repeats = Counter()
+
     def reconnected(self, *, repeats: bool) -> None:
         """Notes another connection to the remote run. `repeats`: it tells everything from its beginning; else it goes
         on from its present state."""

@@ -27,8 +27,8 @@ _ENTRY = re.compile(r"(?P<name>[^=#;\[\s][^=]*?)\s*=\s*(?P<object>[\w.]+(?:\s*:\
 def protocols() -> tuple[Protocol, ...]:
     """Returns the protocols, the preferred one first. Looks for them once, because that opens a file of every installed
     package."""
-    found: list[Protocol] = [resolve_name(target) for target in entries(GROUP).values()]
-    return tuple(sorted(found, key=lambda protocol: (protocol.rank, protocol.name)))
+    installed: list[Protocol] = [resolve_name(target) for target in entries(GROUP).values()]
+    return tuple(sorted(installed, key=lambda protocol: (protocol.rank, protocol.name)))
 
 
 def commands() -> list[Command]:
@@ -43,14 +43,14 @@ def entries(group: str) -> dict[str, str]:
         import importlib.metadata
 
         return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
-    found: dict[str, str] = {}
+    objects: dict[str, str] = {}
     for text in _files():
         if f"[{group}]" in text:
             section = text.partition(f"[{group}]")[2].partition("\n[")[0]
             for line in section.splitlines():
                 if entry := _ENTRY.match(line.strip()):
-                    found.setdefault(entry["name"], entry["object"].replace(" ", ""))
-    return found
+                    objects.setdefault(entry["name"], entry["object"].replace(" ", ""))
+    return objects
 
 
 def _files() -> Iterator[str]:
@@ -59,10 +59,10 @@ def _files() -> Iterator[str]:
     seen: set[str] = set()
     for folder in sys.path:
         try:
-            found = sorted(Path(folder).iterdir())
+            paths = sorted(Path(folder).iterdir())
         except OSError:
             continue  # Python has folders in its path that are not there
-        for info in found:
+        for info in paths:
             package = re.sub(r"[-_.]+", "_", info.stem.partition("-")[0]).lower()
             if info.suffix not in (".dist-info", ".egg-info") or package in seen:
                 continue

@@ -59,16 +59,16 @@ def flat(value: Any, prefix: str = "") -> list[str]:
     """The names of what is switched on in an object of capabilities: `sessionCapabilities.list`."""
     if not isinstance(value, dict):
         return []
-    found = []
+    names = []
     for name, inner in value.items():
         path = f"{prefix}{name}"
         deeper = flat(inner, f"{path}.")
         if deeper:
-            found += deeper
+            names += deeper
         elif inner not in (False, None):
             text = "/".join(map(str, inner)) if isinstance(inner, list) else inner
-            found.append(path if isinstance(inner, bool | dict) else f"{path}={text}")
-    return found
+            names.append(path if isinstance(inner, bool | dict) else f"{path}={text}")
+    return names
 
 
 def object_of(value: Any) -> dict[str, Any]:

@@ -135,20 +135,20 @@ def choose(agents: list[Agent[..., Any]], target: Target) -> Agent[..., Any]:
             f"{where} has {len(agents)} agents: {', '.join(_unique(names, agents))}",
             hint=f"say which one, for instance {where}{mark}{names[0]}",
         )
-    wanted = target.agent
-    found = [a for a in agents if wanted in (a.card.name, a.card.key, a.__name__)]
-    exact = [a for a in found if wanted in (a.card.name, a.card.key)]
-    found = exact or found
-    if len(found) == 1:
-        return found[0]
-    if found:
-        keys = [agent.card.key for agent in found]
+    name = target.agent
+    matching = [a for a in agents if name in (a.card.name, a.card.key, a.__name__)]
+    exact = [a for a in matching if name in (a.card.name, a.card.key)]
+    matching = exact or matching
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        keys = [agent.card.key for agent in matching]
         raise TargetError(
-            f"{where} has several agents {wanted}: {', '.join(keys)}", hint=f"say which one: {where}{mark}{keys[0]}"
+            f"{where} has several agents {name}: {', '.join(keys)}", hint=f"say which one: {where}{mark}{keys[0]}"
         )
     raise TargetError(
-        f"there is no agent {wanted!r} in {where}; there {'is' if len(names) == 1 else 'are'}: {', '.join(names)}",
-        hint=_did_you_mean(wanted, names + [agent.__name__ for agent in agents]),
+        f"there is no agent {name!r} in {where}; there {'is' if len(names) == 1 else 'are'}: {', '.join(names)}",
+        hint=_did_you_mean(name, names + [agent.__name__ for agent in agents]),
     )
 
 
@@ -182,6 +182,6 @@ def _unique(names: list[str], agents: list[Agent[..., Any]]) -> list[str]:
     return [a.card.key if names.count(n) > 1 else n for n, a in zip(names, agents, strict=True)]
 
 
-def _did_you_mean(wanted: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(wanted, known, 1)
+def _did_you_mean(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
     return f"did you mean {close[0]}?" if close else ""

@@ -41,7 +41,11 @@ def migrate(where: str | Path, *, dry: bool = False) -> Plan:
 
 
 def open_store(where: str | Path, clock: Clock = SYSTEM_CLOCK) -> Store:
-    """Returns the store at an address. Its `open` opens it."""
+    """Returns the store at an address. Its `open` opens it. `:memory:` is one that is gone when it is closed."""
+    if where == ":memory:":
+        from .sqlite.memory import MemoryStore
+
+        return MemoryStore(clock)
     if not is_postgres(where):
         from .sqlite.store import SQLiteStore
 

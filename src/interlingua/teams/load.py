@@ -48,17 +48,17 @@ class TeamFiles:
 
     def agent(self, root: Path, load_file: LoadFile, handlers: Handlers, model: str | None) -> TeamAgent:
         """Returns the team as an agent. `root` is the folder of its project."""
-        team, given = self.team, dict(handlers)
-        for id_ in given:
+        team, agents = self.team, dict(handlers)
+        for id_ in agents:
             if id_ not in team.manifests:
                 raise DefinitionError(f"there is a handler for {id_}, which is not in the team {team.name}")
         team.servers = {id_: self._placed(server) for id_, server in team.servers.items()}
         file = self.folder / HANDLERS
         beside = {agent.card.name: agent for agent in load_file(file, None)} if file.exists() else {}
         for manifest in team.manifests.values():
-            if manifest.id not in given:
-                given[manifest.id] = self._handler(manifest, load_file, model, beside)
-        agent = TeamAgent(team, given, _tool_servers(team), team_source(self.path, root))
+            if manifest.id not in agents:
+                agents[manifest.id] = self._handler(manifest, load_file, model, beside)
+        agent = TeamAgent(team, agents, _tool_servers(team), team_source(self.path, root))
         agent.files = self.path.resolve()
         return agent
 

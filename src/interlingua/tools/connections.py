@@ -20,7 +20,6 @@ import anyio
 import httpx2
 import mcp_types as types
 import msgspec
-from mcp.client._transport import TransportStreams
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
@@ -46,6 +45,9 @@ _INITIALIZED = "notifications/initialized"
 _CANCELLED = "notifications/cancelled"
 _CHANGED = "notifications/tools/list_changed"
 
+Streams = tuple[Any, Any]
+"""The streams of messages to read and to write that a `mcp.client.Transport` gives."""
+
 
 class Link(Protocol):
     """A connection to a server, which the library's client enters and leaves."""
@@ -61,7 +63,7 @@ class Link(Protocol):
         """Returns the last words of a server that still runs."""
         ...
 
-    async def __aenter__(self) -> TransportStreams: ...
+    async def __aenter__(self) -> Streams: ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -121,7 +123,7 @@ class ProcessLink:
     def said(self) -> str:
         return " | ".join(list(self._child.tail)[-5:]) if self._child is not None else ""
 
-    async def __aenter__(self) -> TransportStreams:
+    async def __aenter__(self) -> Streams:
         child = self._child = await Child.start(
             self._command, self._cwd, self._env, clean=self._clean, log=_said, patience=self._patience
         )
@@ -227,7 +229,7 @@ class AddressLink:
     def said(self) -> str:
         return ""
 
-    async def __aenter__(self) -> TransportStreams:
+    async def __aenter__(self) -> Streams:
         async with contextlib.AsyncExitStack() as stack:
             client = await stack.enter_async_context(Posts(self._headers, self._max_bytes))
             streams = await stack.enter_async_context(

@@ -95,6 +95,9 @@ OURS = {
 # What needs no connection of its own: enough for a defect that concerns nothing else.
 NEAR = ["mcp.capabilities", "mcp.intro", "mcp.listing", "mcp.running", "mcp.progress", "mcp.delta"]
 
+# These show where something is refused, and nothing near is.
+REFUSING = ("result is null",)
+
 # Here something is waited for that never comes.
 PATIENCE = {"silent at an unknown method": 3.0, "no id": 2.0}
 
@@ -108,7 +111,7 @@ async def looked_at(
         roles = Roles(agent=agent)
     command = (sys.executable, str(SERVER), defect)
     subject = Subject(command=command, roles=roles, quiet=0.05, patience=PATIENCE.get(defect, 10.0))
-    only = None if any(name.startswith("mcp.door") for name in broken) else NEAR
+    only = None if defect in REFUSING or any(name.startswith("mcp.door") for name in broken) else NEAR
     return await findings("mcp", subject, only)
 
 

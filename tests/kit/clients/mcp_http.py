@@ -22,8 +22,9 @@ from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.transports.http.sse import Reader as SseReader
 from interlingua.transports.http.sse import Received
 from tests.kit.engines import QUICK
+from tests.kit.wait_for import PATIENCE
 
-WAIT = 15.0
+WAIT = PATIENCE
 FLOOD = 100  # pieces of 100 kB
 BOTH = "application/json, text/event-stream"
 PROGRESS = "notifications/agents/run/progress"

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from interlingua.transports.process.pipes import PipeChannel
+from tests.kit.wait_for import PATIENCE
 
-PATIENCE = 60.0  # seconds, for a machine that is busy; nothing here should take one
 INTERLINGUA = str(Path(sys.executable).parent / "interlingua")
 
 Message = dict[str, Any]

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import interlingua as il
+from interlingua.mounts.loader import local_agents
 from interlingua.protocols.editor.config import MountSettings
-from interlingua.protocols.editor.mount.server import Mount
+from interlingua.protocols.editor.mount.server import EditorServer
 from interlingua.protocols.editor.mount.sessions import source_of
 from tests.kit.engines import engine
 from tests.kit.mounts.watch import SETTINGS
@@ -27,18 +28,23 @@ def command(given: dict[str, Any] | None = None) -> str:
     return shlex.join([sys.executable, str(FAKE), json.dumps(given or {})])
 
 
-def mount(given: dict[str, Any] | None = None, *, line: str | None = None, **settings: Any) -> Mount:
+def mount(given: dict[str, Any] | None = None, *, line: str | None = None, **settings: Any) -> EditorServer:
     made = MountSettings(**{"silence_after_answer": SILENCE, **settings})
-    return Mount(source_of("editor", line or command(given), made), made)
+    return EditorServer(source_of("editor", line or command(given), made), made)
+
+
+async def agent_of(server: EditorServer, wanted: str | None = None) -> il.Agent[..., Any]:
+    """The wanted agent, or the only one."""
+    return (await local_agents(server, wanted))[0]
 
 
 @contextlib.asynccontextmanager
 async def mounted(
     store: Path, given: dict[str, Any] | None = None, *others: il.Agent[..., Any], line: str | None = None,
     **settings: Any,
-) -> AsyncIterator[tuple[il.Engine, Mount]]:  # fmt: skip
+) -> AsyncIterator[tuple[il.Engine, EditorServer]]:  # fmt: skip
     made = mount(given, line=line, **settings)
-    agent = await made.agent()
+    agent = await agent_of(made)
     try:
         async with engine(store, agent, *others, settings=SETTINGS) as eng:
             yield eng, made

@@ -9,7 +9,7 @@ from typing import Any
 import interlingua as il
 from interlingua.model.events import OutputDelta
 
-from ..clients.rpc import PATIENCE
+from ..wait_for import PATIENCE
 
 SETTINGS = il.Settings(cancel_grace=5, shutdown_grace=0.5, sweep_every=0.05, stall_warning=0)
 

@@ -25,6 +25,7 @@ from interlingua.server.config.settings import CallbackSettings
 from interlingua.store.open import open_store
 from interlingua.store.rows import CallbackRow
 from interlingua.store.sql.callbacks import SqlCallbacks
+from tests.kit.wait_for import wait_for
 
 from .test_door import Receiver, mailer, up
 
@@ -203,9 +204,7 @@ async def test_nothing_is_polled_while_a_receiver_rests(store: Path, monkeypatch
         await s.post(f"/runs/{run}", {"approved": True})
         await s.output(run)
         engine = s.server.engine
-        async with asyncio.timeout(20):
-            while not engine.callbacks.retried:
-                await asyncio.sleep(0.001)
+        await wait_for(lambda: engine.callbacks.retried)
         rows = await engine.core.store.callbacks.search(run=run)
         assert len(rows) == 3
         assert await engine.core.store.callbacks.next_due() == rows[0].next_at

@@ -1,7 +1,4 @@
-"""The flows of the protocol's document, each one test that reads from top to bottom: plain requests on real sockets.
-
-The spellings are the document's where it differs from the OpenAPI: `result`, `interrupt_type`, `callback`.
-"""
+"""Flows of the protocol's document that the checker does not see to their end, in the spellings of its text."""
 
 from __future__ import annotations
 
@@ -10,79 +7,7 @@ from pathlib import Path
 
 import interlingua as il
 
-from .test_door import Gate, MailSendApproval, Receiver, Reply, Teller, chat, echo, greeter, up
-
-
-async def test_agents_are_listed_then_found_by_name_and_version_then_described(store: Path) -> None:
-    async with up(store, greeter, echo) as s:
-        everyone = await s.post("/agents/search", {})
-        assert [agent["metadata"]["ref"]["name"] for agent in everyone] == ["greeter", "echo"]
-
-        (found,) = await s.post("/agents/search", {"name": "echo", "version": "0.1.3"})
-        assert found == everyone[1]
-
-        described = await s.get(f"/agents/agent/{found['id']}/descriptor")
-        assert described["metadata"] == found["metadata"]
-        assert described["specs"]["input"]["properties"]["text"] == {"type": "string"}
-
-
-async def test_a_run_is_started_and_polled_until_it_is_done_and_then_its_output_is_fetched(store: Path) -> None:
-    gate = Gate()
-    async with up(store, gate.agent) as s:
-        (agent,) = await s.post("/agents/search", {"name": "held"})
-        run = await s.post(
-            "/runs", {"agent_id": agent["id"], "input": {"text": "the line"}, "metadata": {"order": "17"}}
-        )
-        assert run["status"] == "pending"
-        assert run["creation"]["metadata"] == {"order": "17"}
-
-        await gate.entered.get()
-        assert (await s.get(f"/runs/{run['run_id']}"))["status"] == "pending"
-
-        gate.go.set()
-        async with asyncio.timeout(20):
-            while (polled := await s.get(f"/runs/{run['run_id']}"))["status"] == "pending":
-                pass
-        assert polled["status"] == "success"
-
-        output = (await s.get(f"/runs/{run['run_id']}/wait?timeout=0"))["output"]
-        assert (output["type"], output["result"]) == ("result", {"text": "held the line"})
-
-
-async def test_a_run_is_started_and_its_caller_blocks_until_the_output_is_there(store: Path) -> None:
-    gate = Gate()
-    async with up(store, gate.agent) as s:
-        run = await s.post("/runs", {"agent_id": "held", "input": {"text": "tight"}})
-        assert run["status"] == "pending"
-
-        await gate.entered.get()
-        assert await s.get(f"/runs/{run['run_id']}/wait?timeout=0.05", 204) is None, "nothing yet"
-
-        blocked = asyncio.create_task(s.get(f"/runs/{run['run_id']}/wait?timeout=20"))
-        # A request that comes later is answered first: the blocked one really waits.
-        assert (await s.get(f"/runs/{run['run_id']}"))["status"] == "pending"
-        assert not blocked.done()
-
-        gate.go.set()
-        output = (await blocked)["output"]
-        assert (output["type"], output["result"]) == ("result", {"text": "held tight"})
-
-
-async def test_a_run_is_started_with_a_callback_which_is_called_when_its_status_changes(store: Path) -> None:
-    gate = Gate()
-    async with up(store, gate.agent) as s, Receiver() as receiver:
-        run = await s.post("/runs", {"agent_id": "held", "callback": {"POST": receiver.url}})
-        assert run["status"] == "pending"
-
-        await gate.entered.get()
-        assert receiver.got.empty(), "the status has not changed yet"
-
-        gate.go.set()
-        _, called = (await receiver.until("success"))[-1]
-        assert called["run_id"] == run["run_id"]
-
-        output = (await s.get(f"/runs/{run['run_id']}/wait?timeout=0"))["output"]
-        assert (output["type"], output["result"]) == ("result", {"text": "held it"})
+from .test_door import MailSendApproval, Reply, Teller, up
 
 
 async def test_a_run_is_interrupted_and_its_caller_resumes_it_with_what_it_asks_for(store: Path) -> None:
@@ -111,33 +36,6 @@ async def test_a_run_is_interrupted_and_its_caller_resumes_it_with_what_it_asks_
 
         output = (await s.get(f"/runs/{run['run_id']}/wait"))["output"]
         assert (output["type"], output["result"]) == ("result", {"message": "Sent."})
-
-
-async def test_runs_on_one_thread_remember_what_was_said_before(store: Path) -> None:
-    async with up(store, chat) as s:
-        thread = await s.post("/threads", {})
-        assert thread["status"] == "idle"
-        runs = f"/threads/{thread['thread_id']}/runs"
-
-        first = await s.post(runs, {"agent_id": "chat", "input": {"message": "Hello, my name is John"}})
-        assert first["status"] == "pending"
-        assert (await s.get(f"{runs}/{first['run_id']}/wait"))["output"]["result"] == {"message": "Hello John"}
-
-        second = await s.post(runs, {"agent_id": "chat", "input": {"message": "Can you remind my name?"}})
-        assert second["status"] == "pending"
-        reminded = (await s.get(f"{runs}/{second['run_id']}/wait"))["output"]
-        assert reminded["result"] == {"message": "Yes, your name is John"}
-
-        now = await s.get(f"/threads/{thread['thread_id']}")
-        assert now["status"] == "idle"
-        assert now["values"] == {
-            "messages": [
-                "Hello, my name is John",
-                "Hello John",
-                "Can you remind my name?",
-                "Yes, your name is John",
-            ]
-        }
 
 
 async def test_a_run_is_started_and_its_output_streams_until_the_server_closes_the_connection(store: Path) -> None:

@@ -24,15 +24,14 @@ from interlingua.store.changes import PutCallback
 from interlingua.store.rows import CallbackRow
 from interlingua.store.sql.callbacks import put_callback
 from tests.kit.databases import sql
+from tests.kit.wait_for import wait_for
 
 from .test_callbacks import Hanging
 from .test_door import Receiver, Up, up
 
 
 async def _until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not true():
-            await asyncio.sleep(0.005)
+    await wait_for(true)
 
 
 @contextlib.asynccontextmanager

@@ -10,10 +10,9 @@ from typing import Any
 
 from interlingua.protocols.editor.mount.http_channel import open_remote
 from interlingua.transports.jsonrpc.connection import Connection
+from tests.kit.wait_for import PATIENCE
 
 from .test_contract_transports import Editor
-
-WAIT = 20.0
 
 
 class Strict:
@@ -69,7 +68,7 @@ class Strict:
                 await self.say("s1", {"id": self.prompt, "result": {"stopReason": "end_turn"}})
 
     async def say(self, session: str | None, message: Any) -> None:
-        async with self.opened, asyncio.timeout(WAIT):
+        async with self.opened, asyncio.timeout(PATIENCE):
             await self.opened.wait_for(lambda: session in self.streams)
         stream = self.streams[session]
         stream.write(b"data: " + json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n\n")
@@ -94,10 +93,10 @@ async def talked() -> list[tuple[str, dict[str, str], Any]]:
     async with strict() as (server, url):
         connection = Connection(await open_remote(url, {}), Editor())
         running = asyncio.ensure_future(connection.run())
-        await connection.request("initialize", {"protocolVersion": 1}, timeout=WAIT)
-        made = await connection.request("session/new", {"cwd": "/", "mcpServers": []}, timeout=WAIT)
+        await connection.request("initialize", {"protocolVersion": 1}, timeout=PATIENCE)
+        made = await connection.request("session/new", {"cwd": "/", "mcpServers": []}, timeout=PATIENCE)
         params = {"sessionId": made["sessionId"], "prompt": []}
-        assert await connection.request("session/prompt", params, timeout=WAIT) == {"stopReason": "end_turn"}
+        assert await connection.request("session/prompt", params, timeout=PATIENCE) == {"stopReason": "end_turn"}
         connection.notify("session/cancel", {"sessionId": "s1"})
         await connection.close()
         await running

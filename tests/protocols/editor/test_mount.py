@@ -22,7 +22,6 @@ from interlingua.model.events import (
     OutputDelta,
     Plan,
     PlanEntry,
-    QuestionWithdrawn,
     Thought,
     ToolCall,
     Warned,
@@ -33,8 +32,9 @@ from interlingua.protocols.targets import parse
 from interlingua.server.loading.target import load_all
 from tests.kit.clients.rpc import INTERLINGUA
 from tests.kit.engines import bodies, finish, question, submit
-from tests.kit.mounts.editor import AGENT, PERMISSION, act, command, mount, mounted, script, update
+from tests.kit.mounts.editor import AGENT, PERMISSION, act, agent_of, command, mount, mounted, script, update
 from tests.kit.mounts.watch import seen
+from tests.kit.wait_for import wait_for
 from tests.protocols.connect.test_door import up
 
 # -- what it is -----------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ async def test_the_card_says_what_the_agent_says_of_itself(monkeypatch: pytest.M
 
 
 async def test_the_connect_descriptor_says_that_it_interrupts(store: Path) -> None:
-    agent = await mount().agent()
+    agent = await agent_of(mount())
     async with up(store, agent) as s:
         (found,) = await s.post("/agents/search", {"name": AGENT})
         specs = (await s.get(f"/agents/{found['agent_id']}/descriptor"))["specs"]
@@ -132,7 +132,7 @@ async def test_an_agent_that_wants_a_login_says_how() -> None:
     ]
     given = {"init": {"authMethods": methods}, "errors": {"session/new": {"code": -32000, "message": "who are you"}}}
     with pytest.raises(Denied) as refused:
-        await mount(given).agent()
+        await agent_of(mount(given))
     said = refused.value.message
     assert refused.value.code == "auth_required"
     assert "who are you" in said
@@ -140,7 +140,7 @@ async def test_an_agent_that_wants_a_login_says_how() -> None:
     assert "A=1" in said
     assert said.endswith("login` in a terminal")
     made = mount(given, auth="key")
-    agent = await made.agent()
+    agent = await agent_of(made)
     assert agent.card.name == AGENT
     await made.close()
 
@@ -158,18 +158,18 @@ async def test_an_agent_that_wants_a_login_says_how() -> None:
 )
 async def test_what_cannot_be_talked_to_is_refused_with_the_reason(given: Any, wanted: Any, problem: str) -> None:
     with pytest.raises(Unavailable) as refused:
-        await mount(given, version=wanted).agent()
+        await agent_of(mount(given, version=wanted))
     assert problem in refused.value.message
 
 
 async def test_an_agent_that_does_not_answer_is_given_up() -> None:
     with pytest.raises(Unavailable, match=r"did not answer within 0.3 s"):
-        await mount({"hang": True}, start_timeout=0.3).agent()
+        await agent_of(mount({"hang": True}, start_timeout=0.3))
 
 
 async def test_a_command_that_is_none_says_so() -> None:
     with pytest.raises(Unavailable, match="cannot be started: No such file"):
-        await mount(line="/no/such/agent --acp").agent()
+        await agent_of(mount(line="/no/such/agent --acp"))
 
 
 async def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,9 +257,7 @@ async def test_text_that_comes_when_the_run_is_over_is_a_warning(
         )
         assert first.output == {"text": "on time"}
         await asyncio.to_thread(pipe.write_text, "too late")
-        async with asyncio.timeout(20):
-            while f"after run {first.id} was over" not in caplog.text:
-                await asyncio.sleep(0.01)
+        await wait_for(lambda: f"after run {first.id} was over" in caplog.text)
         second = await finish(eng, AGENT, script("say next"), thread=thread)
         assert second.output == {"text": "next"}
         warned = [(one.message, one.details) for one in await bodies(eng, second.id, Warned)]
@@ -317,7 +315,7 @@ async def test_the_agents_own_reason_is_in_the_error_of_the_run(store: Path) -> 
 @pytest.mark.parametrize("method", ["initialize", "session/new"])
 async def test_the_agents_own_reason_is_in_a_refusal_to_start(method: str) -> None:
     with pytest.raises(Unavailable, match=SAID):
-        await mount({"errors": {method: REASON}}).agent()
+        await agent_of(mount({"errors": {method: REASON}}))
 
 
 async def test_the_agents_own_reason_is_in_the_refusal_of_a_setting(store: Path) -> None:
@@ -535,7 +533,7 @@ async def test_what_the_agent_takes_back_is_withdrawn(store: Path) -> None:
         assert ended.status is il.Status.SUCCEEDED
         second = await submit(eng, AGENT, script(f"raw {raw}", "raw " + cancel, form), thread="t")
         event = await seen(eng, second.id, "withdrawn")
-        assert event.body == QuestionWithdrawn(event.body.question, "the agent no longer asks", event.body.still_open)
+        assert event.body.reason == "the remote side no longer asks"
         await eng.runs.cancel(second.id)
         await eng.runs.wait(second.id, timeout=20)
 

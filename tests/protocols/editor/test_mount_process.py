@@ -17,8 +17,9 @@ import pytest
 
 import interlingua as il
 from tests.kit.engines import bodies, finish, submit
-from tests.kit.mounts.editor import AGENT, alive, command, gone, mount, mounted, script
+from tests.kit.mounts.editor import AGENT, agent_of, alive, command, gone, mount, mounted, script
 from tests.kit.mounts.watch import seen
+from tests.kit.wait_for import wait_for
 
 
 def wrapper(tmp_path: Path, given: dict[str, object]) -> tuple[str, Path]:
@@ -48,7 +49,7 @@ async def test_one_process_serves_many_runs_at_once(store: Path) -> None:
 async def test_letting_go_ends_the_agent_behind_a_wrapper_too(tmp_path: Path) -> None:
     line, pids = wrapper(tmp_path, {})
     made = mount(line=line)
-    await made.agent()
+    await agent_of(made)
     shell, agent = pids_of(pids)
     assert alive(shell)
     assert alive(agent)
@@ -63,7 +64,7 @@ async def test_an_agent_that_does_not_end_with_its_input_is_made_to(
     monkeypatch.setattr("interlingua.transports.process.child_process._PATIENCE", (0.2, 2.0))
     line, pids = wrapper(tmp_path, {"deaf": True})
     made = mount(line=line)
-    await made.agent()
+    await agent_of(made)
     await made.close()
     assert not any(alive(pid) for pid in pids_of(pids))
 
@@ -96,16 +97,17 @@ async def test_an_idle_agent_is_ended_and_started_again_when_needed(tmp_path: Pa
 
 HOLDER = """
 import asyncio, sys
+from interlingua.mounts.loader import local_agents
 from interlingua.protocols.editor.config import MountSettings
-from interlingua.protocols.editor.mount.server import Mount
+from interlingua.protocols.editor.mount.server import EditorServer
 from interlingua.protocols.editor.mount.sessions import source_of
 from interlingua.transports.process import child_process
 
 child_process._PATIENCE = (0.2, 2.0)
 
 async def main():
-    mount = Mount(source_of("editor", sys.argv[1], MountSettings()), MountSettings())
-    await mount.agent()
+    mount = EditorServer(source_of("editor", sys.argv[1], MountSettings()), MountSettings())
+    await local_agents(mount)
     print("ready", flush=True)
     if sys.argv[2] == "stay":
         await asyncio.sleep(600)
@@ -246,10 +248,8 @@ async def test_a_turn_that_is_under_way_does_not_count_as_idle(store: Path) -> N
 
 async def test_a_start_that_is_given_up_leaves_no_process(tmp_path: Path) -> None:
     line, pids = wrapper(tmp_path, {"hang": True})
-    starting = asyncio.ensure_future(mount(line=line).agent())
-    async with asyncio.timeout(60):
-        while not pids.exists() or len(pids_of(pids)) < 2:
-            await asyncio.sleep(0.01)
+    starting = asyncio.ensure_future(agent_of(mount(line=line)))
+    await wait_for(lambda: pids.exists() and len(pids_of(pids)) >= 2)
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
     assert starting.cancelled()

@@ -19,12 +19,13 @@ from interlingua.model.errors import Unavailable
 from interlingua.model.events import OutputDelta, RunRestarted, Thought
 from interlingua.model.filters import RunFilter
 from interlingua.protocols.editor.config import MountSettings
-from interlingua.protocols.editor.mount.server import Mount
+from interlingua.protocols.editor.mount.server import EditorServer
 from interlingua.protocols.editor.mount.sessions import EditorKeeper, source_of
 from interlingua.protocols.targets import parse
 from interlingua.server.app import Server, ServeSettings, serving
 from interlingua.server.loading.target import load
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
+from tests.kit.mounts.editor import agent_of
 from tests.kit.mounts.watch import SETTINGS
 
 
@@ -53,9 +54,9 @@ def at(server: Server, scheme: str) -> str:
     return server.address.replace("http", scheme, 1) + "/editor"
 
 
-def mount_of(server: Server, scheme: str, **settings: Any) -> Mount:
+def mount_of(server: Server, scheme: str, **settings: Any) -> EditorServer:
     made = MountSettings(**settings)
-    return Mount(source_of("", at(server, scheme), made), made)
+    return EditorServer(source_of("", at(server, scheme), made), made)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -89,21 +90,21 @@ async def test_an_agent_at_an_address_is_an_agent_here(
 async def test_nobody_at_an_address_says_so(scheme: str) -> None:
     made = MountSettings()
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9"):
-        await Mount(source_of("", f"{scheme}://127.0.0.1:9/editor", made), made).agent()
+        await agent_of(EditorServer(source_of("", f"{scheme}://127.0.0.1:9/editor", made), made))
 
 
 @pytest.mark.parametrize("version", [1, 2])
 async def test_after_our_crash_a_turn_at_an_address_goes_on(tmp_path: Path, store: Path, version: Any) -> None:
     async with there(tmp_path, careful) as server:
         first = mount_of(server, "ws", version=version)
-        eng = engine(store, await first.agent(), settings=SETTINGS)
+        eng = engine(store, await agent_of(first), settings=SETTINGS)
         await eng.start()
         run = await submit(eng, "careful", {"text": "hello"}, thread="t", create_thread=True)
         asked = await question(eng, run.id)
         await crash(eng)
         await first.close()
         second = mount_of(server, "ws", version=version, quiet_after=0.5)
-        async with engine(store, await second.agent(), settings=SETTINGS) as again:
+        async with engine(store, await agent_of(second), settings=SETTINGS) as again:
             assert [q.id for q in (await again.runs.get(run.id)).questions] == [asked.id]
             await again.questions.answer(asked.id, {"approved": True})
             ended = await again.runs.wait(run.id, timeout=20)
@@ -118,7 +119,7 @@ async def test_after_our_crash_a_turn_at_an_address_goes_on(tmp_path: Path, stor
 async def test_a_run_cancelled_while_we_were_down_is_cancelled_at_its_address(tmp_path: Path, store: Path) -> None:
     async with there(tmp_path, careful) as server:
         first = mount_of(server, "ws")
-        eng = engine(store, await first.agent(), settings=SETTINGS)
+        eng = engine(store, await agent_of(first), settings=SETTINGS)
         await eng.start()
         run = await submit(eng, "careful", {"text": "hello"}, thread="t", create_thread=True)
         await question(eng, run.id)
@@ -127,7 +128,7 @@ async def test_a_run_cancelled_while_we_were_down_is_cancelled_at_its_address(tm
         async with engine(store, settings=SETTINGS) as other:
             await other.runs.cancel(run.id)
         second = mount_of(server, "ws")
-        async with engine(store, await second.agent(), settings=SETTINGS) as again:
+        async with engine(store, await agent_of(second), settings=SETTINGS) as again:
             assert (await again.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
             (remote,) = await server.engine.runs.search(RunFilter())
             ended = await server.engine.runs.wait(remote.id, timeout=20)
@@ -164,7 +165,7 @@ async def test_a_password_in_an_address_stands_in_no_message() -> None:
 
 
 @contextlib.asynccontextmanager
-async def scripted(method: str, *answer: Any) -> AsyncIterator[Mount]:
+async def scripted(method: str, *answer: Any) -> AsyncIterator[EditorServer]:
     """A mount of an agent that answers each POST with its result, and what has this method with a status or never."""
     results = {
         "initialize": {"protocolVersion": 1, "agentInfo": {"name": "far", "version": "1"}},
@@ -199,7 +200,7 @@ async def scripted(method: str, *answer: Any) -> AsyncIterator[Mount]:
 
     async with await asyncio.start_server(handle, "127.0.0.1", 0) as listening:
         made = MountSettings()
-        mount = Mount(source_of("", f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/acp", made), made)
+        mount = EditorServer(source_of("", f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/acp", made), made)
         try:
             yield mount
         finally:
@@ -219,7 +220,7 @@ async def test_a_server_that_does_not_answer_is_unavailable_for_now(
         monkeypatch.setattr("interlingua.protocols.editor.mount.http_channel._ANSWERED_WITHIN", 2.0)
     async with scripted(method, *answer) as mount:
         with pytest.raises(Unavailable) as failed:
-            await mount.agent()
+            await agent_of(mount)
         assert failed.value.transient
         assert (str(answer[0]) if answer else "said nothing") in failed.value.message
 
@@ -230,7 +231,7 @@ async def test_a_prompt_that_nobody_answers_fails_the_run_as_transient(
 ) -> None:
     if not answer:
         monkeypatch.setattr("interlingua.protocols.editor.mount.http_channel._ANSWERED_WITHIN", 2.0)
-    async with scripted("session/prompt", *answer) as mount, engine(store, await mount.agent()) as eng:
+    async with scripted("session/prompt", *answer) as mount, engine(store, await agent_of(mount)) as eng:
         ended = await finish(eng, "far", {"text": "hi"})
         assert ended.error is not None
         assert (ended.error.code, ended.error.transient) == ("run_lost", True)
@@ -238,7 +239,7 @@ async def test_a_prompt_that_nobody_answers_fails_the_run_as_transient(
 
 
 @contextlib.asynccontextmanager
-async def taking_prompts(*, hangs: bool) -> AsyncIterator[Mount]:
+async def taking_prompts(*, hangs: bool) -> AsyncIterator[EditorServer]:
     """A mount of an agent whose server takes a prompt, and says nothing on its streams: because it hangs from then on,
     or until it was asked three times whether it is there."""
     results = {
@@ -295,7 +296,7 @@ async def taking_prompts(*, hangs: bool) -> AsyncIterator[Mount]:
 
     async with await asyncio.start_server(handle, "127.0.0.1", 0) as listening:
         made = MountSettings()
-        mount = Mount(source_of("", f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/acp", made), made)
+        mount = EditorServer(source_of("", f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/acp", made), made)
         try:
             yield mount
         finally:
@@ -310,7 +311,7 @@ async def test_a_server_that_hangs_while_its_agent_works_is_noticed(
     for name, seconds in (("_PULSE", 0.05), ("_SILENCE", 0.2), ("_REACHED_WITHIN", 0.2)):
         monkeypatch.setattr(f"interlingua.transports.heartbeat.{name}", seconds)
     monkeypatch.setattr("interlingua.protocols.editor.mount.http_channel._ANSWERED_WITHIN", 1.0)
-    async with taking_prompts(hangs=True) as mount, engine(store, await mount.agent()) as eng:
+    async with taking_prompts(hangs=True) as mount, engine(store, await agent_of(mount)) as eng:
         ended = await finish(eng, "far", {"text": "hi"})
         assert ended.error is not None
         assert (ended.error.code, ended.error.transient) == ("run_lost", True)
@@ -322,13 +323,13 @@ async def test_an_agent_may_be_quiet_for_as_long_as_it_likes_where_its_server_is
 ) -> None:
     for name, seconds in (("_PULSE", 0.05), ("_SILENCE", 0.1)):
         monkeypatch.setattr(f"interlingua.transports.heartbeat.{name}", seconds)
-    async with taking_prompts(hangs=False) as mount, engine(store, await mount.agent()) as eng:
+    async with taking_prompts(hangs=False) as mount, engine(store, await agent_of(mount)) as eng:
         ended = await finish(eng, "far", {"text": "hi"})
         assert ended.status is il.Status.SUCCEEDED, ended.error
 
 
 async def test_a_thread_stays_with_its_session_though_nobody_answers(store: Path) -> None:
-    async with scripted("session/load", 503) as mount, engine(store, await mount.agent(), settings=SETTINGS) as eng:
+    async with scripted("session/load", 503) as mount, engine(store, await agent_of(mount), settings=SETTINGS) as eng:
         peer = await mount.keeper.connection()
         peer.able.load = True
         await eng.threads.create("t")
@@ -342,9 +343,9 @@ async def test_a_thread_stays_with_its_session_though_nobody_answers(store: Path
 async def test_what_a_server_refuses_is_not_tried_again(store: Path) -> None:
     async with scripted("initialize", 404) as mount:
         with pytest.raises(Unavailable, match="404") as failed:
-            await mount.agent()
+            await agent_of(mount)
         assert not failed.value.transient
-    async with scripted("session/prompt", 500) as mount, engine(store, await mount.agent()) as eng:
+    async with scripted("session/prompt", 500) as mount, engine(store, await agent_of(mount)) as eng:
         ended = await finish(eng, "far", {"text": "hi"})
         assert ended.error is not None
         assert (ended.error.code, ended.error.transient) == ("remote_failed", False)

@@ -17,7 +17,7 @@ from interlingua.model.errors import AlreadyAnswered
 from interlingua.model.events import OutputDelta, QuestionAsked, RunRestarted
 from interlingua.model.run import Question as AskedQuestion
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
-from tests.kit.mounts.editor import AGENT, PERMISSION, act, mount, mounted, script
+from tests.kit.mounts.editor import AGENT, PERMISSION, act, agent_of, mount, mounted, script
 from tests.kit.mounts.watch import SETTINGS, seen
 
 # The fake agent asks again by itself when a session is taken up.
@@ -181,7 +181,7 @@ async def test_what_was_answered_and_is_asked_again_for_the_same_tool_call_is_an
 
 async def restarted(store: Path, given: dict[str, Any], **settings: Any) -> tuple[il.Engine, Any]:
     made = mount(given, **settings)
-    eng = engine(store, await made.agent(), settings=SETTINGS)
+    eng = engine(store, await agent_of(made), settings=SETTINGS)
     await eng.start()
     return eng, made
 

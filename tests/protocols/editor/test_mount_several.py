@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import interlingua as il
+from interlingua.mounts.loader import local_agents
 from interlingua.protocols.targets import TargetError, parse
 from interlingua.server.loading.target import load
 from tests.kit.engines import engine, finish
@@ -34,7 +35,7 @@ async def test_where_there_are_several_each_is_an_agent(tmp_path: Path, store: P
 
     async with there(tmp_path, plain, styled, careful) as server:
         made = mount_of(server, scheme, version=version)
-        found = await made.agents()
+        found = await local_agents(made)
         cards = {agent.card.name: agent.card for agent in found}
         assert list(cards) == ["plain", "styled", "careful"]
         assert (cards["styled"].version, cards["styled"].description) == ("2.5", "Says it in a tone.")
@@ -63,11 +64,11 @@ async def test_an_option_of_another_maker_that_is_called_agent_stays_an_option()
     choices = [{"value": one, "name": one.title()} for one in ("build", "plan")]
     option = {"id": "agent", "name": "Agent", "type": "select", "currentValue": "build", "options": choices}
     made = mount({"new": {"configOptions": [option]}})
-    (agent,) = await made.agents()
+    (agent,) = await local_agents(made)
     assert (agent.card.name, list((agent.card.config or {})["properties"])) == (AGENT, ["agent"])
     await made.close()
     made = mount({"new": {"configOptions": [option]}})
-    (agent,) = await made.agents("plan")
+    (agent,) = await local_agents(made, "plan")
     assert (agent.card.name, agent.card.config) == ("plan", None)
     await made.close()
 
@@ -95,7 +96,7 @@ async def test_where_one_of_two_is_gone_the_other_does_not_answer_for_it(
 
     async with there(tmp_path, loud, plain) as server:
         made = mount_of(server, "ws")
-        found = await made.agents()
+        found = await local_agents(made)
         async with engine(store, *found, settings=SETTINGS) as eng:
             more: dict[str, Any] = {} if thread is None else {"thread": thread, "create_thread": True}
             run = await finish(eng, "plain", {"text": "hi"}, **more)

@@ -14,6 +14,7 @@ import pytest
 
 from interlingua.transports.jsonrpc.core import INVALID_REQUEST
 from tests.kit.clients.editor import COMMAND, PATIENCE, Process, check_frame, prompt, stdio
+from tests.kit.wait_for import wait_for
 
 ECHO = """
 import interlingua as il
@@ -383,9 +384,7 @@ async def test_a_client_that_reads_nothing_can_still_cancel(tmp_path: Path) -> N
         other = await client.new_session()
         texts = Texts(client, "agent_thought_chunk")
         prompted = await client.start_prompt(session, "for ever")
-        async with asyncio.timeout(PATIENCE):
-            while not texts.kept:
-                await asyncio.sleep(0.01)
+        await wait_for(lambda: texts.kept)
         client.stop_reading()
         for _ in range(20):
             await client.notify("session/cancel", {"sessionId": other})
@@ -403,9 +402,7 @@ async def test_a_client_that_hangs_up_without_reading_leaves_a_process_that_ends
         session = await client.new_session()
         texts = Texts(client, "agent_thought_chunk")
         await client.start_prompt(session, "for ever")
-        async with asyncio.timeout(PATIENCE):
-            while not texts.kept:
-                await asyncio.sleep(0.01)
+        await wait_for(lambda: texts.kept)
         client.stop_reading()
         await client.end_input()
         async with asyncio.timeout(12):

@@ -31,8 +31,8 @@ from interlingua.transports.http.sse import Reader
 from interlingua.transports.jsonrpc.connection import Connection, ConnectionLost
 from interlingua.transports.jsonrpc.core import Call, Notice, RpcError
 from tests.kit.engines import QUICK
+from tests.kit.wait_for import PATIENCE, wait_for
 
-WAIT = 15.0
 FLOOD = 100  # pieces of 100 kB
 
 
@@ -122,7 +122,7 @@ class Stream:
         await self._task
 
     async def next(self) -> dict[str, Any]:
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(PATIENCE):
             return await self.messages.get()
 
     async def until(self, id_: int | str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -179,7 +179,7 @@ class Client:
             headers["last-event-id"] = after
         stream = Stream(self, headers)
         self.streams.append(stream)
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(PATIENCE):
             await stream.opened.wait()
         return stream
 
@@ -192,7 +192,7 @@ class Client:
 @contextlib.asynccontextmanager
 async def clients(server: Server, **headers: str) -> AsyncIterator[Client]:
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=10)
-    async with httpx2.AsyncClient(limits=limits, timeout=WAIT) as http:
+    async with httpx2.AsyncClient(limits=limits, timeout=PATIENCE) as http:
         client = Client(http, server.address + "/editor", **headers)
         try:
             yield client
@@ -207,7 +207,7 @@ def text(messages: list[dict[str, Any]]) -> str:
 
 
 async def run_of(server: Server, session: str) -> str:
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(PATIENCE):
         while not (runs := await server.engine.runs.search(RunFilter(thread=session))):
             await asyncio.sleep(0)
     return runs[0].id
@@ -378,7 +378,7 @@ async def test_the_newest_reader_has_the_stream(store: Path) -> None:
         session = await client.session(await client.begin())
         old = await client.listen(session)
         new = await client.listen(session)
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(PATIENCE):
             await old.ended.wait()
         _, before = await new.until(await client.prompt(session, "you"))
         assert text(before) == "grüße you"
@@ -387,7 +387,7 @@ async def test_the_newest_reader_has_the_stream(store: Path) -> None:
 async def test_a_silent_stream_gets_comments(store: Path) -> None:
     async with up(store, keep_alive=0.02) as (server, _), clients(server) as client:
         whole = await client.begin()
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(PATIENCE):
             await whole.comment.wait()
         assert whole.messages.empty()
 
@@ -457,7 +457,7 @@ async def test_delete_ends_the_streams_but_not_the_runs(store: Path) -> None:
             pass
         headers = {"acp-connection-id": client.connection}
         assert (await client.http.delete(client.url, headers=headers)).status_code == 202
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(PATIENCE):
             await whole.ended.wait()
             await own.ended.wait()
         assert not web.sessions
@@ -472,7 +472,7 @@ async def test_a_client_that_vanishes_is_forgotten_and_its_run_goes_on(store: Pa
         session = await client.session(whole)
         await client.prompt(session, "ask")
         (connection,) = web.sessions
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(PATIENCE):
             while not server.engine.workspaces:
                 await asyncio.sleep(0)
             assert web.sessions  # its stream is open
@@ -489,9 +489,7 @@ async def test_a_connection_with_too_much_unread_is_closed(store: Path) -> None:
         session = await client.session(await client.begin())
         assert web.sessions
         await client.prompt(session, "flood")
-        async with asyncio.timeout(WAIT):
-            while web.sessions:
-                await asyncio.sleep(0)
+        await wait_for(lambda: not web.sessions)
         assert (await client.raw({"jsonrpc": "2.0", "method": "_x"})).status_code == 404
 
 
@@ -529,9 +527,7 @@ async def test_who_asks_without_reading_answers_is_told_to_read(store: Path) -> 
         session = await client.session(await client.begin())
         await client.prompt(session, "flood")
         (connection,) = web.sessions
-        async with asyncio.timeout(WAIT):
-            while connection.channel.sessions[session].waiting <= 1024 * 1024:
-                await asyncio.sleep(0.01)
+        await wait_for(lambda: connection.channel.sessions[session].waiting > 1024 * 1024)
         again = {
             "jsonrpc": "2.0",
             "id": "n",
@@ -620,9 +616,7 @@ async def test_a_client_that_leaves_its_websocket_is_forgotten(store: Path) -> N
             await ws.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "session/new", "params": params}))
             await ws.recv()
             assert len(server.engine.workspaces) == 1
-        async with asyncio.timeout(WAIT):
-            while server.engine.workspaces or web.sessions:
-                await asyncio.sleep(0)
+        await wait_for(lambda: not (server.engine.workspaces or web.sessions))
 
 
 async def test_a_server_that_stops_ends_streams_and_sockets_at_once(store: Path) -> None:
@@ -636,7 +630,7 @@ async def test_a_server_that_stops_ends_streams_and_sockets_at_once(store: Path)
             await ws.recv()
             began = asyncio.get_running_loop().time()
         assert asyncio.get_running_loop().time() - began < 60  # nothing waited for the grace to pass
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(PATIENCE):
             await whole.ended.wait()
             with pytest.raises(websockets.exceptions.ConnectionClosed):
                 await ws.recv()
@@ -677,8 +671,8 @@ async def connected(url: str, **headers: str) -> AsyncIterator[tuple[Connection,
 
 
 async def begun(connection: Connection) -> str:
-    await connection.request("initialize", {"protocolVersion": 1}, timeout=WAIT)
-    made = await connection.request("session/new", {"cwd": "/tmp", "mcpServers": []}, timeout=WAIT)
+    await connection.request("initialize", {"protocolVersion": 1}, timeout=PATIENCE)
+    made = await connection.request("session/new", {"cwd": "/tmp", "mcpServers": []}, timeout=PATIENCE)
     return str(made["sessionId"])
 
 
@@ -694,37 +688,35 @@ async def test_our_client_prompts_answers_and_loads(store: Path, scheme: str) ->
             session = await begun(connection)
             for said, heard in (("you", "grüße you"), ("ask", "done")):
                 editor.messages.clear()
-                ended = await connection.request("session/prompt", prompt(session, said), timeout=WAIT)
+                ended = await connection.request("session/prompt", prompt(session, said), timeout=PATIENCE)
                 assert ended["stopReason"] == "end_turn"
                 assert text(editor.messages) == heard
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(PATIENCE):
             while web.sessions:  # it said goodbye
                 await asyncio.sleep(0)
         async with connected(url) as (connection, editor):
-            await connection.request("initialize", {"protocolVersion": 1}, timeout=WAIT)
+            await connection.request("initialize", {"protocolVersion": 1}, timeout=PATIENCE)
             load = {"sessionId": session, "cwd": "/tmp", "mcpServers": []}
-            await connection.request("session/load", load, timeout=WAIT)
+            await connection.request("session/load", load, timeout=PATIENCE)
             assert text(editor.messages) == "grüße youdone"
             with pytest.raises(RpcError, match="no thread"):
-                await connection.request("session/load", {**load, "sessionId": "nobody"}, timeout=WAIT)
+                await connection.request("session/load", {**load, "sessionId": "nobody"}, timeout=PATIENCE)
 
 
 async def test_our_client_takes_a_broken_stream_up_again(store: Path) -> None:
     async with up(store) as (server, web), connected(server.address + "/editor") as (connection, editor):
         session = await begun(connection)
-        await connection.request("session/prompt", prompt(session, "you"), timeout=WAIT)
+        await connection.request("session/prompt", prompt(session, "you"), timeout=PATIENCE)
         (kept,) = web.sessions
         for outbox in (kept.channel.sessions[session], kept.channel.whole):
             reader = outbox.reader
             assert reader is not None
             reader.end()
-            async with asyncio.timeout(WAIT):
-                while outbox.reader in (reader, None):
-                    await asyncio.sleep(0.01)
+            await wait_for(lambda outbox=outbox, reader=reader: outbox.reader not in (reader, None))
         editor.messages.clear()
-        await connection.request("session/prompt", prompt(session, "all"), timeout=WAIT)
+        await connection.request("session/prompt", prompt(session, "all"), timeout=PATIENCE)
         assert text(editor.messages) == "grüße all"
-        assert (await connection.request("session/list", {}, timeout=WAIT))["sessions"]
+        assert (await connection.request("session/list", {}, timeout=PATIENCE))["sessions"]
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
@@ -735,11 +727,11 @@ async def test_our_client_notices_that_the_server_is_gone(store: Path, scheme: s
             connection, editor = await stack.enter_async_context(connected(url))
             session = await begun(connection)
             waiting = asyncio.ensure_future(connection.request("session/prompt", prompt(session, "wait")))
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(PATIENCE):
                 while text(editor.messages) != "waiting":
                     editor.news.clear()
                     await editor.news.wait()
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(PATIENCE):
             with pytest.raises(ConnectionLost):
                 await waiting
 
@@ -749,16 +741,16 @@ async def test_our_client_tells_why_it_was_refused(store: Path) -> None:
         address = server.address
         async with connected(address + "/editor", authorization="Bearer wrong") as (connection, _):
             with pytest.raises(RpcError, match="401") as raised:
-                await connection.request("initialize", {"protocolVersion": 1}, timeout=WAIT)
+                await connection.request("initialize", {"protocolVersion": 1}, timeout=PATIENCE)
             assert raised.value.code == -32000
         async with connected(address + "/nowhere") as (connection, _):
             with pytest.raises(RpcError, match="404"):
-                await connection.request("initialize", {"protocolVersion": 1}, timeout=WAIT)
+                await connection.request("initialize", {"protocolVersion": 1}, timeout=PATIENCE)
         with pytest.raises(ConnectionError, match="401"):
             await open_remote(address.replace("http", "ws") + "/editor", {"authorization": "Bearer wrong"})
     async with connected(address + "/editor") as (connection, _):
         with pytest.raises(ConnectionLost):
-            await connection.request("initialize", {"protocolVersion": 1}, timeout=WAIT)
+            await connection.request("initialize", {"protocolVersion": 1}, timeout=PATIENCE)
         assert isinstance(connection.channel, HttpChannel)
         assert connection.channel.reason
     with pytest.raises(ConnectionError, match="cannot be reached"):

@@ -159,7 +159,7 @@ async def test_a_question_is_returned_and_the_request_comes_again_with_the_answe
 
 
 @il.agent(asks=[il.Confirm])
-async def twice(text: str, ctx: il.Context[Any, Any]) -> str:
+async def insists(text: str, ctx: il.Context[Any, Any]) -> str:
     verdicts = [(await ctx.ask(il.Confirm(message=f"{text}, {n}?"))).approved for n in ("once", "twice")]
     return str(verdicts)
 
@@ -167,8 +167,8 @@ async def twice(text: str, ctx: il.Context[Any, Any]) -> str:
 async def test_an_answer_that_comes_after_another_one_answers_nothing_and_the_next_question_is_returned(
     store: Path,
 ) -> None:
-    async with in_process(store, twice) as (client, engine):
-        asked = (await run(client, "twice", {"text": "it"}, elicits=True))["result"]
+    async with in_process(store, insists) as (client, engine):
+        asked = (await run(client, "insists", {"text": "it"}, elicits=True))["result"]
         [first] = asked["inputRequests"]
         await engine.questions.answer(first, {"approved": False})
 
@@ -176,10 +176,10 @@ async def test_an_answer_that_comes_after_another_one_answers_nothing_and_the_ne
             return [question.id for question in await engine.questions.open() if question.id != first]
 
         await wait_for(open_ids)
-        again = (await run(client, "twice", {"text": "it"}, elicits=True, **retry(asked, YES)))["result"]
+        again = (await run(client, "insists", {"text": "it"}, elicits=True, **retry(asked, YES)))["result"]
         [second] = again["inputRequests"]
         assert second != first
-        result = (await run(client, "twice", {"text": "it"}, elicits=True, **retry(again, YES)))["result"]
+        result = (await run(client, "insists", {"text": "it"}, elicits=True, **retry(again, YES)))["result"]
         assert result["output"] == {"text": "[False, True]"}
 
 

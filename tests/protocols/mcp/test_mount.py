@@ -23,6 +23,7 @@ from interlingua.protocols.targets import Target
 from tests.kit.engines import bodies, crash, engine, finish, question, submit
 from tests.kit.mounts.mcp import act, mount, mounted, script, sent, wire
 from tests.kit.mounts.watch import SETTINGS, seen
+from tests.kit.wait_for import wait_for
 
 FORM = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 ASKS = {"message": "Where to?", "requestedSchema": FORM}
@@ -496,8 +497,6 @@ async def test_cancelling_a_run_that_asks_answers_the_server_that_nobody_will(
         await eng.runs.cancel(run.id)
         assert (await eng.runs.wait(run.id, timeout=20)).status is il.Status.CANCELLED
         await sent(log, "notifications/cancelled")
-        async with asyncio.timeout(20):
-            while not any(m.get("id") == "ask-1" for m in wire(log)):
-                await asyncio.sleep(0.01)
+        await wait_for(lambda: any(m.get("id") == "ask-1" for m in wire(log)))
         (answer,) = [m for m in wire(log) if m.get("id") == "ask-1"]
         assert answer["result"] == {"action": "cancel"}

@@ -14,8 +14,7 @@ from interlingua.protocols.mcp.config import DoorSettings
 from interlingua.protocols.mcp.door.http import WebDoor
 from interlingua.server.app import ServeSettings, serving
 from tests.kit.engines import QUICK
-
-WAIT = 30.0
+from tests.kit.wait_for import PATIENCE
 
 
 @il.agent
@@ -39,11 +38,11 @@ async def test_a_large_result_arrives_whole(store: Path, mode: Any) -> None:
         told.append(message or "")
 
     agents = [large, streams]
-    async with asyncio.timeout(2 * WAIT), serving(store, agents, ServeSettings(port=0, engine=QUICK)) as server:
+    async with asyncio.timeout(2 * PATIENCE), serving(store, agents, ServeSettings(port=0, engine=QUICK)) as server:
         web = server.app.doors["mcp"][1].close_streams.__self__  # type: ignore[union-attr]
         assert isinstance(web, WebDoor)
         web.settings = DoorSettings(patience=0.0)  # every answer is an event stream
-        async with Client(server.address + "/mcp", mode=mode, read_timeout_seconds=WAIT) as client:
+        async with Client(server.address + "/mcp", mode=mode, read_timeout_seconds=PATIENCE) as client:
             for name in ("large", "streams"):
                 for size in (100_000, 600_000, 900_000):
                     result = await client.call_tool(name, {"size": size}, progress_callback=progress)

@@ -20,6 +20,7 @@ from interlingua.transports.jsonrpc.core import INVALID_REQUEST
 from tests.kit.clients.mcp import RUN, THREAD, careful, client_of, echo, remember
 from tests.kit.clients.mcp_http import BOTH, WAIT, clients, joined, only_run, up
 from tests.kit.engines import QUICK, question
+from tests.kit.wait_for import wait_for
 
 # -- one caller and another -----------------------------------------------------------------------------------
 
@@ -68,9 +69,7 @@ async def test_who_may_not_cancel_cancels_no_run_of_another_by_leaving_it(store:
             await bob.request("elicitation/create")
             await bob.notify("notifications/cancelled", {"requestId": id_})
             await bob.notice("notifications/cancelled")
-            async with asyncio.timeout(WAIT):
-                while connection.rpc.rpc.open_calls:
-                    await asyncio.sleep(0)
+            await wait_for(lambda: not connection.rpc.rpc.open_calls)
             await engine.questions.answer((await question(engine, run)).id, {"approved": True})
             assert (await engine.runs.wait(run, timeout=WAIT)).status is Status.SUCCEEDED
 

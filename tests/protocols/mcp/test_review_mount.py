@@ -19,6 +19,7 @@ from starlette.routing import Route
 import interlingua as il
 from interlingua.model.events import OutputDelta
 from interlingua.model.status import Status
+from interlingua.protocols.mcp.mount import remote_run
 from tests.kit.engines import bodies, question
 from tests.kit.fake_remotes.mcp_server import TEXT
 from tests.kit.mounts.mcp import act, mounted, script
@@ -315,7 +316,10 @@ async def test_events_of_other_kinds_are_no_messages(store: Path, ping: bytes) -
         assert server.seen == ["initialize", "notifications/initialized", "agents/list", "agents/run"]
 
 
-async def test_a_server_that_wants_input_and_never_says_which_fails_the_run(store: Path) -> None:
+async def test_a_server_that_wants_input_and_never_says_which_fails_the_run(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_run, "_PAUSES", (0.01,) * len(remote_run._PAUSES))
     given = {"version": "2026-07-28", "refuses": {"code": -32601, "message": "no initialize"}}
     async with mounted(store, given) as (engine, _):
         wants = act("result", {"resultType": "input_required", "requestState": "again"})

@@ -17,6 +17,7 @@ from interlingua.security.keys import make_key
 from interlingua.server.auth.stored_keys import StoredKeys
 from interlingua.store.open import open_store
 from tests.kit.clients.mcp_http import BOTH, FLOOD, PROGRESS, WAIT, clients, ended, joined, only_run, up
+from tests.kit.wait_for import wait_for
 
 # -- sessions -------------------------------------------------------------------------------------------------
 
@@ -304,9 +305,7 @@ async def test_a_long_stream_that_has_ended_is_not_held_and_is_made_again(store:
         await ended(server)
         (session,) = web.sessions
         (exchange,) = session.channel._kept.values()
-        async with asyncio.timeout(WAIT):
-            while not exchange.emptied:
-                await asyncio.sleep(0.01)
+        await wait_for(lambda: exchange.emptied)
         assert (exchange.kept, session.channel.backlog.bytes) == (0, 0)
         for _ in range(2):
             again = await client.listen(place)
@@ -370,9 +369,7 @@ async def test_a_client_that_vanishes_is_forgotten_and_its_runs_go_on(store: Pat
         assert (await server.engine.runs.get(run)).status is Status.RUNNING
         await answer.leave()
         (session,) = web.sessions
-        async with asyncio.timeout(WAIT):
-            while web.sessions or session.rpc.rpc.open_calls:
-                await asyncio.sleep(0)
+        await wait_for(lambda: not (web.sessions or session.rpc.rpc.open_calls))
         assert (await client.ask("ping")).status == 404
         assert (await server.engine.runs.get(run)).status is Status.RUNNING
         await server.engine.runs.cancel(run)
@@ -388,9 +385,7 @@ async def test_a_session_that_listens_is_not_forgotten(store: Path) -> None:
             assert [await anext(pieces) for _ in range(3)] == [b": keep-alive\n"] * 3  # two of them while it is silent
         assert web.sessions
         await whole.leave()
-        async with asyncio.timeout(WAIT):
-            while web.sessions:
-                await asyncio.sleep(0)
+        await wait_for(lambda: not web.sessions)
 
 
 async def test_a_client_for_which_too_much_waits_is_sent_away(store: Path) -> None:
@@ -399,9 +394,7 @@ async def test_a_client_for_which_too_much_waits_is_sent_away(store: Path) -> No
         (session,) = web.sessions
         for _ in range(100):
             session.rpc.notify("notifications/message", {"level": "info", "data": "x" * 100})
-        async with asyncio.timeout(WAIT):
-            while web.sessions:
-                await asyncio.sleep(0)
+        await wait_for(lambda: not web.sessions)
         assert (await client.ask("ping")).status == 404
 
 

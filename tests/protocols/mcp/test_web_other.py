@@ -13,6 +13,7 @@ from interlingua.model.status import Status
 from interlingua.protocols.mcp import wire
 from interlingua.server.app import Server
 from tests.kit.clients.mcp_http import FLOOD, WAIT, Answer, Client, clients, ended, joined, only_run, up
+from tests.kit.wait_for import wait_for
 
 # -- the revision without sessions ----------------------------------------------------------------------------
 
@@ -182,7 +183,5 @@ async def test_what_is_wrong_on_the_older_transport_has_its_status(store: Path) 
         session = where.rpartition("=")[2]
         assert (await client.post(ping, mcp_session_id=session)).status == 404  # it is none of the other transport
         await stream.leave()
-        async with asyncio.timeout(WAIT):
-            while web.sessions:
-                await asyncio.sleep(0)
+        await wait_for(lambda: not web.sessions)
         assert (await client.send("POST", ping, where, content_type=kind)).status == 404

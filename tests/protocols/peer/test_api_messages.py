@@ -32,6 +32,7 @@ from tests.kit.peer_nodes import (
     stuck,
     text,
 )
+from tests.kit.wait_for import wait_for
 
 
 class Words(msgspec.Struct):
@@ -357,9 +358,7 @@ async def test_a_message_is_not_lost_with_a_reader_that_leaves_before_it_was_ans
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"GET /message:recv?wait=10 HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         await writer.drain()
-        async with asyncio.timeout(WAIT):
-            while not ben.node._news:
-                await asyncio.sleep(0)
+        await wait_for(lambda: ben.node._news)
         writer.transport.abort()
         await _deliver(ann, ben, "a")
         got = await ben.get("/message:recv", wait=10)

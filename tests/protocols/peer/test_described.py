@@ -89,7 +89,7 @@ def test_a_node_without_skills_is_an_agent_of_its_own_name() -> None:
     [
         (["a", "b"], ["a", "b"]),
         ([{"id": "a"}, {"name": "b"}], ["a", "b"]),
-        ([{"id": "a b"}, {"id": "a/b"}], ["a-b", "a-b-2"]),
+        ([{"id": "a b"}, {"id": "a/b"}], ["a-b", "a-b"]),
         ([{"id": "a"}, 5, None, {}, {"id": 7}], ["a"]),
         ([5], ["Node"]),
         ("a,b", ["Node"]),

@@ -27,8 +27,8 @@ from interlingua.protocols.peer.wire.links import Link, new_token, parse, same_t
 from interlingua.server.event_loop import new_event_loop
 from interlingua.transports.channel import Channel, TooLong
 from tests.kit.certificates import certificate, client_tls, server_tls
+from tests.kit.wait_for import PATIENCE
 
-PATIENCE = 30.0
 LIMIT = 64 * 1024
 TOKEN = new_token()
 

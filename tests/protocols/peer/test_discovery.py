@@ -19,8 +19,8 @@ from interlingua.protocols.peer.discovery.beacons import GROUP, PORT, Announceme
 from interlingua.protocols.peer.discovery.dnssd import Dnssd
 from interlingua.protocols.peer.wire.links import new_token, parse
 from tests.kit.ports import free_port
+from tests.kit.wait_for import PATIENCE
 
-PATIENCE = 30.0
 ALICE = Announcement("Alice", 7801, 7901, "tok_0123456789abcdef")
 BOB = Announcement("Bob", 7811, 7911, "tok_fedcba9876543210")
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.kit.servers import WAIT, Process, node
+from tests.kit.servers import Process, node
+from tests.kit.wait_for import PATIENCE
 
 from ...cli.conftest import ZOO
 
@@ -26,7 +27,7 @@ def alice(env: dict[str, str], tmp_path: Path) -> Iterator[Process]:
 def curl(*arguments: str) -> tuple[Any, str, str]:
     """The answer, its status, and the version of HTTP that it came by."""
     told = subprocess.run(
-        ["curl", "-sS", "--max-time", str(WAIT), "-w", "\n%{http_code} %{http_version}", *arguments],
+        ["curl", "-sS", "--max-time", str(PATIENCE), "-w", "\n%{http_code} %{http_version}", *arguments],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     body, _, last = told.rpartition("\n")
@@ -67,7 +68,7 @@ def test_a_web_page_of_another_site_is_refused_by_http_2_as_well(alice: Process)
 
 
 def test_events_stream_by_http_2_as_they_happen(alice: Process, env: dict[str, str], tmp_path: Path) -> None:
-    command = ["curl", "-sSN", "--max-time", str(WAIT), "-D", "/dev/stderr", PRIOR, f"{alice.control}/stream"]
+    command = ["curl", "-sSN", "--max-time", str(PATIENCE), "-D", "/dev/stderr", PRIOR, f"{alice.control}/stream"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as streaming:
         assert streaming.stdout is not None
         assert streaming.stderr is not None
@@ -78,7 +79,7 @@ def test_events_stream_by_http_2_as_they_happen(alice: Process, env: dict[str, s
             told = next(line for line in lines if '"connected"' in line)
             assert json.loads(told.removeprefix("data:"))["type"] == "peer"
             assert alice.end() == 0  # ends although a stream is open
-        assert streaming.wait(WAIT) == 0
+        assert streaming.wait(PATIENCE) == 0
 
 
 def test_without_hypercorn_it_says_what_to_install(fresh: Any, env: dict[str, str], tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from interlingua.protocols.peer.bindings.sockets import WebSocket, Wire
 from interlingua.protocols.peer.wire.links import same_token
 from interlingua.transports.channel import Channel, TooLong
 from tests.kit.examples import many
+from tests.kit.wait_for import PATIENCE
 
-PATIENCE = 30.0
 LIMIT = 64 * 1024
 TOKEN = "tok_0123456789abcdef"
 

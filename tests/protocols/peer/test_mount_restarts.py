@@ -14,6 +14,7 @@ from interlingua.model.delta import Joiner
 from interlingua.model.documents import Put
 from interlingua.model.events import ArtifactAdded, MessageSent, OutputDelta, QuestionWithdrawn, RunRestarted, Thought
 from interlingua.mounts.loader import local_agents
+from interlingua.protocols.peer.mount import credentials
 from tests.kit.engines import bodies, crash, engine, question, submit
 from tests.kit.mounts.peer import Again, There, mount, mounted, output, remote, runs_of
 from tests.kit.mounts.watch import SETTINGS, Gate, asked_question, seen, shown
@@ -124,8 +125,9 @@ async def test_a_question_survives_a_restart_of_the_node_and_its_answer_counts(
 
 @pytest.mark.parametrize("kind", WIRES)
 async def test_a_node_that_does_not_come_back_fails_the_run_as_transient(
-    store: Path, tmp_path: Path, kind: str
+    store: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(credentials, "_HTTP_OUTAGE", 0.2)
     async with Again(kind, tmp_path, Gate()) as again, mounted(store, again.there.link, patience=0.3) as (eng, _):
         run = await submit(eng, "words", {"text": "one two"})
         await shown(eng, run.id, "one")

@@ -21,8 +21,8 @@ from interlingua.protocols.peer.bindings.relay_room import RelayChannel, RelayTi
 from interlingua.protocols.peer.relay.app import RelaySettings, relay_app
 from interlingua.protocols.peer.wire.links import Link, new_token, parse
 from interlingua.transports.channel import Channel, TooLong
+from tests.kit.wait_for import PATIENCE, wait_for
 
-PATIENCE = 30.0
 LIMIT = 64 * 1024
 QUICK = RelayTimes(request=5.0, ping_every=0.1, silent=0.6, outage=0.8)
 
@@ -45,9 +45,7 @@ class Server:
         self._uvicorn = uvicorn.Server(config)
         self._uvicorn.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         self._task = asyncio.ensure_future(self._uvicorn.serve(sockets=[listening]))
-        async with asyncio.timeout(PATIENCE):
-            while not self._uvicorn.started:
-                await asyncio.sleep(0)
+        await wait_for(lambda: self._uvicorn.started)
 
     async def stop(self) -> None:
         self._uvicorn.should_exit = True

@@ -38,6 +38,7 @@ from tests.kit.peer_nodes import (
     stuck,
     text,
 )
+from tests.kit.wait_for import wait_for
 
 from .reference import Reference
 
@@ -449,14 +450,10 @@ async def test_what_never_left_this_machine_does_not_count_as_delivered_when_the
             size = 900_000
             for _ in range(20):
                 await host.node.sending.send({"role": "user", "text": "x" * size})
-            async with asyncio.timeout(WAIT):
-                while channel._room.is_set():
-                    await asyncio.sleep(0)
+            await wait_for(lambda: not channel._room.is_set())
             unsent, sent = channel._transport.get_write_buffer_size(), peer.known.sent
         await host.until(lambda event: event.get("event") == "disconnected")
-        async with asyncio.timeout(WAIT):
-            while peer.outbox._settling is not None:
-                await asyncio.sleep(0)
+        await wait_for(lambda: peer.outbox._settling is None)
         delivered = await host.node.engine.core.store.documents.count_letters(
             host.node.journal.box_out, states=["delivered"]
         )

@@ -31,6 +31,7 @@ from tests.kit.peer_nodes import (
     stuck,
     text,
 )
+from tests.kit.wait_for import wait_for
 
 
 async def _tell(node: Running, *words: str) -> None:
@@ -171,9 +172,7 @@ async def test_a_reader_that_stops_reading_disturbs_only_itself_and_is_given_up(
         streams = ann.app._api.streams
         async with events(ann.http) as stream:
             await stream.ready()
-            async with asyncio.timeout(WAIT):
-                while len(streams.open) < 2:
-                    await asyncio.sleep(0)
+            await wait_for(lambda: len(streams.open) >= 2)
             big = "x" * 200_000
             for index in range(40):
                 body = {"message_id": str(index), "role": "user", "parts": text(big)}
@@ -306,9 +305,7 @@ async def test_the_same_events_come_over_a_websocket() -> None:
 
 
 async def _gone(node: Running) -> None:
-    async with asyncio.timeout(WAIT):
-        while node.app._api.streams.open:
-            await asyncio.sleep(0)
+    await wait_for(lambda: not node.app._api.streams.open)
 
 
 async def test_a_websocket_is_for_those_who_may_read() -> None:

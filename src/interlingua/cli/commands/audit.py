@@ -61,8 +61,8 @@ def export(
 ) -> None:  # fmt: skip
     """Write a task, or a run, with all runs below it into one signed file.
 
-    Also while runs are under way: the file then holds what had happened so far. It contains everything that was said,
-    what was withheld by oversight included; only its owner can read the file.
+    An export of runs that have not ended has the events so far. It contains every message, also those that oversight
+    withheld, so only its owner can read the file.
     """
     from ...terminal.session import go
 
@@ -180,9 +180,9 @@ def verify(
     ] = None,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Check an export: that nothing in it was changed, added or removed, and who signed it.
+    """Check that nothing in an export was changed, added or removed, and who signed it.
 
-    Needs no store and no network. Names the first event that was changed. Exit code 0: it is as it was written.
+    The command needs no store and no network. It names the first changed event. The exit code is 0 for an intact file.
     """
     import sys
 
@@ -279,7 +279,7 @@ def key_(
     key: KeyFile = None,
     store: Store = None,
 ) -> None:
-    """Show the public key that exports are signed with, for those who check them. Made where there is none."""
+    """Show the public key of exports, for those who verify them. It is made if it does not exist."""
     from ...terminal.console import clean, note
 
     owner = _key(key, store)
@@ -313,7 +313,7 @@ def _key(key: Path | None, store: Path | None) -> SigningKey:
 
 @app.command("tree", epilog=examples("interlingua audit tree T1", "interlingua audit tree last --json"))
 def tree(task: Task, json: Json = False, store: Store = None) -> None:
-    """Show who delegated what to whom, when, why, and what came of it: reviews and refusals too."""
+    """Show who delegated what to whom, when and why, with results, reviews and refusals."""
     from ...terminal.session import go
 
     go(_tree(task, json, store))

@@ -16,7 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="List callbacks of runs, and retry failed ones.\n\n"
-    "A server sends each change of a run's status, in order, and tries again for about a day where nobody takes it.",
+    "A server sends each change of a run's status, in order. It retries a callback that fails for about a day.",
 )
 
 _STATES = {"due": "waiting", "sent": "sent", "failed": "given up"}
@@ -24,16 +24,14 @@ _STATES = {"due": "waiting", "sent": "sent", "failed": "given up"}
 
 @app.command("list", epilog=examples("interlingua callbacks list --failed", "interlingua callbacks list --json"))
 def list_(
-    failed: Annotated[
-        bool, typer.Option("--failed", help="Only those that failed, given up or still being tried.")
-    ] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Only failed callbacks, retried or given up.")] = False,
     limit: Limit = 100,
     json: Json = False,
     store: Store = None,
 ) -> None:
-    """List callbacks, newest first: of which run, where to, how often tried, what went wrong, and when next.
+    """List callbacks, newest first: run, address, tries, last error and next try.
 
-    Secrets in addresses are not shown. What was sent or given up stays in the list for 30 days.
+    Secrets in addresses are hidden. Callbacks that were sent or given up stay in the list for 30 days.
     """
     from ...terminal.session import go
 
@@ -76,12 +74,12 @@ def _plain(row: CallbackRow) -> dict[str, Any]:
 def retry(
     ids: Annotated[
         list[int] | None,
-        typer.Argument(metavar="ID...", help="Ids, as `callbacks list` shows them.", show_default=False),
+        typer.Argument(metavar="ID...", help="Ids of callbacks, as in `callbacks list`.", show_default=False),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="All that failed.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Retry all failed callbacks.")] = False,
     store: Store = None,
 ) -> None:
-    """Try callbacks again that failed, now and as if they were new. A server has to be running, now or later."""
+    """Retry failed callbacks as if they were new. A running server sends them."""
     from ...terminal.session import go
 
     go(_retry(ids or [], all_, store))

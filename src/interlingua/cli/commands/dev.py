@@ -23,24 +23,24 @@ def dev(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="TARGET...", help="What to serve: files with agents in them, `team:DIR`, or mounts.",
+            metavar="TARGET...", help="Files with agents, `team:DIR`, or mounts.",
             show_default=False,
         ),
     ],
-    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="How many workers.")] = 3,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="The number of workers.")] = 3,
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
     folder: Annotated[
-        Path, typer.Option("--folder", metavar="DIR", help="Where everything is kept between starts.")
+        Path, typer.Option("--folder", metavar="DIR", help="The folder that keeps everything between starts.")
     ] = Path(".interlingua/cluster"),
-    reload: Annotated[bool, typer.Option("--reload", help="Reload files that have changed.")] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="Reload changed files.")] = False,
 ) -> None:  # fmt: skip
     """Start a whole cluster on this machine.
 
     It has PostgreSQL, NATS, one process that serves and several workers that run the agents.
 
-    For development: everything is on loopback, and `pip install 'interlingua[cluster]'` brings all that it needs. Kill
-    a worker and see its runs go on elsewhere: a process that ends is started again. Ctrl-C stops all of them; what was
-    kept is there at the next start.
+    It is for development: everything is on loopback, and `pip install 'interlingua[cluster]'` installs all that it
+    needs. Kill a worker, and its runs go on elsewhere; a process that ends is started again. Ctrl-C stops all of them,
+    and the next start finds their data.
     """
     from ...protocols.targets import parse
     from ...server.dev.local_cluster import DevSettings

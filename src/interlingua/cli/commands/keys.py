@@ -13,8 +13,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="Add, list and revoke API keys of a store.\n\n"
-    "A server without keys listens on loopback only and lets everyone there in, until there is one. Callers send a key "
-    "as `x-api-key: KEY` or `Authorization: Bearer KEY`; what a key may do is said in scopes.",
+    "A server without keys listens on loopback only, and accepts every caller there. Callers send a key as "
+    "`x-api-key: KEY` or `Authorization: Bearer KEY`. The scopes of a key say what it may do.",
 )
 
 _SCOPE_HELP = (
@@ -27,15 +27,17 @@ _SCOPE_HELP = (
     "add", epilog=examples("interlingua keys add laptop", "interlingua keys add ci --scope agents:echo --scope do:run")
 )
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The owner of the key.", show_default=False)],
     scope: Annotated[list[str] | None, typer.Option("--scope", help=_SCOPE_HELP, show_default=False)] = None,
     days: Annotated[
         float | None,
-        typer.Option("--days", min=0.0001, help="How long it is valid; for ever without this.", show_default=False),
+        typer.Option(
+            "--days", min=0.0001, help="Days for which the key is valid; by default for ever.", show_default=False
+        ),
     ] = None,
     store: Store = None,
 ) -> None:
-    """Make a key. It is shown once: only a hash of it is kept."""
+    """Make a key, and print it once. The store keeps only its hash."""
     from ...terminal.session import go
 
     go(_add(name, scope or [], days, store))
@@ -57,9 +59,9 @@ async def _add(name: str, scopes: list[str], days: float | None, store: Path | N
 
 @app.command("list", epilog=examples("interlingua keys list"))
 def list_(json: Json = False, store: Store = None) -> None:
-    """List keys: whose they are, whether they are valid, when they were last used, and what they may do.
+    """List keys: their owners, scopes and validity, and their last use.
 
-    Use is noted once a minute.
+    The last use is recorded once a minute.
     """
     from ...terminal.session import go
 
@@ -94,14 +96,16 @@ def revoke(
     key: Annotated[
         str,
         typer.Argument(
-            metavar="KEY", help="Its id or its name, as `keys list` shows them, or the key itself.", show_default=False
+            metavar="KEY",
+            help="The id or the name of the key, as in `keys list`, or the key itself.",
+            show_default=False,
         ),
     ],
     store: Store = None,
 ) -> None:
-    """Make a key invalid for good. When the command returns, no server takes it any more.
+    """Revoke a key for good. When the command returns, no server accepts it.
 
-    A server whose last key is revoked refuses every caller, until there is another key.
+    Without its last key, a server refuses every caller, until there is another key.
     """
     from ...terminal.session import go
 

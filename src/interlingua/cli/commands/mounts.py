@@ -17,7 +17,7 @@ def mounts(
     url: Annotated[
         str | None,
         typer.Argument(
-            metavar="[URL]", help="The server; without it, where the settings in force say that it is.",
+            metavar="[URL]", help="The server; by default the address in the settings in force.",
             show_default=False,
         ),
     ] = None,
@@ -28,7 +28,7 @@ def mounts(
 
     For each: whether it is up or down, since when and why, when it is tried next, and its agents.
 
-    Exit code 1 where one is down.
+    The exit code is 1 if a mount is down.
     """
     import json
 

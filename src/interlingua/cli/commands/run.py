@@ -57,7 +57,7 @@ def run(
     store: Store = None,
     thread: Annotated[
         str | None,
-        typer.Option("--thread", metavar="ID", help="Remember on this thread; a new name makes a new thread."),
+        typer.Option("--thread", metavar="ID", help="Keep state on this thread; a new name creates it."),
     ] = None,
     config: Annotated[
         str | None,
@@ -65,36 +65,38 @@ def run(
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="SECONDS", min=0, help="How long it may run; waiting does not count."),
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=0, help="Seconds that the agent may run; waiting does not count."
+        ),
     ] = None,
     metadata: Annotated[
         list[str] | None,
-        typer.Option("--metadata", metavar="KEY=VALUE", help="A note on the run; may be given several times."),
+        typer.Option("--metadata", metavar="KEY=VALUE", help="A note on the run (repeatable)."),
     ] = None,
     no_input: NoInput = False,
     resume: Annotated[
         str | None,
-        typer.Option("--resume", metavar="RUN", help="Take up this run again, instead of starting one."),
+        typer.Option("--resume", metavar="RUN", help="Resume this run, instead of starting one."),
     ] = None,
     attach: Annotated[
         str | None,
-        typer.Option("--attach", metavar="ID", help="Go on with this run of the server at the address."),
+        typer.Option("--attach", metavar="ID", help="Continue this run of the server at the address."),
     ] = None,
     trace: Trace = None,
 ) -> None:
     """Run an agent and stream its output.
 
-    stdout carries the agent's output and nothing else: text as it comes; members that are not the text, as JSON at
-    the end. What the agent does beside (thoughts, plans, tool calls, artifacts) and what it asks is on stderr.
+    stdout has only the agent's output: its text as it comes, and other members as JSON at the end. stderr has its
+    activity (thoughts, plans, tool calls, artifacts) and its questions.
 
-    Questions are asked here: yes or no, a choice, or a form. Where there is no terminal, the run is left waiting:
-    answer with `interlingua questions answer`, then take it up again with `--resume`. An answer from another shell
-    counts as well.
+    The command asks the agent's questions at the terminal: yes or no, a choice, or a form. Without a terminal, the run
+    is left waiting: answer with `interlingua questions answer`, then continue with `--resume`. An answer from another
+    shell is accepted too.
 
-    A run at an address is the server's: nothing of it is kept here. Its id there is printed, and `--attach` goes on
-    with it: shows what it has said, asks what it asks, and gives its result.
+    The server at an address keeps its runs, and nothing of them is stored here. The command prints the id of the run
+    there, and `--attach` continues it: with its output so far, its questions and its result.
 
-    Ctrl-C, SIGTERM and SIGHUP cancel the run and wait for its end; a second one leaves at once.
+    Ctrl-C, SIGTERM and SIGHUP cancel the run and wait for its end; a second one exits at once.
     """
     import contextlib
     import sys
@@ -175,16 +177,16 @@ def _check_whose(target: Target, store: Path | None, resume: str | None, attach:
 
     if not target.is_address and attach is not None:
         raise CommandError(
-            "--attach goes on with a run of a server, and the target is no address",
-            hint=f"to take up a run of this project: --resume {attach}",
+            "--attach continues a run of a server, and the target is not an address",
+            hint=f"to resume a run of this project: --resume {attach}",
         )
     if target.is_address and resume is not None:
         raise CommandError(
-            "--resume takes up a run of this project, and a run at an address is the server's",
-            hint=f"to go on with it: --attach {resume}",
+            "--resume resumes a run of this project, and the server at an address keeps its own runs",
+            hint=f"to continue it: --attach {resume}",
         )
     if target.is_address and store is not None:
-        raise CommandError("--store names where runs are kept, and a run at an address is the server's")
+        raise CommandError("--store has no effect: the server at an address keeps its own runs")
 
 
 def _check_unchanged(
@@ -196,7 +198,7 @@ def _check_unchanged(
     given = {"INPUT": input_, "--thread": thread, "--agent-config": config, "--timeout": timeout}
     wrong = [name for name, value in given.items() if value is not None] + (["--metadata"] if metadata else [])
     if wrong:
-        raise CommandError(f"{option} takes up a run as it was started; {', '.join(wrong)} cannot change it")
+        raise CommandError(f"{option} continues a run as it was started; {', '.join(wrong)} cannot change it")
 
 
 async def _submitted(

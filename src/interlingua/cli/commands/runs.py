@@ -34,14 +34,14 @@ def list_(
         list[str] | None, typer.Option("--status", metavar="STATUS", help="Only runs in this status; repeatable.")
     ] = None,
     thread: Annotated[str | None, typer.Option("--thread", metavar="ID", help="Only runs on this thread.")] = None,
-    blocked: Annotated[bool, typer.Option("--blocked", help="Only runs that nothing goes on with, and why.")] = False,
+    blocked: Annotated[bool, typer.Option("--blocked", help="Only blocked runs, with the reason.")] = False,
     limit: Limit = 20,
     json: Json = False,
     store: Store = None,
 ) -> None:
     """List runs, newest first.
 
-    The id is the end of the whole id; every command takes it like that.
+    The list shows the end of each id, and every command accepts that.
     """
     from ...terminal.session import go
 
@@ -74,7 +74,7 @@ async def _list(
 def show(run: RunId, json: Json = False, store: Store = None) -> None:
     """Show one run: status, times, input, output, error, open questions and its log.
 
-    With `--json` the run and, as `events`, its whole log.
+    With `--json`, the member `events` is the whole log.
     """
     from ...terminal.session import go
 
@@ -100,10 +100,10 @@ def follow(
     json: Json = False,
     store: Store = None,
 ) -> None:
-    """Follow a run that another process runs, from its beginning to its end.
+    """Follow a run of another process, from its beginning to its end.
 
-    Looks like `interlingua run`, and ends with the same exit codes. Questions are shown, not asked. Ctrl-C ends the
-    following, not the run.
+    The output and the exit codes are those of `interlingua run`. Questions are shown, not asked. Ctrl-C stops
+    following; the run goes on.
     """
     from ...terminal.session import go
 
@@ -140,7 +140,7 @@ def send(
     ],
     store: Store = None,
 ) -> None:
-    """Send a message into a run that has not ended. The agent reads it when it next looks."""
+    """Send a message to a run that has not ended. The agent reads it when it next asks for messages."""
     from ...terminal.session import go
 
     go(_send(run, message, store))
@@ -161,15 +161,15 @@ async def _send(part: str, message: str, store: Path | None) -> None:
 @app.command("cancel", epilog=examples("interlingua runs cancel last", "interlingua runs cancel 1a2b3c4d 5e6f7a8b"))
 def cancel(
     runs: RunIds,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it stands in the log.")] = "",
-    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait for its end.")] = 10,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason, for the log.")] = "",
+    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0, help="Seconds to wait for its end.")] = 10,
     json: Json = False,
     store: Store = None,
 ) -> None:
     """Cancel runs, wherever they run, and wait for their end.
 
-    A run that nobody runs at the moment is ended here; one of a mounted agent by the next process that can tell the
-    other side of it, unless it is cancelled twice.
+    A run without a process is ended here. A run of a mounted agent is ended by the next process that can reach the
+    remote server; cancel it again to end it at once.
     """
     from ...terminal.session import go
 
@@ -195,10 +195,10 @@ async def _cancel(parts: list[str], reason: str, wait: float, json: bool, store:
 
 @app.command("retry", epilog=examples("interlingua runs retry 1a2b3c4d", "interlingua runs retry last --json"))
 def retry(runs: RunIds, json: Json = False, store: Store = None) -> None:
-    """Let blocked runs go on at once, and continue failed ones from their last good record.
+    """Unblock blocked runs, and continue failed ones from their last good record.
 
-    A failed run stays as it ended: a new run goes on with its records, and its id is printed. Retried again, it has the
-    same continuation. A run that another one called is not retried by itself; retry the first of them.
+    A failed run keeps its end: a new run continues with its records, and the command prints the new id. A second retry
+    gives the same new run. A run that was called by another one cannot be retried by itself; retry its first caller.
     """
     from ...terminal.session import go
 
@@ -225,19 +225,19 @@ async def _retry(parts: list[str], json: bool, store: Path | None) -> None:
 )
 def move(
     to: Annotated[
-        str, typer.Option("--to", metavar="TARGET", help="The target whose code goes on with it.", show_default=False)
+        str, typer.Option("--to", metavar="TARGET", help="The target whose code continues the run.", show_default=False)
     ],
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN]", help="Its id, any part of it that no other has, or `last`.", show_default=False
+            metavar="[RUN]", help="The id of a run, a unique part of it, or `last`.", show_default=False
         ),
     ] = None,
     origin: Annotated[
         str | None,
         typer.Option(
             "--from", metavar="ORIGIN",
-            help="Move all unfinished runs of this origin: `file:old.py`, for instance, as `runs show` tells it.",
+            help="Move all unfinished runs of this origin, as `runs show` prints it: for instance `file:old.py`.",
             show_default=False,
         ),
     ] = None,
@@ -245,11 +245,12 @@ def move(
     json: Json = False,
     store: Store = None,
 ) -> None:  # fmt: skip
-    """Give unfinished runs to the code of another target: only code of its own origin goes on with a run.
+    """Give unfinished runs to the code of another target.
 
-    Each run moves to the agent of its name there, of its version or else the newest, and its log says so. The runs that
-    it called from the same origin move with it. A run that executes is not moved: stop its process first. With `--from`
-    you see how many runs move, and are asked.
+    A run only continues with code of its own origin. Each run moves to the agent with its name there, of the same
+    version or else the newest, and its log records that. The runs that it called from the same origin move with it. A
+    run that executes does not move: stop its process first. With `--from`, the command shows how many runs move, and
+    asks for confirmation.
     """
     from ...terminal.session import go
     from .runs_move import move as move_runs
@@ -261,7 +262,7 @@ def move(
 def delete(runs: RunIds, yes: Yes = False, store: Store = None) -> None:
     """Delete runs that have ended, with their logs and the runs that they called.
 
-    A tombstone with the last hash remains.
+    A tombstone with the last hash of each run remains.
     """
     from ...terminal.session import go
 

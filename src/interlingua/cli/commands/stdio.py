@@ -25,9 +25,11 @@ _SPOKEN = [protocol.name for protocol in protocols() if protocol.stdio]
 def stdio(
     targets: Annotated[
         list[str],
-        typer.Argument(metavar="TARGET...", help="What to serve: anything that can be run.", show_default=False),
+        typer.Argument(
+            metavar="TARGET...", help="The agents to serve: any targets of `interlingua run`.", show_default=False
+        ),
     ],
-    protocol: Annotated[str, typer.Option("--as", metavar="PROTOCOL", help=f"What to speak: {', '.join(_SPOKEN)}.")],
+    protocol: Annotated[str, typer.Option("--as", metavar="PROTOCOL", help=f"The protocol: {', '.join(_SPOKEN)}.")],
     trace: Trace = None,
     store: Annotated[
         Path | None,
@@ -36,9 +38,9 @@ def stdio(
 ) -> None:
     """Serve agents on stdin and stdout, for editors and assistants.
 
-    Standard output carries the protocol and nothing else: what agents print goes to standard error. Ends when its
-    standard input does; what still runs then is finished by the next process that serves the same agents.
+    Standard output has only the protocol: prints of agents go to standard error. The command ends with its standard
+    input; the next process that serves the same agents continues the runs that are left.
     """
-    from ..stdio_server import serve_pipes
+    from ..fast_stdio import serve_pipes
 
     raise typer.Exit(serve_pipes(targets, protocol, trace, store))

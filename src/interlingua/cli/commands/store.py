@@ -30,14 +30,14 @@ _SHOWN = 50  # runs that are named
     ),
 )
 def migrate(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the changes.")] = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Bring a store to the schema of this version. Every process does that when it opens one; this does nothing else.
+    """Migrate a store to the schema of this version.
 
-    All of it happens, or nothing. It is refused where older processes are alive that would go on writing as before, and
-    where the store is of a newer version.
+    Every process does that when it opens a store. The migration happens as a whole or not at all. It is refused while
+    older processes are alive, which would write as before, and for a store of a newer version.
     """
     from ...terminal.session import go
 
@@ -80,16 +80,16 @@ async def _migrate(dry: bool, store: Path | None, json: bool) -> int:
     + "\n\n**Exit codes:** 0 nothing is wrong · 1 something is damaged · 5 the schema is not this version's",
 )
 def check(
-    all_: Annotated[bool, typer.Option("--all", help="Check the log of every run, and not of a sample.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Check the log of every run, instead of a sample.")] = False,
     sample: Annotated[
-        int, typer.Option("--sample", min=1, metavar="N", help="How many runs a sample has: new ones, and any.")
+        int, typer.Option("--sample", min=1, metavar="N", help="Runs in the sample: the newest, and some others.")
     ] = _SAMPLE,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Check a store: its schema, what is in it, and whether the logs prove themselves. Nothing is changed.
+    """Check the schema and the contents of a store, and the hashes of its logs. Changes nothing.
 
-    Each log is a chain of hashes that ends in its run's row. Servers and workers may go on meanwhile.
+    Each log is a chain of hashes that ends in the row of its run. Servers and workers may run meanwhile.
     """
     from ...terminal.session import go
 

@@ -13,8 +13,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="Show threads and delete them.\n\n"
-    "A thread is state that lasts over runs: what an agent remembers, and what was said. `interlingua run --thread` "
-    "uses one.",
+    "A thread is state that outlives a run: the memory of an agent, and its messages. `interlingua run --thread` uses "
+    "one.",
 )
 
 
@@ -52,7 +52,7 @@ async def _list(status: str | None, limit: int, json: bool, store: Path | None) 
 
 @app.command("show", epilog=examples("interlingua threads show trip", "interlingua threads show trip --json"))
 def show(thread: ThreadId, json: Json = False, store: Store = None) -> None:
-    """Show one thread: its state, what was said on it, and its runs."""
+    """Show one thread: its state, its messages and its runs."""
     from ...terminal.session import go
 
     go(_show(thread, json, store))
@@ -73,7 +73,7 @@ async def _show(part: str, json: bool, store: Path | None) -> None:
 
 @app.command("history", epilog=examples("interlingua threads history trip --limit 5"))
 def history(thread: ThreadId, limit: Limit = 10, json: Json = False, store: Store = None) -> None:
-    """Show the states that a thread has had, newest first. Each run that succeeds leaves one."""
+    """Show the states of a thread, newest first. Each run that succeeds leaves one."""
     from ...terminal.session import go
 
     go(_history(thread, limit, json, store))
@@ -93,7 +93,7 @@ async def _history(part: str, limit: int, json: bool, store: Path | None) -> Non
 def delete(
     threads: Annotated[
         list[str],
-        typer.Argument(metavar="THREAD...", help="Ids, or any parts that no others have.", show_default=False),
+        typer.Argument(metavar="THREAD...", help="Ids of threads, or unique parts of them.", show_default=False),
     ],
     yes: Yes = False,
     store: Store = None,

@@ -26,8 +26,8 @@ def workers(
     bus: Annotated[
         str | None,
         typer.Option(
-            "--bus", metavar="URL", help="The NATS server that they share; without it `$INTERLINGUA_BUS`, "
-            "else that of the config file, where the store is.",
+            "--bus", metavar="URL", help="The NATS server that they share. By default `$INTERLINGUA_BUS`, "
+            "else that of the config file with the store.",
             show_default=False,
         ),
     ] = None,
@@ -37,9 +37,8 @@ def workers(
 
     These are servers, workers, and commands that work right now.
 
-    Since when, on which host, with which agents, and how many runs each has now: as the store says, and beside that
-    what each says of itself on the bus, where there is one. A process that died is not listed; other processes continue
-    its runs.
+    For each: its start, its host, its agents and the number of its runs, from the store; and with a bus also what it
+    reports of itself. A dead process is not listed; other processes continue its runs.
     """
     from ...terminal.session import go
 

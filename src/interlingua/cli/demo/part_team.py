@@ -89,5 +89,5 @@ async def _audited(engine: Engine, run: str, label: str, store: Path) -> None:
     say("", "With Europe's numbers turned into Africa's:")
     prompt(f"{program()} {exported} | sed s/Europe/Africa/g | {program()} audit verify -")
     forged = [line.replace(b"Europe", b"Africa") for line in lines]
-    found = verify(forged, genuine, lambda public: public == key.public)
-    show(found.problems[0].message if found.problems else "nobody would notice")
+    report_of_forged = verify(forged, genuine, lambda public: public == key.public)
+    show(report_of_forged.problems[0].message if report_of_forged.problems else "nobody would notice")

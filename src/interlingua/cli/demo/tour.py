@@ -77,8 +77,8 @@ def program() -> str:
     script = Path(sys.argv[0])
     if script.name == "__main__.py":
         return f"{path(Path(sys.executable))} -m interlingua"
-    found = shutil.which(script.name)
-    return script.name if found and Path(found).resolve() == script.resolve() else path(script)
+    on_path = shutil.which(script.name)
+    return script.name if on_path and Path(on_path).resolve() == script.resolve() else path(script)
 
 
 def path(file: Path) -> str:

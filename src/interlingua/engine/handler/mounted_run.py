@@ -16,10 +16,9 @@ import msgspec
 
 from ...model import trace_context
 from ...model.card import ANY_OBJECT, AgentCard, Schema
-from ...model.content import DataPart, Part, TextPart
-from ...model.errors import Denied, InterlinguaError, Invalid, InvalidInput
+from ...model.content import Part
+from ...model.errors import Denied, InterlinguaError, Invalid
 from ...model.events import Emission, Recorded, Warned
-from ...model.prompt_input import prompt_input
 from ...model.run import Option, RunRequest
 from ...model.run import Question as AskedQuestion
 from ...model.team import carried_scope
@@ -155,25 +154,6 @@ class MountedRun:
     def open(self) -> list[str]:
         """The keys of the questions that wait for an answer now."""
         return [question.key.removeprefix("ask:") for question in self._run.questions.open.values()]
-
-    def said(self) -> list[Part]:
-        """The parts of the caller's messages; none where the input is all there is."""
-        return [part for message in self._ctx.messages if message.role == "user" for part in message.parts]
-
-    def said_as(self, card: AgentCard, input_: dict[str, Any]) -> list[Part]:
-        """The same, where an agent with this card makes exactly this input of it. An object that was written as text is
-        none: where objects can be sent, it is sent as one."""
-        said = self.said()
-        objects = [part.data for part in said if isinstance(part, DataPart) and isinstance(part.data, dict)]
-        if not said or not set(input_) <= {card.input_text, *(name for one in objects for name in one)}:
-            return []
-        with contextlib.suppress(InvalidInput):
-            return said if prompt_input(card, said) == input_ else []
-        return []
-
-    def beside(self, input_: dict[str, Any]) -> list[Part]:
-        """The parts that the caller sent beside the input: files, and data that are no members of it."""
-        return [part for part in self.said() if not isinstance(part, TextPart) and not _holds(input_, part)]
 
     def recorded(self, step: str) -> bool:
         """Tells whether a step was done when the handler was entered, by the key that it was given."""
@@ -327,10 +307,6 @@ class MountedRun:
     def _asks(self, key: str) -> AskedQuestion | None:
         """The open question with this key."""
         return next((one for one in self._run.questions.open.values() if one.key == f"ask:{key}"), None)
-
-
-def _holds(input_: dict[str, Any], part: Part) -> bool:
-    return isinstance(part, DataPart) and isinstance(part.data, dict) and part.data.items() <= input_.items()
 
 
 def _passed_on(key: str) -> str:

@@ -87,41 +87,41 @@ def written(value: Any, type_: str) -> dict[str, Any]:
     known = ("type", *value.__struct_fields__)
     members: dict[str, Any] = {"type": type_}
     for name in value.__struct_fields__:
-        given = getattr(value, name)
-        if name != "extra" and (given is not None or name in ("result", "object")):
-            members[name] = [write_attachment(one) for one in given] if name == "attachments" else given
-    return members | {name: given for name, given in value.extra.items() if name == "extra" or name not in known}
+        content = getattr(value, name)
+        if name != "extra" and (content is not None or name in ("result", "object")):
+            members[name] = [write_attachment(one) for one in content] if name == "attachments" else content
+    return members | {name: content for name, content in value.extra.items() if name == "extra" or name not in known}
 
 
 def read_attachment(value: Any, path: str = "", budget: PickleBudget | None = None) -> Attachment:
     if not isinstance(value, dict):
         raise fault(path, f"is an object, got {kind_of(value)}")
     kind = value.get("type")
-    told: dict[str, Any]
+    members: dict[str, Any]
     if kind == "tool_call_result":
-        told = {name: text_member(value, name, path, filled=True) for name in ("server_id", "tool")}
-        told["result"] = member(value, "result", path)
+        members = {name: text_member(value, name, path, filled=True) for name in ("server_id", "tool")}
+        members["result"] = member(value, "result", path)
     elif kind == "file":
-        told = _file(value, path)
+        members = _file(value, path)
     elif kind == "python_object":
-        told = {"object": member(value, "object", path)}
+        members = {"object": member(value, "object", path)}
         _refuse_pickles(value, path, budget or PickleBudget())
     elif kind == "text_snippet":
-        told = {"text": text_member(value, "text", path)}
+        members = {"text": text_member(value, "text", path)}
     else:
         raise fault(f"{path}/type", f"is one of {', '.join(ATTACHMENTS)}, got {shortened(kind)}")
-    extra = {name: given for name, given in value.items() if name not in told and name != "type"}
-    return ATTACHMENTS[kind](**told, extra=extra)
+    extra = {name: content for name, content in value.items() if name not in members and name != "type"}
+    return ATTACHMENTS[kind](**members, extra=extra)
 
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s\x00-\x1f]+\Z")
 
 
 def _file(value: dict[str, Any], path: str) -> dict[str, Any]:
-    given = [name for name in ("path", "url") if name in value]
-    if len(given) != 1:
-        raise fault(f"{path}/path", "is missing: a file has a path or a url" if not given else "and url are both given")
-    name = given[0]
+    names = [name for name in ("path", "url") if name in value]
+    if len(names) != 1:
+        raise fault(f"{path}/path", "is missing: a file has a path or a url" if not names else "and url are both given")
+    name = names[0]
     text = text_member(value, name, path, filled=True)
     if name == "url" and not _URL.match(text):
         raise fault(f"{path}/url", f"is a whole address such as https://example.com/report.csv, got {shortened(text)}")
@@ -131,12 +131,12 @@ def _file(value: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def text_member(value: dict[str, Any], name: str, path: str = "", *, filled: bool = False) -> str:
-    given = member(value, name, path)
-    if not isinstance(given, str):
-        raise fault(f"{path}/{name}", f"is a text, got {kind_of(given)}")
-    if filled and not given:
+    text = member(value, name, path)
+    if not isinstance(text, str):
+        raise fault(f"{path}/{name}", f"is a text, got {kind_of(text)}")
+    if filled and not text:
         raise fault(f"{path}/{name}", "is empty")
-    return given
+    return text
 
 
 def member(value: dict[str, Any], name: str, path: str) -> Any:
@@ -189,26 +189,26 @@ def part_of(attachment: Attachment) -> Part:
             return _file_part(attachment, extra)
 
 
-def _file_part(given: File, extra: dict[str, Any]) -> FilePart:
-    inline = _inline(given, dict(extra))
+def _file_part(file: File, extra: dict[str, Any]) -> FilePart:
+    inline = _inline(file, dict(extra))
     if inline is not None:
-        told, came = write_attachment(attachment_of(inline)), write_attachment(given)
-        if "media_type" not in told and inline.media_type is not None:
-            came.pop("media_type", None)  # it is in the address, too
-        if told == came:
+        written_again, received = write_attachment(attachment_of(inline)), write_attachment(file)
+        if "media_type" not in written_again and inline.media_type is not None:
+            received.pop("media_type", None)  # it is in the address, too
+        if written_again == received:
             return inline
     known = _take(extra, _FILE_MEMBERS)
-    address = given.address
-    if given.path is not None and address.startswith("/"):
+    address = file.address
+    if file.path is not None and address.startswith("/"):
         address = "file://" + urllib.parse.quote(address)
-    if given.url is not None or _address(FilePart(url=address)) != given.address:
-        extra["url" if given.url is not None else "path"] = given.address  # as it came, to be given back
+    if file.url is not None or _address(FilePart(url=address)) != file.address:
+        extra["url" if file.url is not None else "path"] = file.address  # as it came, to be written again
     return FilePart(url=address, meta=_meta(extra), **known)
 
 
-def _inline(given: File, extra: dict[str, Any]) -> FilePart | None:
+def _inline(file: File, extra: dict[str, Any]) -> FilePart | None:
     """Returns the bytes, or the text, of a `data:` address."""
-    match = _DATA_URL.fullmatch(given.address)
+    match = _DATA_URL.fullmatch(file.address)
     if match is None:
         return None
     known = _take(extra, _FILE_MEMBERS)
@@ -216,43 +216,43 @@ def _inline(given: File, extra: dict[str, Any]) -> FilePart | None:
         known.setdefault("media_type", match["type"])
     try:
         body = base64.b64decode(match["data"], validate=True)
-        read: dict[str, Any] = {"text": body.decode()} if match["text"] else {"data": body}
+        content: dict[str, Any] = {"text": body.decode()} if match["text"] else {"data": body}
     except ValueError:
         return None
-    return FilePart(meta=_meta(extra), **read, **known)
+    return FilePart(meta=_meta(extra), **content, **known)
 
 
-def attachment_of(given: Part) -> Attachment:
+def attachment_of(part: Part) -> Attachment:
     """Returns a part as an attachment of the"""
-    extra: dict[str, Any] = dict((given.meta or {}).get(EXTRA) or {})
-    match given:
+    extra: dict[str, Any] = dict((part.meta or {}).get(EXTRA) or {})
+    match part:
         case TextPart(text=text):
             return TextSnippet(text=text, extra=extra)
         case DataPart(data=value):
-            return PythonObject(object=value, extra={**extra, **_set(given, ("name", "media_type"))})
+            return PythonObject(object=value, extra={**extra, **_set(part, ("name", "media_type"))})
         case ToolResultPart():
-            extra |= _set(given, ("call",))
-            if given.failed:
+            extra |= _set(part, ("call",))
+            if part.failed:
                 extra["failed"] = True
-            if (given.meta or {}).get(UNVERIFIED):
+            if (part.meta or {}).get(UNVERIFIED):
                 extra[UNVERIFIED] = True
             # A result without a server is of a tool that the agent has of its own; the standard wants a name there.
-            return ToolCallResult(server_id=given.server or "local", tool=given.tool, result=given.result, extra=extra)
+            return ToolCallResult(server_id=part.server or "local", tool=part.tool, result=part.result, extra=extra)
         case FilePart():
-            came = {name: extra.pop(name) for name in ("path", "url") if isinstance(extra.get(name), str)}
-            told = _set(given, tuple(_FILE_MEMBERS))
-            if given.url is None and _TYPE.fullmatch(given.media_type or ""):
-                told.pop("media_type", None)  # it is in the address
-            return File(**(came or {"path": _address(given)}), extra={**extra, **told})
+            address = {name: extra.pop(name) for name in ("path", "url") if isinstance(extra.get(name), str)}
+            members = _set(part, tuple(_FILE_MEMBERS))
+            if part.url is None and _TYPE.fullmatch(part.media_type or ""):
+                members.pop("media_type", None)  # it is in the address
+            return File(**(address or {"path": _address(part)}), extra={**extra, **members})
 
 
-def _address(given: FilePart) -> str:
-    body = given.text.encode() if given.text is not None else given.data
+def _address(part: FilePart) -> str:
+    body = part.text.encode() if part.text is not None else part.data
     if body is None:
-        url = given.url or ""
+        url = part.url or ""
         return urllib.parse.unquote(url.removeprefix("file://")) if url.startswith("file:///") else url
-    kind = given.media_type if given.media_type and _TYPE.fullmatch(given.media_type) else ""
-    charset = _TEXT if given.text is not None else ""
+    kind = part.media_type if part.media_type and _TYPE.fullmatch(part.media_type) else ""
+    charset = _TEXT if part.text is not None else ""
     return f"data:{kind}{charset};base64,{base64.b64encode(body).decode()}"
 
 
@@ -261,8 +261,8 @@ def _take(extra: dict[str, Any], members: dict[str, type]) -> dict[str, Any]:
     return {name: extra.pop(name) for name, kind in members.items() if type(extra.get(name)) is kind}
 
 
-def _set(given: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+def _set(part: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(part, name) for name in names if getattr(part, name) is not None}
 
 
 def _meta(extra: dict[str, Any]) -> dict[str, Any] | None:
@@ -345,13 +345,13 @@ def _is_pickle(body: bytes, budget: PickleBudget, path: str) -> bool:
     if b"." not in body or not (_EARLIER in body or any(mark in body for mark in _LATER)):
         return False  # it never ends, or nothing in it matters
     budget.take(_BEGUN, path)
-    found = False
+    dangerous = False
     try:
         for opcode, _, _ in pickletools.genops(io.BytesIO(body)):
             budget.take(1, path)
-            found = found or opcode.name in _TELLING
+            dangerous = dangerous or opcode.name in _TELLING
     except InvalidRequest:
         raise
     except Exception:  # whatever it is, it is not a whole pickle
         return False
-    return found
+    return dangerous

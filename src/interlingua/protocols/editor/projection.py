@@ -59,7 +59,7 @@ class _Chunks(Sequence[Update]):
 
     def __getitem__(self, place: int | slice) -> Update | list[Update]:
         if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(len(self)))]
+            return [self[index] for index in range(*place.indices(len(self)))]
         start = range(len(self))[place] * _PIECE
         return self._dialect.chunk(
             "agent_message", self._message, {"type": "text", "text": self._text[start : start + _PIECE]}
@@ -87,8 +87,10 @@ class Projection:
         if type(body) is OutputDelta:
             text = body.delta.get(self._text) if type(body.delta) is dict else None
             return self._output(event.seq, text) if type(text) is str else []
-        told = self._restarted(event.seq, body.keep, output) if type(body) is RunRestarted else self._other(event, body)
-        return [told] if isinstance(told, dict) else told
+        if type(body) is RunRestarted:
+            return self._restarted(event.seq, body.keep, output)
+        updates = self._other(event, body)
+        return [updates] if isinstance(updates, dict) else updates
 
     def _output(self, seq: int, text: str) -> Sequence[Update]:
         if not text:
@@ -144,12 +146,12 @@ class Projection:
 
     def _replace(self, seq: int, text: str) -> list[Update]:
         fresh = f"{self._run}-output-{seq}"
-        told = self._dialect.replaced(self._message, fresh, text)
+        updates = self._dialect.replaced(self._message, fresh, text)
         self._shown = TextDigest()
         self._shown.add(text)
         if self._dialect.number == 1:
             self._message = fresh
-        return told
+        return updates
 
     def _finished(self, seq: int, body: RunFinished) -> Sequence[Update]:
         if body.status is not Status.SUCCEEDED:
@@ -182,11 +184,11 @@ def usage(counts: dict[str, Any] | None) -> Update | None:
     cost."""
     if not counts or type(counts.get("used")) is not int or type(counts.get("size")) is not int:
         return None
-    told: Update = {"sessionUpdate": "usage_update", "used": counts["used"], "size": counts["size"]}
+    update: Update = {"sessionUpdate": "usage_update", "used": counts["used"], "size": counts["size"]}
     cost = counts.get("cost")
     if isinstance(cost, int | float) and not isinstance(cost, bool):
-        told["cost"] = {"amount": cost, "currency": str(counts.get("currency", "USD"))}
-    return told
+        update["cost"] = {"amount": cost, "currency": str(counts.get("currency", "USD"))}
+    return update
 
 
 def _tool_call_of(body: Any) -> ToolCall | None:

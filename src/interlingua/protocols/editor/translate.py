@@ -104,36 +104,36 @@ def _part(block: dict[str, Any], path: str, open_types: bool) -> Part:
     if typed.annotations is not None:
         meta["annotations"] = block["annotations"]
     data, about = meta.pop(wire.META_DATA, msgspec.UNSET), _about(meta.pop(wire.META_FILE, None))
-    kept = meta or None
+    rest = meta or None
     match typed:
         case wire.TextBlock() if data is not msgspec.UNSET:
-            return DataPart(data, meta=kept)
+            return DataPart(data, meta=rest)
         case wire.TextBlock(text=text):
-            return TextPart(text, kept)
+            return TextPart(text, rest)
         case wire.ImageBlock(data=data, mime_type=mime, uri=uri):
-            return FilePart(url=uri, data=_bytes(data, path), media_type=mime, meta=kept, **about)
+            return FilePart(url=uri, data=_bytes(data, path), media_type=mime, meta=rest, **about)
         case wire.AudioBlock(data=data, mime_type=mime):
-            return FilePart(data=_bytes(data, path), media_type=mime, meta=kept, **about)
+            return FilePart(data=_bytes(data, path), media_type=mime, meta=rest, **about)
         case wire.ResourceLinkBlock():
             return FilePart(
                 url=typed.uri, media_type=typed.mime_type, name=typed.name, title=typed.title,
-                description=typed.description, size=typed.size, meta=kept,
+                description=typed.description, size=typed.size, meta=rest,
             )  # fmt: skip
-        case wire.ResourceBlock(resource=found):
-            if found.text is None and found.blob is None:
+        case wire.ResourceBlock(resource=embedded):
+            if embedded.text is None and embedded.blob is None:
                 raise InvalidInput(f"{path}/resource has neither text nor blob", path=f"{path}/resource")
-            content = _bytes(found.blob, path) if found.text is None and found.blob is not None else None
+            content = _bytes(embedded.blob, path) if embedded.text is None and embedded.blob is not None else None
             return FilePart(
-                url=found.uri, data=content, text=found.text, media_type=found.mime_type, meta=kept,
-                **{"name": file_name(found.uri), **about},
+                url=embedded.uri, data=content, text=embedded.text, media_type=embedded.mime_type, meta=rest,
+                **{"name": file_name(embedded.uri), **about},
             )  # fmt: skip
     raise AssertionError(kind)
 
 
-def _about(told: Any) -> dict[str, Any]:
+def _about(value: Any) -> dict[str, Any]:
     """Returns the members about a file that stand beside its block."""
-    found = told if isinstance(told, dict) else {}
-    return {name: found[name] for name in _ABOUT if isinstance(found.get(name), str)}
+    members = value if isinstance(value, dict) else {}
+    return {name: members[name] for name in _ABOUT if isinstance(members.get(name), str)}
 
 
 def _bytes(data: str, path: str) -> bytes:
@@ -145,14 +145,14 @@ def _bytes(data: str, path: str) -> bytes:
 
 def block(part: Part) -> dict[str, Any]:
     """Returns a part as a content block. Annotations come back as they came."""
-    told = _block(part)
+    content = _block(part)
     meta = dict(part.meta or {})
     annotations = meta.pop("annotations", None)
     if annotations is not None:
-        told["annotations"] = annotations
+        content["annotations"] = annotations
     if meta:
-        told["_meta"] = told.get("_meta", {}) | meta
-    return told
+        content["_meta"] = content.get("_meta", {}) | meta
+    return content
 
 
 def _block(part: Part) -> dict[str, Any]:
@@ -168,14 +168,14 @@ def _block(part: Part) -> dict[str, Any]:
 def _file_block(part: FilePart) -> dict[str, Any]:
     mime = part.media_type or ""
     if part.data is not None and mime.startswith(("image/", "audio/")):
-        told = {
+        media = {
             "type": mime.partition("/")[0],
             "data": base64.b64encode(part.data).decode(),
             "mimeType": mime,
         }
-        if part.url is not None and told["type"] == "image":
-            told["uri"] = part.url
-        return _beside(told, part, _ABOUT)
+        if part.url is not None and media["type"] == "image":
+            media["uri"] = part.url
+        return _beside(media, part, _ABOUT)
     uri = part.url or f"file:///{quote(part.name or 'unnamed', safe='')}"
     if part.data is None and part.text is None:
         return _link(part, uri)
@@ -204,19 +204,19 @@ def _link(part: FilePart, uri: str) -> dict[str, Any]:
 
 def _beside(block: dict[str, Any], part: FilePart, names: tuple[str, ...]) -> dict[str, Any]:
     """Returns a block, with the facts of a file that it has no place for."""
-    told = {name: getattr(part, name) for name in names if getattr(part, name) is not None}
-    return {**block, "_meta": {wire.META_FILE: told}} if told else block
+    members = {name: getattr(part, name) for name in names if getattr(part, name) is not None}
+    return {**block, "_meta": {wire.META_FILE: members}} if members else block
 
 
 def metadata(meta: dict[str, Any] | None) -> dict[str, Any]:
     """Returns the metadata of a run: the prompt's `_meta` without the members of the protocol and ours."""
-    found = {
+    members = {
         name: value
         for name, value in (meta or {}).items()
         if name not in trace_context.NAMES and name != "interlingua" and not name.startswith("interlingua/")
     }
     named = (meta or {}).get(wire.META_METADATA)
-    return found | named if isinstance(named, dict) else found
+    return members | named if isinstance(named, dict) else members
 
 
 def said(message: Message) -> list[dict[str, Any]]:
@@ -249,11 +249,11 @@ class ConfigOption(msgspec.Struct):
 def config_options(card: AgentCard, chosen: dict[str, Any]) -> list[ConfigOption]:
     """Returns the members of an agent's configuration that are a choice or a flag."""
     schema = card.config or {}
-    found = []
+    options = []
     for name, inner in schema.get("properties", {}).items():
         member = resolved(inner, schema)
         current = chosen.get(name, member.get("default"))
-        told = {
+        shared = {
             "name": member.get("title") or name.replace("_", " ").capitalize(),
             "description": member.get("description", ""),
             "category": _CATEGORIES.get(name),
@@ -261,18 +261,18 @@ def config_options(card: AgentCard, chosen: dict[str, Any]) -> list[ConfigOption
         values = member.get("enum")
         if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
             choices_ = [(value, value, "") for value in values]
-            found.append(
-                ConfigOption(name, current=current if current in values else values[0], choices=choices_, **told)
+            options.append(
+                ConfigOption(name, current=current if current in values else values[0], choices=choices_, **shared)
             )
         elif isinstance(member.get("oneOf"), list) and all(isinstance(o.get("const"), str) for o in member["oneOf"]):
             choices_ = [(o["const"], o.get("title", o["const"]), o.get("description", "")) for o in member["oneOf"]]
             known = [value for value, _, _ in choices_]
-            found.append(
-                ConfigOption(name, current=current if current in known else known[0], choices=choices_, **told)
+            options.append(
+                ConfigOption(name, current=current if current in known else known[0], choices=choices_, **shared)
             )
         elif member.get("type") == "boolean":
-            found.append(ConfigOption(name, current=bool(current), **told))
-    return found
+            options.append(ConfigOption(name, current=bool(current), **shared))
+    return options
 
 
 def _one_of(current: Any, offered: list[tuple[str, str, str]]) -> str:

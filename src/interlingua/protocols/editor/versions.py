@@ -52,25 +52,25 @@ class Version1:
         return request.client_capabilities or wire.ClientCapabilities()
 
     def auth_method(self, method: LoginMethod) -> dict[str, Any]:
-        told: dict[str, Any] = {"id": method.id, "name": method.name, "description": method.description}
+        members: dict[str, Any] = {"id": method.id, "name": method.name, "description": method.description}
         if method.kind == "terminal":
-            told |= {"type": "terminal", "args": method.args, "env": method.env}
-        return told
+            members |= {"type": "terminal", "args": method.args, "env": method.env}
+        return members
 
     # -- sessions -----------------------------------------------------------------------------------------
 
     def setup(self, options: list[ConfigOption], *, booleans: bool) -> dict[str, Any]:
         """Returns the modes and options in the answers to session/new, load and resume."""
-        told: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         if options:
-            told["configOptions"] = self.options(options, booleans=booleans)
+            members["configOptions"] = self.options(options, booleans=booleans)
         agents = next((option for option in options if option.id == "agent"), None)
         if agents is not None:  # for clients that know modes and not options
-            told["modes"] = {
+            members["modes"] = {
                 "currentModeId": agents.current,
                 "availableModes": [_described("id", *choice) for choice in agents.choices],
             }
-        return told
+        return members
 
     def options(self, options: list[ConfigOption], *, booleans: bool) -> list[dict[str, Any]]:
         return [self._option(option) for option in options if option.choices or booleans]
@@ -79,13 +79,13 @@ class Version1:
         return _option("id", option)
 
     def option_updates(self, options: list[ConfigOption], *, booleans: bool, agent: bool) -> list[Update]:
-        told: list[Update] = [
+        updates: list[Update] = [
             {"sessionUpdate": "config_option_update", "configOptions": self.options(options, booleans=booleans)}
         ]
         current = next((option.current for option in options if option.id == "agent"), None)
         if agent and current is not None:
-            told.append({"sessionUpdate": "current_mode_update", "currentModeId": current})
-        return told
+            updates.append({"sessionUpdate": "current_mode_update", "currentModeId": current})
+        return updates
 
     def commands(self, card: AgentCard) -> Update:
         return {
@@ -103,24 +103,24 @@ class Version1:
 
     def replaced(self, message: str, fresh: str, text: str) -> list[Update]:
         """Begins a new message where the agent's message is replaced, because version 1 cannot take text back."""
-        told = [self.chunk("agent_thought", f"{fresh}-why", _text("The agent started over; what follows counts."))]
-        return [*told, self.chunk("agent_message", fresh, _text(text))] if text else told
+        updates = [self.chunk("agent_thought", f"{fresh}-why", _text("The agent started over; what follows counts."))]
+        return [*updates, self.chunk("agent_message", fresh, _text(text))] if text else updates
 
     def user_message(self, message: str, blocks: list[dict[str, Any]]) -> list[Update]:
         return [self.chunk("user_message", message, block) for block in blocks]
 
     def tool_call(self, call: ToolCall, *, first: bool) -> Update:
-        told: Update = {"sessionUpdate": "tool_call" if first else "tool_call_update", "toolCallId": call.id}
-        told |= self.tool_fields(call)
+        update: Update = {"sessionUpdate": "tool_call" if first else "tool_call_update", "toolCallId": call.id}
+        update |= self.tool_fields(call)
         if first:
-            told.setdefault("title", call.tool or call.id)
-        return told
+            update.setdefault("title", call.tool or call.id)
+        return update
 
     def tool_fields(self, call: ToolCall) -> dict[str, Any]:
-        told = _tool_fields(call, [self._diff(diff) for diff in call.diffs or []])
-        if told.get("status") == "cancelled":
-            told["status"] = "failed"
-        return told
+        fields = _tool_fields(call, [self._diff(diff) for diff in call.diffs or []])
+        if fields.get("status") == "cancelled":
+            fields["status"] = "failed"
+        return fields
 
     def _diff(self, diff: Diff) -> dict[str, Any]:
         return {"type": "diff", "path": diff.path, "oldText": diff.old, "newText": diff.new}
@@ -153,10 +153,10 @@ class Version1:
             **_meta_of(question, more=bool(choices.other_members)),
         }  # fmt: skip
 
-    def elicitation(self, session: str, question: Question, wanted: Form, message: str) -> dict[str, Any]:
+    def elicitation(self, session: str, question: Question, form: Form, message: str) -> dict[str, Any]:
         return {
             "sessionId": session, "toolCallId": f"question-{question.id}", "mode": "form", "message": message,
-            "requestedSchema": wanted.schema, **_meta_of(question, more=not wanted.exact),
+            "requestedSchema": form.schema, **_meta_of(question, more=not form.exact),
         }  # fmt: skip
 
 
@@ -179,18 +179,18 @@ class Version2(Version1):
         }  # fmt: skip
 
     def capabilities(self, request: wire.InitializeRequest) -> wire.ClientCapabilities:
-        found = request.capabilities or wire.ClientCapabilities()
+        abilities = request.capabilities or wire.ClientCapabilities()
         # This version has no fs and terminal methods, and booleans need no capability.
         flags = wire.ClientSessionCapabilities(wire.ConfigOptionsCapabilities({}))
-        return wire.ClientCapabilities(auth=found.auth, elicitation=found.elicitation, session=flags)
+        return wire.ClientCapabilities(auth=abilities.auth, elicitation=abilities.elicitation, session=flags)
 
     def auth_method(self, method: LoginMethod) -> dict[str, Any]:
-        told: dict[str, Any] = {"methodId": method.id, "type": method.kind, "name": method.name}
-        told["description"] = method.description
+        members: dict[str, Any] = {"methodId": method.id, "type": method.kind, "name": method.name}
+        members["description"] = method.description
         if method.kind == "terminal":
             env = [{"name": name, "value": value} for name, value in method.env.items()]
-            told |= {"args": method.args, "env": env}
-        return told
+            members |= {"args": method.args, "env": env}
+        return members
 
     def setup(self, options: list[ConfigOption], *, booleans: bool) -> dict[str, Any]:
         return {"configOptions": self.options(options, booleans=True)}
@@ -202,11 +202,11 @@ class Version2(Version1):
         return [{"sessionUpdate": "config_option_update", "configOptions": self.options(options, booleans=True)}]
 
     def commands(self, card: AgentCard) -> Update:
-        told = super().commands(card)
-        for command in told["availableCommands"]:
+        update = super().commands(card)
+        for command in update["availableCommands"]:
             command["input"]["type"] = "text"
             command["type"] = "command"
-        return told
+        return update
 
     def replaced(self, message: str, fresh: str, text: str) -> list[Update]:
         return [{"sessionUpdate": "agent_message", "messageId": message, "content": [_text(text)] if text else []}]
@@ -215,21 +215,21 @@ class Version2(Version1):
         return [{"sessionUpdate": "user_message", "messageId": message, "content": blocks}]
 
     def tool_call(self, call: ToolCall, *, first: bool) -> Update:
-        told: Update = {"sessionUpdate": "tool_call_update", "toolCallId": call.id} | self.tool_fields(call)
+        update: Update = {"sessionUpdate": "tool_call_update", "toolCallId": call.id} | self.tool_fields(call)
         if first:
-            told.setdefault("title", call.tool or call.id)
-        return told
+            update.setdefault("title", call.tool or call.id)
+        return update
 
     def tool_fields(self, call: ToolCall) -> dict[str, Any]:
         return _tool_fields(call, [self._diff(diff) for diff in call.diffs or []])
 
     def _diff(self, diff: Diff) -> dict[str, Any]:
         operation = "add" if diff.old is None else "modify"
-        told: dict[str, Any] = {"type": "diff", "changes": [{"operation": operation, "path": diff.path}]}
+        content: dict[str, Any] = {"type": "diff", "changes": [{"operation": operation, "path": diff.path}]}
         patch = git_patch(diff)
         if patch:
-            told["patch"] = {"format": "git_patch", "text": patch}
-        return told
+            content["patch"] = {"format": "git_patch", "text": patch}
+        return content
 
     def plan(self, id_: str, plan: Plan) -> Update:
         entries = [{"content": e.content, "priority": e.priority, "status": e.status} for e in plan.entries]
@@ -259,10 +259,10 @@ Dialect = Version1
 VERSIONS: dict[int, Dialect] = {1: Version1(), 2: Version2()}
 
 
-def negotiate(wanted: int) -> Dialect:
+def negotiate(number: int) -> Dialect:
     """Returns the wanted version where this server speaks it, else the nearest one. A peer that cannot speak it
     leaves."""
-    return VERSIONS.get(wanted) or VERSIONS[max(VERSIONS) if wanted > max(VERSIONS) else min(VERSIONS)]
+    return VERSIONS.get(number) or VERSIONS[max(VERSIONS) if number > max(VERSIONS) else min(VERSIONS)]
 
 
 # -- shared pieces --------------------------------------------------------------------------------------------
@@ -327,48 +327,48 @@ def _described(key: str, value: str, name: str, description: str) -> dict[str, A
 
 
 def _option(key: str, option: ConfigOption) -> dict[str, Any]:
-    told: dict[str, Any] = {key: option.id, "name": option.name, "currentValue": option.current}
+    members: dict[str, Any] = {key: option.id, "name": option.name, "currentValue": option.current}
     if option.description:
-        told["description"] = option.description
+        members["description"] = option.description
     if option.category is not None:
-        told["category"] = option.category
+        members["category"] = option.category
     if option.choices:
-        told |= {"type": "select", "options": [_described("value", *choice) for choice in option.choices]}
+        members |= {"type": "select", "options": [_described("value", *choice) for choice in option.choices]}
     else:
-        told["type"] = "boolean"
-    return told
+        members["type"] = "boolean"
+    return members
 
 
 def _tool_fields(call: ToolCall, diffs: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns the members that an update of a tool call carries; others are left out."""
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if call.title is not None:
-        told["title"] = call.title
+        fields["title"] = call.title
     if call.kind_ is not None:
-        told["kind"] = call.kind_
+        fields["kind"] = call.kind_
     if call.status is not None:
-        told["status"] = call.status
+        fields["status"] = call.status
     if call.content is not None or call.diffs is not None:
         content = [{"type": "content", "content": translate.block(_part(part))} for part in call.content or []]
-        told["content"] = content + diffs
+        fields["content"] = content + diffs
     if call.locations is not None:
-        told["locations"] = [
+        fields["locations"] = [
             {"path": at.path, **({"line": at.line} if at.line is not None else {})} for at in call.locations
         ]
     if call.input is not None:
-        told["rawInput"] = call.input
+        fields["rawInput"] = call.input
     if call.output is not None:
-        told["rawOutput"] = call.output
-    return told
+        fields["rawOutput"] = call.output
+    return fields
 
 
-def _part(given: Any) -> Part:
-    if isinstance(given, msgspec.Struct):
-        return given  # type: ignore[return-value]
+def _part(value: Any) -> Part:
+    if isinstance(value, msgspec.Struct):
+        return value  # type: ignore[return-value]
     try:
-        part: Part = msgspec.convert(given, Part)
+        part: Part = msgspec.convert(value, Part)
     except msgspec.ValidationError:
-        return DataPart(given)
+        return DataPart(value)
     return part
 
 

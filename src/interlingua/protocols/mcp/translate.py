@@ -81,19 +81,19 @@ ERRORS = ErrorTable({
 def agent(card: AgentCard, name: str, via: Sequence[str] = ()) -> dict[str, Any]:
     """Returns an agent for the wire. Extra members stand beside the name, as published manifests have them. Absent
     members are left out: null would be refused (npm @i-am-bee/acp-sdk)."""
-    told: dict[str, Any] = {"name": name}
+    members: dict[str, Any] = {"name": name}
     if card.description:
-        told["description"] = card.description
-    told |= {"inputSchema": _object(card.input), "outputSchema": _object(card.output)}
+        members["description"] = card.description
+    members |= {"inputSchema": _object(card.input), "outputSchema": _object(card.output)}
     if card.version != _UNSAID:
-        told["version"] = card.version
+        members["version"] = card.version
     extra = card.metadata.get("mcp")
     if isinstance(extra, dict):
-        told = {**extra, **told}
+        members = {**extra, **members}
     if via:
         ours = {wire.META_AGENT_VERSION: card.version, wire.META_VIA: list(via)}
-        told["_meta"] = {**told.get("_meta", {}), **ours}
-    return told
+        members["_meta"] = {**members.get("_meta", {}), **ours}
+    return members
 
 
 def template(card: AgentCard, name: str) -> dict[str, Any]:
@@ -106,12 +106,12 @@ def instance_name(made: Instance, taken: Collection[str] = ()) -> str:
 
 
 def tool(card: AgentCard, name: str, title: str, version: str) -> dict[str, Any]:
-    told: dict[str, Any] = {"name": name, "inputSchema": _without_headers(_object(card.input))}
+    members: dict[str, Any] = {"name": name, "inputSchema": _without_headers(_object(card.input))}
     if card.description:
-        told["description"] = card.description
+        members["description"] = card.description
     if version >= "2025-06-18":
-        told |= {"title": title, "outputSchema": _object(card.output)}
-    return told
+        members |= {"title": title, "outputSchema": _object(card.output)}
+    return members
 
 
 def tool_name(name: str) -> str:
@@ -124,32 +124,32 @@ def tool_names(names: list[str]) -> dict[str, str]:
     """Returns the tool name of each agent name. Of several that would be the same, all but the one with that exact
     spelling get a suffix of their own, so that a tool's agent does not depend on the order of a list."""
     alike = Counter(tool_name(name) for name in names)
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for name in names:
         short = tool_name(name)
         if alike[short] > 1 and short != name:
             mark = hashlib.sha256(name.encode()).hexdigest()[:8]
             short = f"{short[:55]}_{mark}"
-        found[name] = short
-    return found
+        by_name[name] = short
+    return by_name
 
 
 def _without_headers(schema: Any) -> Any:
     """Returns a schema that asks for no headers: a client would send headers that this door does not check, and drops
     the tool where the mark is wrong."""
     if isinstance(schema, list):
-        return [_without_headers(one) for one in schema]
+        return [_without_headers(inner) for inner in schema]
     if not isinstance(schema, dict):
         return schema
-    found: dict[str, Any] = {}
+    clean: dict[str, Any] = {}
     for key, value in schema.items():
         if key in _NAMED and isinstance(value, dict):
-            found[key] = {name: _without_headers(one) for name, one in value.items()}
+            clean[key] = {name: _without_headers(inner) for name, inner in value.items()}
         elif key in _VALUES:
-            found[key] = value
+            clean[key] = value
         elif key != "x-mcp-header":
-            found[key] = _without_headers(value)
-    return found
+            clean[key] = _without_headers(value)
+    return clean
 
 
 _NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")  # schemas, by their names
@@ -167,7 +167,7 @@ _RESERVED = ("progressToken", *trace_context.NAMES)
 
 def metadata(meta: dict[str, Any]) -> dict[str, Any]:
     """Returns the metadata of a run: `_meta` without the members of the protocol and ours."""
-    found = {
+    members = {
         name: value
         for name, value in meta.items()
         if name not in _RESERVED and not name.startswith(("interlingua/", "io.modelcontextprotocol/"))
@@ -175,43 +175,43 @@ def metadata(meta: dict[str, Any]) -> dict[str, Any]:
     named = meta.get(wire.META_METADATA, {})
     if not isinstance(named, dict):
         raise RpcError(INVALID_PARAMS, f"_meta {wire.META_METADATA!r} is {named!r:.80}; it is an object")
-    return found | named
+    return members | named
 
 
 def messages(meta: dict[str, Any], input_: dict[str, Any], card: AgentCard) -> list[Message]:
     """Returns the full message, where files or values come beside the input."""
-    given = meta.get(wire.META_PARTS)
-    if given is None:
+    parts = meta.get(wire.META_PARTS)
+    if parts is None:
         return []
-    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-        raise RpcError(INVALID_PARAMS, f"_meta {wire.META_PARTS!r} is {given!r:.80}; it is a list of objects")
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise RpcError(INVALID_PARAMS, f"_meta {wire.META_PARTS!r} is {parts!r:.80}; it is a list of objects")
     text = input_.get(card.input_text) if card.input_text is not None else None
-    said: list[Part] = [TextPart(text)] if isinstance(text, str) else []
-    return [Message("user", [*said, *map(read_part, given)])]
+    text_parts: list[Part] = [TextPart(text)] if isinstance(text, str) else []
+    return [Message("user", [*text_parts, *map(read_part, parts)])]
 
 
 # -- results --------------------------------------------------------------------------------------------------
 
 
-def run_result(output: Any, run: str, given: list[Part]) -> dict[str, Any]:
+def run_result(output: Any, run: str, parts: list[Part]) -> dict[str, Any]:
     meta: dict[str, Any] = {wire.META_RUN: run}
-    if given:
-        meta[wire.META_PARTS] = msgspec.to_builtins(given)
+    if parts:
+        meta[wire.META_PARTS] = msgspec.to_builtins(parts)
     return {"output": output, "_meta": meta}
 
 
-def tool_result(output: Any, card: AgentCard, version: str, given: list[Part]) -> dict[str, Any]:
+def tool_result(output: Any, card: AgentCard, version: str, parts: list[Part]) -> dict[str, Any]:
     text = output.get(card.output_text) if card.output_text and isinstance(output, dict) else None
     if not isinstance(text, str) or len(output) > 1:
         text = json.dumps(output, ensure_ascii=False)
     structured = version >= "2025-06-18"
     if structured and _too_large_twice(text, output):
         text = f"{text[:_BEGINNING]}…\n\n({len(text)} characters in all; structuredContent has the whole result)"
-    content = [{"type": "text", "text": text}, *(block(part, version) for part in given)]
-    told: dict[str, Any] = {"content": content, "isError": False}
+    content = [{"type": "text", "text": text}, *(block(part, version) for part in parts)]
+    result: dict[str, Any] = {"content": content, "isError": False}
     if structured:
-        told["structuredContent"] = output
-    return told
+        result["structuredContent"] = output
+    return result
 
 
 def _too_large_twice(text: str, output: Any) -> bool:
@@ -418,20 +418,20 @@ def activity(body: Any) -> str | None:
 def elicitation(question: Question, version: str) -> dict[str, Any]:
     """Returns the params of an elicitation."""
     offered = choices(question)
-    wanted = form(question.answer_schema)
-    shown = _choice_form(offered, version) if offered is not None else wanted.schema
+    fields = form(question.answer_schema)
+    shown = _choice_form(offered, version) if offered is not None else fields.schema
     message = "\n\n".join([question.prompt or question.type.replace("_", " "), *detail_lines(question)])
-    told: dict[str, Any] = {"message": message, "requestedSchema": shown}
+    params: dict[str, Any] = {"message": message, "requestedSchema": shown}
     if version >= "2025-11-25":
-        told["mode"] = "form"
+        params["mode"] = "form"
     meta: dict[str, Any] = {}
     if question.deadline is not None:
         meta[wire.META_DEADLINE] = format_time(question.deadline)
     if offered is not None and offered.other_members:
         meta[wire.META_KINDS] = {option.id: option.kind for option in offered.options}
-    if meta.get(wire.META_KINDS) or (offered is None and not wanted.exact):
+    if meta.get(wire.META_KINDS) or (offered is None and not fields.exact):
         meta[wire.META_ANSWER_SCHEMA] = question.answer_schema
-    return {**told, "_meta": meta} if meta else told
+    return {**params, "_meta": meta} if meta else params
 
 
 def _choice_form(offered: Choices, version: str) -> Schema:
@@ -449,8 +449,8 @@ def _beside(offered: Choices) -> Form | None:
     """Returns the fields for the parts of an answer beside its choice, all of which may be left empty."""
     members = {name: member for name, member in offered.other_members.items() if name != "choice"}
     open_ = {"type": "object", "properties": members, "required": [], "additionalProperties": True}
-    found = form({**offered.schema, **open_})
-    return None if found.single_field else found
+    fields = form({**offered.schema, **open_})
+    return None if fields.single_field else fields
 
 
 def answer(question: Question, result: wire.ElicitResult) -> Any:
@@ -487,7 +487,7 @@ def _chosen(offered: Choices, content: dict[str, Any], meta: Any) -> Any:
 def question_open(question: Question, run: str, *, lacks: bool = False) -> RpcError:
     """Returns the error for an open question. `lacks` means that the client did not declare in its request that it can
     be asked, where the revision has an error for that."""
-    told: dict[str, Any] = {
+    data: dict[str, Any] = {
         "code": "question_open",
         "transient": False,
         "run": run,
@@ -501,6 +501,6 @@ def question_open(question: Question, run: str, *, lacks: bool = False) -> RpcEr
     again = f'{{"{wire.META_RUN}": "{run}"}}'
     say = f"the run waits for an answer: {asked}; answer it elsewhere, and ask again with _meta {again}"
     if lacks:
-        told["requiredCapabilities"] = {"elicitation": {"form": {}}}
-        return RpcError(wire.MISSING_CAPABILITY, f"this client cannot be asked (elicitation); {say}", told)
-    return RpcError(QUESTION_OPEN, say, told)
+        data["requiredCapabilities"] = {"elicitation": {"form": {}}}
+        return RpcError(wire.MISSING_CAPABILITY, f"this client cannot be asked (elicitation); {say}", data)
+    return RpcError(QUESTION_OPEN, say, data)

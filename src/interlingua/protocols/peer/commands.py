@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from ...cli.flags import DerivedCommand, given, option_of
 from ...cli.options import Store, examples
+from ...mounts.settings import variable
+from ...server.config.fields import Setting, described
 from ...server.logs import LogFormat
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ EPILOG = examples(
 
 # Flags that may stand without a value.
 _BARE = ("--identity", "--relay")
+_IN_VARIABLES = ("name", "http_token", "secret", "identity")
 
 
 def spelled_out(arguments: list[str]) -> list[str]:
@@ -47,9 +51,30 @@ def _is_value(option: str, word: str) -> bool:
     return not (word.endswith(".py") or ".py:" in word or ".py#" in word or "://" in word)  # a target with agents
 
 
-class PeerCommand(TyperCommand):
+class PeerCommand(DerivedCommand):
+    """The command: the settings of the door are its options."""
+
+    def derived(self) -> list[inspect.Parameter]:
+        from .config import DoorSettings
+        from .node_flags import flag_names  # every command imports this module
+
+        names = flag_names()
+        return [_option(one) for one in described(DoorSettings, "") if one.field in names]
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, spelled_out(args))
+
+
+def _option(setting: Setting) -> inspect.Parameter:
+    from .node_flags import SPELLINGS
+
+    spellings = [setting.field, *(other for other, name in SPELLINGS.items() if name == setting.field)]
+    bounds = {"min": setting.least, "max": setting.most} if setting.kind in ("whole", "number") else {}
+    name = setting.field
+    return option_of(
+        setting, name, [f"--{spelling.replace('_', '-')}" for spelling in spellings],
+        envvar=variable("peer", name) if name in _IN_VARIABLES else None, **bounds,
+    )  # fmt: skip
 
 
 def add_peer(to: typer.Typer, command: Command) -> None:
@@ -76,136 +101,39 @@ def _given(name: str, metavar: str | None, text: str, *more: str, **others: Any)
     return typer.Option(name, *more, metavar=metavar, help=text, show_default=False, **others)
 
 
-Port = {"min": 0, "max": 65535}
-
-
 def peer(
+    ctx: typer.Context,
     targets: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[TARGET]...", help="Agents that answer: files with agents in them.", show_default=False
-        ),
-    ] = None,
-    name: Annotated[
-        str, typer.Option("--name", help="What others call this node.", envvar="INTERLINGUA_PEER_NAME")
-    ] = "ACP-Agent",
-    port: Annotated[
-        int | None, _given("--port", None, "Where peers connect; 7801, or a free one where that is taken.", **Port)
-    ] = None,
-    http_port: Annotated[
-        int | None, _given("--http-port", None, "The control API; 7901, or a free one where that is taken.", **Port)
-    ] = None,
-    host: Annotated[
-        str, typer.Option("--host", help="The address where peers connect; 0.0.0.0 for those on other machines.")
-    ] = "127.0.0.1",
-    http_host: Annotated[
-        str, typer.Option("--http-host", help="The address of the control API. Elsewhere than here, it wants a token.")
-    ] = "127.0.0.1",
-    http_token: Annotated[
-        str | None,
-        _given("--http-token", "TOKEN", "What the control API wants to see.", envvar="INTERLINGUA_PEER_HTTP_TOKEN"),
-    ] = None,
-    tcp_port: Annotated[
-        int | None, _given("--tcp-port", None, "Also take peers that come by plain TCP (tcp:// links), here.", **Port)
-    ] = None,
-    public_host: Annotated[
-        str | None, _given("--public-host", "HOST", "The host in the link, where others reach this machine by it.")
-    ] = None,
-    public_url: Annotated[
-        str | None, _given("--public-url", "URL", "Where files of this node are fetched, where that is not here.")
-    ] = None,
-    join: Annotated[list[str] | None, _given("--join", "LINK", "Connect to this peer (repeatable).")] = None,
-    skills: Annotated[
-        str | None, _given("--skills", "IDS", "Skills to advertise: ids separated by commas, or a JSON array.")
-    ] = None,
-    default_agent: Annotated[
-        str | None, _given("--default-agent", "AGENT", "Who answers messages that name no skill.")
-    ] = None,
-    secret: Annotated[
-        str | None,
-        _given("--secret", "KEY", "Sign messages with this shared secret.", envvar="INTERLINGUA_PEER_SECRET"),
-    ] = None,
-    hmac_window: Annotated[
-        float, typer.Option("--hmac-window", min=1, help="Seconds that a signed message may be old.")
-    ] = 300.0,
-    strict: Annotated[bool, typer.Option("--strict", help="Drop what is badly signed, instead of a warning.")] = False,
-    identity: Annotated[
-        str | None,
-        _given(
-            "--identity",
-            "[PATH]",
-            "Sign with an Ed25519 key, kept in PATH (else ~/.acp/identity.json), where it is made if need be.",
-            "--identity-file",
-            envvar="INTERLINGUA_PEER_IDENTITY",
-        ),
-    ] = None,
-    relay: Annotated[
-        str | None, _given("--relay", "[URL]", "A relay for when peers cannot connect directly: acp+wss://HOST.")
+        typer.Argument(metavar="TARGET", help="Files with agents, which answer messages.", show_default=False),
     ] = None,
     relay_url: Annotated[
-        str | None, _given("--relay-url", "URL", "The same; beside a --relay without URL, the only way.")
-    ] = None,
-    transport_modes: Annotated[
-        str | None, _given("--transport-modes", "MODES", "p2p, relay, or both with a comma between them.")
-    ] = None,
-    advertise_mdns: Annotated[
-        bool, typer.Option("--advertise-mdns", help="Tell the local network of this node, link included.")
-    ] = False,
-    advertise_dnssd: Annotated[
-        bool, typer.Option("--advertise-dnssd", help="The same by standard DNS-SD (needs zeroconf).")
-    ] = False,
-    max_msg_bytes: Annotated[
-        int, typer.Option("--max-msg-bytes", "--max-msg-size", min=1024, help="The largest message that is taken.")
-    ] = 1_048_576,
-    extension: Annotated[
-        list[str] | None,
-        _given("--extension", "URI[,required=true][,KEY=VALUE...]", "An extension to declare (repeatable)."),
+        str | None, _given("--relay-url", "URL", "The relay too; beside a --relay without a URL, the only way.")
     ] = None,
     extensions: Annotated[str | None, _given("--extensions", "URIS", "Extensions, separated by commas.")] = None,
-    http2: Annotated[
-        bool, typer.Option("--http2", help="HTTP/2 in cleartext on the control API, too (needs hypercorn).")
-    ] = False,
-    availability_mode: Annotated[
-        str | None, _given("--availability-mode", "MODE", "persistent, heartbeat, cron or manual.")
-    ] = None,
-    heartbeat_interval: Annotated[
-        float | None, _given("--heartbeat-interval", "SECONDS", "How often this node wakes up.", min=0)
-    ] = None,
-    next_active_at: Annotated[
-        str | None, _given("--next-active-at", "TIME", "When it is there next, as in 2026-11-15T09:00:00Z.")
-    ] = None,
-    availability_cron: Annotated[
-        str | None, _given("--availability-cron", "CRON", "When it is there, as a cron expression.")
-    ] = None,
-    supported_interfaces: Annotated[
-        str | None, _given("--supported-interfaces", "NAMES", "Interface groups for the card, separated by commas.")
-    ] = None,
-    limitations: Annotated[
-        str | None, _given("--limitations", "TEXTS", "What this node cannot do, separated by commas.")
-    ] = None,
     limitations_json: Annotated[
-        str | None, _given("--limitations-json", "JSON", "The same as an array of texts and objects.")
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, _given("--tls-cert", "FILE", "Take peers by TLS (acps:// links), with this certificate.")
-    ] = None,
-    tls_key: Annotated[Path | None, _given("--tls-key", "FILE", "The key of the certificate.")] = None,
-    tls_ca: Annotated[
-        Path | None, _given("--tls-ca", "FILE", "Certificates to trust beside those of the system.")
+        str | None, _given("--limitations-json", "JSON", "Limitations as an array of texts and objects.")
     ] = None,
     config: Annotated[
         Path | None,
-        _given("--config", "FILE", "Defaults for all flags, as JSON or YAML.", callback=_config, is_eager=True),
+        _given(
+            "--config",
+            "FILE",
+            "A file with defaults for all options, as JSON or YAML.",
+            callback=_config,
+            is_eager=True,
+        ),
     ] = None,
     inbox: Annotated[
-        Path | None, _given("--inbox", "FILE", "Accepted and not used: messages are kept in the store.")
+        Path | None, _given("--inbox", "FILE", "Accepted, without effect: the store keeps messages.")
     ] = None,
     local_only: Annotated[
-        bool, typer.Option("--local-only", help="Accepted: nobody is contacted whom you did not name, in any case.")
+        bool,
+        typer.Option("--local-only", help="Accepted, without effect: the node contacts nobody whom you did not name."),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything, for debugging.")] = False,
     log: Annotated[
-        LogFormat, typer.Option("--log", help="Runs, peers and trouble on stderr: as JSON lines, as text, or not.")
+        LogFormat, typer.Option("--log", help="How to log runs, peers and problems on stderr.")
     ] = LogFormat.TEXT,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and leave.", callback=_version, is_eager=True)
@@ -216,16 +144,18 @@ def peer(
 
     The command prints the `acp://` link by which others connect.
 
-    Agents that are given answer what peers send. Without any, programs of yours do, over the control API: all of it
-    can be used with curl. `interlingua peers` talks to a node that runs. Ctrl-C stops.
+    The agents of the targets answer the messages of peers. Without targets, your own programs do, over the control API,
+    for which curl is enough. `interlingua peers` talks to a running node. Ctrl-C stops the node.
     """
-    given = dict(locals())
     from ...server.logs import logging_as
     from ...terminal.session import go
     from .config import DoorSettings
-    from .node_flags import flag_names
 
-    flags = DoorSettings(**{name: given[name] for name in flag_names() if given[name] is not None})
+    other_words = {"relay_url": relay_url, "extensions": extensions, "limitations_json": limitations_json}
+    values = {**given(ctx), **other_words}
+    flags = DoorSettings(
+        **{name: value for name, value in values.items() if value is not None and value not in ([], ())}
+    )
     with logging_as(log):
         if verbose:
             import logging

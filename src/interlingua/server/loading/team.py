@@ -31,10 +31,10 @@ async def load_team(
     from .target import load
 
     files = TeamFiles(path)
-    given = dict(handlers or {})
-    for id_, manifest in files.remote(given).items():
-        given[id_] = (await load(parse(str(manifest.options.target)))).chosen
-    return files.agent(root or find_root(files.path), _load_file, given, model)
+    agents = dict(handlers or {})
+    for id_, manifest in files.remote(agents).items():
+        agents[id_] = (await load(parse(str(manifest.options.target)))).chosen
+    return files.agent(root or find_root(files.path), _load_file, agents, model)
 
 
 def _load_file(file: Path, name: str | None) -> list[Agent[..., Any]]:

@@ -22,18 +22,18 @@ app = typer.Typer(
     "wherever it is given, and everybody else who was asked is told. Without a command, open questions are listed.",
 )
 
-All = Annotated[bool, typer.Option("--all", help="Also those that are answered, withdrawn or expired.")]
+All = Annotated[bool, typer.Option("--all", help="Include questions that are answered, withdrawn or expired.")]
 OfRun = Annotated[
     str | None,
     typer.Option(
-        "--run", metavar="RUN", help="Only those of this run and the runs that it called.", show_default=False
+        "--run", metavar="RUN", help="Only questions of this run and the runs that it called.", show_default=False
     ),
 ]
 Mine = Annotated[
     str | None,
     typer.Option(
         "--mine", metavar="CALLER", show_default=False,
-        help="Only those that this caller may answer: its id, or the name of its key.",
+        help="Only questions that this caller may answer: its id, or the name of its key.",
     ),
 ]  # fmt: skip
 
@@ -112,8 +112,10 @@ async def _where(engine: AnyEngine, run: str | None, mine: str | None) -> tuple[
     "watch", epilog=examples("interlingua questions watch", "interlingua questions watch --mine laptop --json")
 )
 def watch(run: OfRun = None, mine: Mine = None, json: Json = False, store: Store = None) -> None:
-    """Follow the inbox until Ctrl-C: what is open, and then what is asked, answered and by whom, withdrawn, expired and
-    reminded of, in whichever process. With `--json`, each as a line.
+    """Follow the inbox until Ctrl-C.
+
+    The command shows the open questions, and then each change in any process: asked, answered and by whom, withdrawn,
+    expired, reminded. With `--json`, each change is a line.
     """
     from ....terminal.session import go
 
@@ -131,8 +133,10 @@ async def _watch(run: str | None, mine: str | None, json: bool, store: Path | No
 
 @app.command("show", epilog=examples("interlingua questions show 1a2b3c4d"))
 def show(question: QuestionId, json: Json = False, store: Store = None) -> None:
-    """Show one question: who asks and on whose behalf, what the agent said before, what is asked, what an answer looks
-    like, who may give it and until when; and what became of it.
+    """Show one question.
+
+    The command shows who asks and on whose behalf, the agent's last words, the question, the form of an answer, who may
+    give it and until when; of a closed question, also its end.
     """
     from ....terminal.session import go
 
@@ -163,9 +167,11 @@ ANSWER_EXAMPLES = examples(
 def answer(
     question: QuestionToAnswer, answer: Answer = None, reason: Reason = None, json: Json = False, store: Store = None
 ) -> None:
-    """Answer a question, which is shown on stderr first. The run goes on where it runs, or when it is taken up again.
+    """Answer a question, and let its run go on.
 
-    `last` asks before it counts, and works at a terminal alone: another question may have come meanwhile.
+    The question is shown on stderr first. The run goes on in its process, or when it is resumed.
+
+    `last` works only at a terminal, where the command asks for confirmation: a newer question may have come.
     """
     from ....terminal.session import go
 

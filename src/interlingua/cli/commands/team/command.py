@@ -17,20 +17,20 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="Check, draw and run teams of agents.\n\n"
-    "A team is a folder of manifests (JSON, YAML or TOML), with a `team.toml` for its tool servers, limits and what "
-    "is done about errors.",
+    "A team is a folder of manifests (JSON, YAML or TOML), with a `team.toml` for its tool servers, limits and error "
+    "policy.",
 )
 
 Folder = Annotated[
     Path,
     typer.Argument(
-        metavar="DIR|FILE", help="The folder of the team, or one file with all of it.", show_default=False
+        metavar="DIR|FILE", help="The folder of the team, or one file with the whole team.", show_default=False
     ),
 ]  # fmt: skip
 Model = Annotated[
     str | None,
     typer.Option(
-        "--model", metavar="PROVIDER:NAME", help="The model of agents that name none.", show_default=False
+        "--model", metavar="PROVIDER:NAME", help="The model of agents without one.", show_default=False
     ),
 ]  # fmt: skip
 
@@ -47,10 +47,10 @@ class Format(StrEnum):
 def init(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="[DIR]", help="Where to; a folder that does not exist yet."),
+        typer.Argument(metavar="[DIR]", help="The folder to create."),
     ] = Path("sales-team"),
 ) -> None:
-    """Write an example team, to try and to change: three agents with manifests, and their tool servers.
+    """Write an example team: three agents with manifests, and their tool servers.
 
     It works without a model: `handlers.py` has its agents as Python functions.
     """
@@ -82,17 +82,17 @@ def init(
 def check(
     team: Folder,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Start the tool servers, and see whether they have the allowed tools.")
+        bool, typer.Option("--probe", help="Start the tool servers, and check that they have the allowed tools.")
     ] = False,
     model: Model = None,
     json: Json = False,
 ) -> None:
     """Check a team, and explain it.
 
-    Tells everything that is wrong, with file and JSON pointer and what to do about it. Where nothing is: with whom a
-    task begins, who may delegate to whom and when, who oversees whom, which tools and scopes each agent has, its
-    limits, who thinks, and what is done when work fails. A team with a member for which nobody thinks is not sound: it
-    can be drawn, and not run. Exit code 1 where something is wrong; warnings do not count.
+    The command reports every mistake, with its file, its JSON pointer and a remedy. For a team without mistakes, it
+    shows the first agent of a task, who may delegate to whom and when, who oversees whom, the tools, scopes, limits and
+    models of each agent, and the policy for errors. A team with a member without a model or a handler can be drawn, but
+    not run. The exit code is 1 with mistakes; warnings do not count.
     """
     from ....terminal.session import go
 
@@ -178,20 +178,18 @@ def graph(
     team: Folder,
     format_: Annotated[
         Format | None,
-        typer.Option(
-            "--format", help="How to draw it; else what the name of the file says, else svg.", show_default=False
-        ),
+        typer.Option("--format", help="The format; by default that of the file name, else svg.", show_default=False),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Where to write it, instead of stdout.", show_default=False
+            "--output", "-o", metavar="FILE", help="The file to write, instead of stdout.", show_default=False
         ),
     ] = None,
 ) -> None:
     """Draw who may delegate to whom, and who oversees whom, as SVG or as Mermaid.
 
-    A team in which something is wrong is drawn as far as it can be read.
+    A team with mistakes is drawn as far as it can be read.
     """
     from ....teams import graph as drawing
     from ....teams.files import load
@@ -236,14 +234,14 @@ def run(
         str | None,
         typer.Argument(
             metavar="TASK",
-            help="What the team is to do: text, or a JSON object. `-` reads stdin, `@FILE` a file.",
+            help="The task of the team: text, or a JSON object. `-` reads stdin, `@FILE` a file.",
             show_default=False,
         ),
     ] = None,
     model: Model = None,
     store: Store = None,
     events: Annotated[
-        bool, typer.Option("--events", help="Print the events of all runs of the task, one JSON line each.")
+        bool, typer.Option("--events", help="Print the events of all runs of the task as JSON lines.")
     ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print the end and the conversation as JSON, instead of the result.")
@@ -252,19 +250,19 @@ def run(
     resume: Annotated[
         str | None,
         typer.Option(
-            "--resume", metavar="TASK", help="Take up this task (T1) again, instead of a new one.", show_default=False
+            "--resume", metavar="TASK", help="Resume this task (T1), instead of starting one.", show_default=False
         ),
     ] = None,
 ) -> None:
     """Give a team a task, and follow its conversation.
 
-    stderr shows who says what to whom, indented by the tree of delegations, with what is attached; tool calls,
-    refusals, and what is done about errors. That is the owner's view: it has what an overseer has not approved yet.
-    stdout carries the result and nothing else.
+    stderr shows the messages between agents, indented by the tree of delegations, with attachments, tool calls,
+    refusals, and the handling of errors. That is the owner's view: it includes results that no overseer has approved
+    yet. stdout has only the result.
 
-    While it runs, what is typed counts: plain text answers what is asked, `@analyst-1 text` sends a message to an
-    agent, `/tree` shows who works on what, `/cancel` (or Ctrl-C) cancels. Where there is no terminal, a question leaves
-    the task waiting: answer with `interlingua questions answer`, then take it up again with `--resume`.
+    Meanwhile you can type: plain text answers the open question, `@analyst-1 text` sends a message to an agent, `/tree`
+    shows who works on what, `/cancel` (or Ctrl-C) cancels. Without a terminal, a question leaves the task waiting:
+    answer with `interlingua questions answer`, then continue with `--resume`.
     """
     import contextlib
     import sys

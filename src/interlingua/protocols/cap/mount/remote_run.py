@@ -34,6 +34,7 @@ from ....model.errors import (
 from ....model.events import ArtifactAdded, Plan, Thought, ToolCall, Warned
 from ....model.team.attachments import PythonObject, TextSnippet, attachment_of, text_and_attached
 from ....model.team.manifest import ORCHESTRATOR, USER
+from ....mounts.connection import noise_notes
 from ....mounts.errors import RemoteError, our_failure, remote_error
 from ....mounts.http import HttpAddress
 from ....mounts.remote_run import ENDED, FAILED, RemoteRun, Stretch
@@ -91,6 +92,9 @@ class CapRun(RemoteRun):
 
     async def cancel(self) -> None:
         await self._requests.cancel()
+
+    def notes(self) -> list[tuple[str, Any]]:
+        return noise_notes(self._way.noise)
 
     async def leave(self) -> None:
         await self._way.close()
@@ -326,10 +330,6 @@ class CapRun(RemoteRun):
         return output
 
     async def _attached(self, data: dict[str, Any], output: Any) -> None:
-        count, first = self._way.noise
-        if count:
-            lines = "1 line that is no message" if count == 1 else f"{count} lines that are no messages"
-            await self.ctx.warn(f"the agent wrote {lines} to its output", {"lines": count, "first": first})
         with contextlib.suppress(Invalid):
             said: Message = translate.model_message(wire.read(data), "agent")
             for number, part in enumerate(text_and_attached(said)[1]):

@@ -25,6 +25,7 @@ from ....model.content import DataPart
 from ....model.errors import RunError, Unavailable
 from ....model.events import MessageSent
 from ....model.trace_context import Carrier
+from ....mounts import caller_parts
 from ....mounts.errors import RemoteError, no_such_run
 from ....mounts.http import HttpAddress, Refused, words_of
 from ....mounts.remote_questions import Asked, TooLate
@@ -209,11 +210,11 @@ class ConnectRun(RemoteRun):
         remote = self.remote
         if remote.wraps_input:
             return self.input.get("value")
-        beside = self.mounted.beside(self.input) if remote.ours else []
+        beside = caller_parts.beside(self.ctx, self.input) if remote.ours else []
         if not beside:
             return self.input
-        said = self.mounted.said_as(remote.card, self.input) or [DataPart(self.input), *beside]
-        return msgspec.to_builtins(said)
+        parts = caller_parts.instead_of(self.ctx, remote.card, self.input) or [DataPart(self.input), *beside]
+        return msgspec.to_builtins(parts)
 
     async def _post(
         self, path: str, body: Any, *, again: bool, key: str | None = None, trace: Carrier | None = None

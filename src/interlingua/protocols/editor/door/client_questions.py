@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -13,6 +13,7 @@ from ....doors.client_questions import ClientQuestions, ask_by_form
 from ....engine.ids import now
 from ....model.content import Part
 from ....model.errors import Conflict, InterlinguaError, InvalidAnswer, NotFound
+from ....model.events import QuestionAnswered, QuestionAsked, QuestionWithdrawn
 from ....model.run import Question
 from ....transports.jsonrpc.connection import ConnectionLost
 from ....transports.jsonrpc.core import RpcError
@@ -46,6 +47,13 @@ class TurnQuestions:
             return
         self._session.updates(self._connection.dialect.state("requires_action"))
         self._asked.ask(question)
+
+    def replay(self, body: Any) -> None:
+        """Notes which questions an event opened or closed, before the client was asked."""
+        if isinstance(body, QuestionAsked):
+            self.left_open.append(body.question)
+        elif isinstance(body, QuestionAnswered | QuestionWithdrawn):
+            self.left_open = [question for question in self.left_open if question.id != body.question]
 
     def ask_left_open(self) -> None:
         for question in self.left_open:

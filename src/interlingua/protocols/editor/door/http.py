@@ -104,10 +104,10 @@ class WebDoor:
         return Response(answer, status, {CONNECTION: connection.id}, "application/json")
 
     def _find(self, headers: Mapping[str, str], caller: Caller) -> HttpConnection:
-        wanted = headers.get(CONNECTION)
-        if wanted is None:
+        id_ = headers.get(CONNECTION)
+        if id_ is None:
             raise Refused(400, "the header Acp-Connection-Id is missing; initialize gives you one")
-        connection = self.sessions.find(wanted, caller, HttpConnection)
+        connection = self.sessions.find(id_, caller, HttpConnection)
         if connection is None:
             raise Refused(404, "there is no such connection; begin with initialize")
         return connection

@@ -23,7 +23,7 @@ from .replica_notes import PromptNotes
 if TYPE_CHECKING:
     from .http import WebDoor
 
-# Of these, every client tells the session in a header too; of others, not all do.
+# Every client sends the session of these in a header, too; not all clients do for the others.
 _NEED_SESSION = (
     "session/prompt",
     "session/cancel",

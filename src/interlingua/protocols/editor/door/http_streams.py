@@ -62,14 +62,14 @@ class StreamsChannel(OutboxChannel):
     # -- the channel --------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
-        told = sent(frame)
-        if told.method is None:
-            self._answer(told, frame)
+        message = sent(frame)
+        if message.method is None:
+            self._answer(message, frame)
             return
-        named = told.params or _Named()
+        named = message.params or _Named()
         session = named.session if isinstance(named.session, str) else None
-        if told.id is not None:
-            self._ours[told.id] = session
+        if message.id is not None:
+            self._ours[message.id] = session
         elif named.request is not None:  # a request is taken back where it was made, or it could come later than this
             session = self._ours.get(named.request)
         self.of(session).put(frame, mark=self._marks.get(session, "") if session is not None else "")
@@ -78,15 +78,15 @@ class StreamsChannel(OutboxChannel):
         """Marks all later messages of a session as belonging to this event of a run, or to later ones."""
         self._marks[session] = f"{run}.{seq}"
 
-    def _answer(self, told: _Sent, frame: bytes) -> None:
-        if self._first is not None and not self._first.done() and told.id == self._first_id:
+    def _answer(self, answer: _Sent, frame: bytes) -> None:
+        if self._first is not None and not self._first.done() and answer.id == self._first_id:
             self._first.set_result(frame)
             return
-        method, session = self._asked.pop(told.id, ("", None)) if type(told.id) in (int, str) else ("", None)
-        failed = bool(bytes(told.error))
+        method, session = self._asked.pop(answer.id, ("", None)) if type(answer.id) in (int, str) else ("", None)
+        failed = bool(bytes(answer.error))
         if method == "session/new" and not failed:
             with contextlib.suppress(Refused):  # beyond the limit, a session uses the connection's stream
-                self.add(_named(told.result).session)
+                self.add(_named(answer.result).session)
             self.whole.put(frame)
         elif method == "session/load":
             # The rules put this answer on the connection's stream, and its place is after the replay. Two streams have
@@ -127,12 +127,12 @@ class StreamsChannel(OutboxChannel):
         return self.sessions.get(session, self.whole)
 
     def add(self, session: str) -> Outbox:
-        found = self.sessions.get(session)
-        if found is None:
+        outbox = self.sessions.get(session)
+        if outbox is None:
             if len(self.sessions) >= self._max_streams:
                 raise Refused(429, f"a connection has streams for at most {self._max_streams} sessions")
-            found = self.sessions[session] = self.new_outbox(self._before)
-        return found
+            outbox = self.sessions[session] = self.new_outbox(self._before)
+        return outbox
 
     def place(self, event: str | None) -> tuple[str | None, str]:
         """Returns the position of a reader after an event id: its number, where this process sent it, and its mark."""

@@ -95,8 +95,8 @@ async def resume(connection: EditorConnection, call: Call) -> Answer:
 async def reopen(connection: EditorConnection, id_: str) -> Session:
     """Opens a session that another process had open for this client. Its working directory is on its thread."""
     thread = await _thread(connection, id_)
-    kept = thread.metadata.get("editor")
-    directories = kept.get("directories") if isinstance(kept, dict) else None
+    metadata = thread.metadata.get("editor")
+    directories = metadata.get("directories") if isinstance(metadata, dict) else None
     request = wire.LoadSessionRequest(
         session_id=id_, cwd=thread.metadata.get("cwd") or "/", additional_directories=directories or []
     )
@@ -106,13 +106,13 @@ async def reopen(connection: EditorConnection, id_: str) -> Session:
 async def _open(connection: EditorConnection, request: wire.LoadSessionRequest) -> Session:
     place = _place(request)
     thread = await _thread(connection, request.session_id)
-    kept = thread.metadata.get("editor")
-    kept = kept if isinstance(kept, dict) else {}
+    metadata = thread.metadata.get("editor")
+    metadata = metadata if isinstance(metadata, dict) else {}
     cards = connection.agents()
     if not cards:
         raise AgentNotFound("this server has no agent that you may run")
-    card = next((card for card in cards if card.key == kept.get("agent")), cards[0])
-    config = kept.get("config") if card.key == kept.get("agent") else None
+    card = next((card for card in cards if card.key == metadata.get("agent")), cards[0])
+    config = metadata.get("config") if card.key == metadata.get("agent") else None
     title = thread.metadata.get("title")
     before = connection.sessions.get(thread.id)
     if before is not None:
@@ -122,7 +122,7 @@ async def _open(connection: EditorConnection, request: wire.LoadSessionRequest) 
         title if isinstance(title, str) else None,
     )  # fmt: skip
     connection.sessions[thread.id] = session
-    if thread.metadata.get("cwd") != place.cwd or kept.get("directories", []) != place.directories:
+    if thread.metadata.get("cwd") != place.cwd or metadata.get("directories", []) != place.directories:
         await session.keep()
     await connection.sessions_changed()
     return session
@@ -234,7 +234,7 @@ async def _end(session: Session) -> None:
 
 
 def _info(thread: Thread) -> dict[str, Any]:
-    kept = thread.metadata.get("editor")
+    metadata = thread.metadata.get("editor")
     info: dict[str, Any] = {
         "sessionId": thread.id,
         "cwd": thread.metadata.get("cwd") or "/",
@@ -242,8 +242,8 @@ def _info(thread: Thread) -> dict[str, Any]:
     }
     if isinstance(thread.metadata.get("title"), str):
         info["title"] = thread.metadata["title"]
-    if isinstance(kept, dict) and kept.get("directories"):
-        info["additionalDirectories"] = kept["directories"]
+    if isinstance(metadata, dict) and metadata.get("directories"):
+        info["additionalDirectories"] = metadata["directories"]
     return info
 
 

@@ -40,11 +40,11 @@ class Prompts:
         if (request.meta or {}).get(wire.META_END_OF_LAST) is True:
             return await self._end_of_last(session)
         turn = session.asked_as_text()
-        taken = "too late"
+        answered = "too late"
         if turn is not None:
             parts = translate.parts(request.prompt, open_types=self._connection.dialect.open_types)
-            taken = await turn.questions.answer_as_text(parts)
-        if turn is None or taken == "too late":
+            answered = await turn.questions.answer_as_text(parts)
+        if turn is None or answered == "too late":
             turn = Turn(session, session.card.key)
             session.turns.append(turn)  # before anything waits: a cancel that comes now finds it
             try:
@@ -62,14 +62,14 @@ class Prompts:
             await self._connection.sessions_changed()
         accepted = self._connection.dialect.accepted(message)
         if accepted is None:
-            if taken != "asked again":
+            if answered != "asked again":
                 await self._finish(session, turn)
             return self._ended(turn)
         begun = turn
 
         def begin() -> None:
             session.updates(self._connection.dialect.user_message(message, request.prompt))
-            if taken == "asked again":
+            if answered == "asked again":
                 session.updates(self._connection.dialect.state("idle", "end_turn"))
                 return
             session.updates(self._connection.dialect.state("running"))
@@ -114,7 +114,7 @@ class Prompts:
         if turn.task is None:
             turn.task = asyncio.get_running_loop().create_task(self._follow(session, turn))
         if self._connection.dialect.number == 2:
-            watch = asyncio.get_running_loop().create_task(self._tell_end(session, turn))
+            watch = asyncio.get_running_loop().create_task(self._send_end(session, turn))
             turn.watches.add(watch)
             watch.add_done_callback(turn.watches.discard)
 
@@ -133,7 +133,7 @@ class Prompts:
             with contextlib.suppress(ValueError):
                 session.turns.remove(turn)
 
-    async def _tell_end(self, session: Session, turn: Turn) -> None:
+    async def _send_end(self, session: Session, turn: Turn) -> None:
         """Sends the end of a turn, which is an update in version 2."""
         await self._pause_or_end(turn)
         stop, error = outcome(turn)

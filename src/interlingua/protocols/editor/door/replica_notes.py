@@ -8,16 +8,15 @@ gets none, until the client opens its session again.
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from ....doors.follow_log import read_back
 from ....doors.replica_notes import Note
 from ....model.errors import InterlinguaError
-from ....model.events import QuestionAnswered, QuestionAsked, QuestionWithdrawn, RunFinished
-from ....model.run import Question
 from ....transports.jsonrpc.core import Id
-from ..projection import fed
 from . import operations_sessions as operations
 from .sessions import Session
 from .turns import ResumedPrompt, Turn
@@ -124,28 +123,12 @@ async def _is_over(connection: EditorConnection, run: str) -> bool:
 
 
 async def _shown(connection: EditorConnection, session: Session, run: str, after: int | None) -> Turn:
-    """Returns a turn whose events are shown up to an event; None means all events. Each event is read by itself,
-    because a reader that is behind gets several as one."""
+    """Returns a turn whose events are shown up to an event; None means all events."""
     view = await connection.engine.runs.get(run)
     turn = session.turn_of(view)
-    assert turn.projection is not None
-    asked: dict[str, Question] = {}
-    while page := await connection.engine.runs.page(run, turn.cursor, 500):
-        for event in page:
-            if after is not None and event.seq > after:
-                break
-            turn.cursor = event.seq
-            await fed(connection.engine, turn.projection, event)
-            body = event.body
-            if isinstance(body, QuestionAsked):
-                asked[body.question.id] = body.question
-            elif isinstance(body, QuestionAnswered | QuestionWithdrawn):
-                asked.pop(body.question, None)
-            elif isinstance(body, RunFinished):
-                turn.finished = body
-        else:
-            continue
-        break
+    async for events in read_back(connection.engine, run, sys.maxsize if after is None else after):
+        for event in events:
+            await turn.replay(event)
     still = {question.id for question in view.questions}
-    turn.questions.left_open = [question for question in asked.values() if question.id in still]
+    turn.questions.left_open = [question for question in turn.questions.left_open if question.id in still]
     return turn

@@ -22,7 +22,7 @@ from ....model.content import Message
 from ....model.errors import Conflict, NotFound
 from ....model.events import QuestionAnswered, QuestionAsked, QuestionWithdrawn, RunFinished
 from ....model.filters import RunFilter
-from ....model.run import Question, Run, RunRequest
+from ....model.run import Run, RunRequest
 from ....model.status import Status
 from ....security import scopes
 from ....transports.jsonrpc.core import INVALID_PARAMS, Id, RpcError
@@ -89,23 +89,23 @@ class Session:
     # -- configuration ------------------------------------------------------------------------------------
 
     def options(self) -> list[ConfigOption]:
-        found: list[ConfigOption] = []
+        options: list[ConfigOption] = []
         agents = self.connection.agents()
         if len(agents) > 1:
             choices = [(card.key, _agent_name(card, agents), card.description) for card in agents]
-            found.append(ConfigOption("agent", "Agent", self.card.key, choices, "Who answers", "mode"))
-        return found + translate.config_options(self.card, self.config)
+            options.append(ConfigOption("agent", "Agent", self.card.key, choices, "Who answers", "mode"))
+        return options + translate.config_options(self.card, self.config)
 
     def metadata(self) -> dict[str, Any]:
         """Returns the parts of this session that its thread keeps, so that another process can open it."""
-        kept: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "door": "editor",
             "cwd": self.place.cwd,
             "editor": {"agent": self.card.key, "config": self.config, "directories": self.place.directories},
         }
         if self.title:
-            kept["title"] = self.title
-        return kept
+            metadata["title"] = self.title
+        return metadata
 
     async def keep(self) -> None:
         await self.engine.threads.patch(self.id, metadata=self.metadata())
@@ -257,12 +257,12 @@ class Session:
 
     async def _runs(self) -> list[Run]:
         """Returns the runs of the session, oldest first."""
-        found: list[Run] = []
+        runs: list[Run] = []
         while True:
-            page = await self.engine.runs.search(RunFilter(thread=self.id, limit=500, offset=len(found)))
-            found += page
+            page = await self.engine.runs.search(RunFilter(thread=self.id, limit=500, offset=len(runs)))
+            runs += page
             if len(page) < 500:
-                return found[::-1]
+                return runs[::-1]
 
     def turn_of(self, run: Run) -> Turn:
         """Returns the turn of an existing run, of which nothing is shown yet."""
@@ -274,7 +274,6 @@ class Session:
     async def _replay_run(self, listed: Run) -> Turn | None:
         run = await self.engine.runs.get(listed.id)
         turn = self.turn_of(run)
-        assert turn.projection is not None
         if run.request is not None:
             blocks = [block for message in run.request.messages for block in translate.said(message)]
             if not blocks and run.request.input:
@@ -283,18 +282,11 @@ class Session:
                 blocks = [{"type": "text", "text": text}]
             self.updates(self.connection.dialect.user_message(f"{run.id}-prompt", blocks))
         del run  # while a slow reader takes what it said, its output is not held here
-        open_: dict[str, Question] = {}
         async for event in self.engine.runs.events(listed.id, follow=False):
-            turn.cursor = event.seq
-            await self.updates_in_pieces(await fed(self.engine, turn.projection, event))
-            if isinstance(event.body, QuestionAsked):
-                open_[event.body.question.id] = event.body.question
-            elif isinstance(event.body, QuestionAnswered | QuestionWithdrawn):
-                open_.pop(event.body.question, None)
-            elif isinstance(event.body, RunFinished):
+            await self.updates_in_pieces(await turn.replay(event))
+            if turn.finished is not None:
                 return None
             await self.connection.rpc.drain(self.id)
-        turn.questions.left_open = list(open_.values())
         return turn
 
     async def unfinished(self) -> Turn | None:
@@ -304,10 +296,8 @@ class Session:
             return None
         run = await self.engine.runs.get(thread.active)
         turn = self.turn_of(run)
-        assert turn.projection is not None
         async for event in self.engine.runs.events(run.id, follow=False):
-            await fed(self.engine, turn.projection, event)
-            turn.cursor = event.seq
+            await turn.replay(event)
         turn.questions.left_open = run.questions
         return turn
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ....model.errors import ErrorInfo
-from ....model.events import RunFinished
+from ....model.events import Event, RunFinished
 from ....model.status import Status
 from ....transports.jsonrpc.core import RpcError
 from .. import translate, wire
-from ..projection import Projection
+from ..projection import Projection, fed
+from ..versions import Update
 from .client_questions import TurnQuestions
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ class Turn:
     def __init__(self, session: Session, agent: str | None, run: str | None = None) -> None:
         """`agent` is the key of the agent, where it is known. `run` is None until the run is submitted."""
         self.run = run
+        self._engine = session.engine
         self.questions = TurnQuestions(session, self, agent)
         self.cancelling = False
         self.projection: Projection | None = None
@@ -34,6 +37,15 @@ class Turn:
         self.awaited = False  # a prompt is open that this turn answers
         self.task: asyncio.Task[None] | None = None
         self.watches: set[asyncio.Task[None]] = set()
+
+    async def replay(self, event: Event) -> Sequence[Update]:
+        """Takes an event from before the connection followed the run, and returns its updates."""
+        assert self.projection is not None
+        self.cursor = event.seq
+        self.questions.replay(event.body)
+        if isinstance(event.body, RunFinished):
+            self.finished = event.body
+        return await fed(self._engine, self.projection, event)
 
     def forget(self) -> None:
         """Shows the turn no longer. Its run goes on."""

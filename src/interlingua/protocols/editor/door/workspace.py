@@ -33,8 +33,8 @@ class ClientEditor:
     async def read(self, path: str, *, line: int | None = None, limit: int | None = None) -> str:
         self._need(self.can_read, "read files")
         params = {"path": self._absolute(path)}
-        told = await self.ask("fs/read_text_file", {**params, **_given(line=line, limit=limit)})
-        content = told.get("content") if isinstance(told, dict) else None
+        result = await self.ask("fs/read_text_file", {**params, **_given(line=line, limit=limit)})
+        content = result.get("content") if isinstance(result, dict) else None
         return content if isinstance(content, str) else ""
 
     async def write(self, path: str, text: str) -> None:
@@ -52,8 +52,8 @@ class ClientEditor:
         self._need(self.can_run, "run commands")
         variables = [{"name": name, "value": value} for name, value in (env or {}).items()]
         params = {"command": command, "args": list(args), "env": variables, "cwd": self._absolute(cwd or self.cwd)}
-        told = await self.ask("terminal/create", {**params, **_given(outputByteLimit=output_limit)})
-        return ClientTerminal(self, str(told["terminalId"]))
+        result = await self.ask("terminal/create", {**params, **_given(outputByteLimit=output_limit)})
+        return ClientTerminal(self, str(result["terminalId"]))
 
     async def ask(self, method: str, params: dict[str, Any]) -> Any:
         try:
@@ -78,12 +78,12 @@ class ClientTerminal:
         self.id = id_
 
     async def output(self) -> TerminalOutput:
-        told = msgspec.convert(
+        output = msgspec.convert(
             await self._editor.ask("terminal/output", {"terminalId": self.id}), wire.TerminalOutput, strict=False
         )
-        ended = told.exit_status
+        ended = output.exit_status
         return TerminalOutput(
-            told.output, told.truncated, ended.exit_code if ended else None, ended.signal if ended else None,
+            output.output, output.truncated, ended.exit_code if ended else None, ended.signal if ended else None,
             ended is not None,
         )  # fmt: skip
 
@@ -91,9 +91,9 @@ class ClientTerminal:
         ended = msgspec.convert(
             await self._editor.ask("terminal/wait_for_exit", {"terminalId": self.id}) or {}, wire.TerminalExit
         )
-        told = await self.output()
-        told.exit_code, told.signal, told.exited = ended.exit_code, ended.signal, True
-        return told
+        output = await self.output()
+        output.exit_code, output.signal, output.exited = ended.exit_code, ended.signal, True
+        return output
 
     async def kill(self) -> None:
         await self._editor.ask("terminal/kill", {"terminalId": self.id})

@@ -14,33 +14,30 @@ from typing import Any
 import msgspec
 
 from ....engine.handler.context import Context
-from ....engine.handler.mounted_run import MountedRun, step_place
+from ....engine.handler.mounted_run import step_place
 from ....engine.handler.workspace import Editor
 from ....model.errors import (
-    AgentNotFound,
     InterlinguaError,
-    InvalidConfig,
     NotFound,
     RunCancelled,
     RunLost,
-    StepFailed,
     Unavailable,
 )
-from ....model.events import ToolCall, Warned
+from ....model.events import Emission, OutputDelta, ToolCall, Warned
 from ....model.run import Option
-from ....model.trace_context import Carrier
 from ....mounts.errors import RemoteError, no_such_run, our_failure
+from ....mounts.remote_run import ENDED, RemoteRun, Stretch
 from ....transports.jsonrpc.connection import ConnectionLost, RpcError
 from ....transports.jsonrpc.core import CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, Call
 from .. import wire
 from ..translate import AUTH_REQUIRED, NOT_FOUND
 from .agent_card import prompt_of
-from .questions import Asking
-from .rpc_client import Peer, Place, Session
+from .questions import EditorQuestions
+from .rpc_client import Place, Session
+from .run_sessions import RunSessions
 from .sessions import EditorKeeper
 from .updates_in import Incoming, as_update, counts_of
 
-_STEP = "turn"  # the step of all output; it is never recorded, so that it can always be shown again
 _SILENCES = 10  # times the silence that a turn has to end with: an agent that never stops talking ends no turn
 _OURS = "interlingua"  # a member in the `_meta` of an answer that no other agent sends
 _STILL_BUSY = 30.0  # seconds for the turn before, which was cancelled and has not ended yet
@@ -60,88 +57,110 @@ class Handle(msgspec.Struct):
     """The agent is at an Interlingua server, which keeps its open questions, and asks them again after a restart."""
 
 
-class Turn:
+class EditorRun(RemoteRun):
+    handle_key = "session"
+    step = "turn"
+    cancel_within = 3600.0  # the grace of a cancelled run is shorter, and counts
+
     def __init__(
-        self, keeper: EditorKeeper, ctx: Context[Any, Any], agent: str | None = None, existing: str | None = None
-    ) -> None:
-        """`existing` is a session at an Interlingua server, whose newest turn to go on with instead of prompting."""
+        self, keeper: EditorKeeper, agent: str | None, ctx: Context[Any, Any], input_: dict[str, Any],
+        existing: str | None = None,
+    ) -> None:  # fmt: skip
+        """`agent` is the value of the option `agent`, where the remote side has several. `existing` is a session at an
+        Interlingua server, whose newest turn to go on with instead of prompting."""
+        settings = keeper.settings
+        super().__init__(ctx, input_, keeper.source.name, patience=0.0, answer_within=settings.answer_within)
         self._existing = existing
         self._before: list[dict[str, Any]] | None = None  # the newest turn, while the agent repeats it
         self._keeper = keeper
-        self._agent = agent  # the value of the option `agent`, where the remote side has several
-        self._ctx = ctx
-        self._mounted = MountedRun(ctx)
+        self._agent = agent
         self._place = place_of(keeper, ctx)
-        self._asking = Asking(ctx, self._mounted, keeper.settings.answer_within)
-        self._incoming = Incoming(1, step_place(_STEP))
+        self._sessions = RunSessions(keeper, ctx, self.mounted, agent, self._place)
+        self._asking = EditorQuestions(self.questions)
+        self._incoming = Incoming(1, step_place(self.step))
+        self._handle: Handle | None = None
         self._session: Session | None = None
-        self._trace: Carrier = {}
         self._prompting: asyncio.Future[dict[str, Any]] | None = None
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._calls: dict[str, dict[str, Any]] = {}  # the facts about tool calls, for permissions that only name one
-        self._notes: list[str] = []
         self._over = False
         self._ended_there = False
         self._spoke_at = 0.0  # by the loop's clock
 
-    async def run(self, text: str) -> dict[str, Any]:
-        with self._keeper.using():
-            try:
-                async with self._mounted.telling_unused():
-                    return await self._run(text)
-            except StepFailed as failure:
-                error = failure.error
-                raise RemoteError(
-                    error.message, code=error.code, transient=error.transient, details=error.details
-                ) from failure
-            except asyncio.CancelledError:
-                if self._mounted.leaving_for_good:
-                    await self._cancel()
-                else:
-                    self._asking.silent = True  # the run goes on later: no answer is better than a wrong one
-                raise
-            finally:
-                await self._leave()
+    # -- the handle ---------------------------------------------------------------------------------------
 
-    async def _run(self, text: str) -> dict[str, Any]:
-        ctx = self._ctx
+    async def enter(self) -> None:
+        self.resources.enter_context(self._keeper.using())
+
+    async def handle_at_hand(self) -> Handle | None:
+        if self._existing is not None or self.ctx.config:
+            return None
+        session = await self._sessions.at_hand()
+        if session is None:
+            return None
+        self.mounted.onward()  # raises where the prompt must not go there
+        self._adopt(session)
+        return _handle(session)
+
+    async def open(self) -> Handle:
         if self._existing is not None:
-            return await self._finish(await self._go_on(self._existing))
-        session = None if self._mounted.recorded("session") or ctx.config else await self._at_hand()
-        if session is not None:
-            self._trace = self._mounted.onward()
-            self._adopt(session)
-            self._mounted.record("session", handle := _handle(session))
+            return Handle(self._existing)
+        self.mounted.onward()  # raises where the prompt must not go there
+        peer = await self._keeper.connection()
+        try:
+            session = await self._sessions.opened(peer)
+        except ConnectionLost as error:
+            raise Unavailable(f"{self.where} is gone: {await self._keeper.why()}") from error
+        if session.prompting is not None and not session.prompting.done():
+            done, _ = await asyncio.wait({session.prompting}, timeout=_STILL_BUSY)
+            if not done:
+                raise Unavailable("the agent is still busy with a turn that was cancelled")
+        self._adopt(session)
+        return _handle(session)
+
+    def opened(self, handle: Handle, shown: list[Any]) -> None:
+        self._handle = handle
+        if self._existing is not None:
+            return  # the agent repeats the turn from its beginning
+        self.output.goes_on()
+        for body in shown:
+            if isinstance(body, ToolCall):
+                self._calls.setdefault(body.id, {}).update(as_update(body))
+        self._incoming.go_on_from(shown)
+
+    # -- the turn -----------------------------------------------------------------------------------------
+
+    async def follow(self) -> Stretch:
+        assert self._handle is not None
+        if self._existing is not None:
+            ended = await self._go_on(self._existing)
+        elif self._session is None:
+            ended = await self._take_up(self._handle, "this process ended while the agent worked")
         else:
-            handle = await ctx.step("session", self._open, key="session")
-        if self._session is None:
-            for body in (shown := self._mounted.shown(_STEP)):
-                await self._mounted.show(body)
-                if isinstance(body, ToolCall):
-                    self._calls.setdefault(body.id, {}).update(as_update(body))
-            self._incoming.go_on_from(shown)
-            return await self._finish(await self._take_up(handle, "this process ended while the agent worked"))
-        able = self._session.peer.able
-        blocks, lost = prompt_of(text, ctx.messages, image=able.image, audio=able.audio, embedded=able.embedded)
-        for note in (*self._notes, *lost):
+            ended = await self._prompted(self._session, self._handle)
+        return Stretch(ENDED, ended)
+
+    async def _prompted(self, session: Session, handle: Handle) -> dict[str, Any]:
+        """Prompts, and returns the end of the turn."""
+        able = session.peer.able
+        blocks, lost = prompt_of(
+            self.input["text"], self.ctx.messages, image=able.image, audio=able.audio, embedded=able.embedded
+        )
+        for note in (*self._sessions.notes, *lost):
             await self._warn(note)
-        if (late := self._session.take_late()) is not None:
+        if (late := session.take_late()) is not None:
             run, said = late
             await self._warn(f"the agent said more after run {run} was over", {"run": run, "text": said})
-        await self._mounted.committed()
-        self._found(self._session)
-        self._send(blocks)
-        assert self._prompting is not None
+        await self.mounted.committed()
+        self._found(session)
         try:
-            ended = await self._until_done(self._prompting)
+            return await self._until_done(self._send(session, blocks, self.trace))
         except ConnectionLost:
             ended_how = "the agent died" if self._keeper.source.command else "the agent was lost"
-            ended = await self._take_up(handle, f"{ended_how}: {await self._keeper.why()}")
-        return await self._finish(ended)
+            return await self._take_up(handle, f"{ended_how}: {await self._keeper.why()}")
 
     async def _go_on(self, id_: str) -> dict[str, Any]:
         """Shows the newest turn of a session so far, and waits for the end of that turn."""
-        await self._ctx.step("session", self._named, id_, key="session")
         peer = await self._keeper.connection()
         self._incoming.speaks(peer.version)
         self._before = []
@@ -152,23 +171,17 @@ class Turn:
             before, self._before = self._before, None
             for update in before:
                 await self.told(update)
-            self._send([], **{wire.META_END_OF_LAST: True})
-            assert self._prompting is not None
-            return await self._until_done(self._prompting)
+            return await self._until_done(self._send(session, [], {wire.META_END_OF_LAST: True}))
         except ConnectionLost as error:
-            raise RunLost(f"{self._keeper.source.name} is gone: {await self._keeper.why()}") from error
+            raise RunLost(f"{self.where} is gone: {await self._keeper.why()}") from error
         except RpcError as error:
             if error.code == NOT_FOUND:
-                raise no_such_run(id_, self._keeper.source.name) from error
+                raise no_such_run(id_, self.where) from error
             raise self._failure(error) from error
-
-    @staticmethod
-    async def _named(id_: str) -> Handle:
-        return Handle(id_)
 
     def _found(self, session: Session) -> None:
         if session.peer.is_ours:
-            self._mounted.found_at_server(session.id)
+            self.mounted.found_at_server(session.id)
 
     async def _until_done(self, ending: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
         either: set[asyncio.Future[Any]] = {ending, self._broken}
@@ -186,95 +199,31 @@ class Turn:
 
     # -- sessions -----------------------------------------------------------------------------------------
 
-    async def _open(self) -> Handle:
-        self._trace = self._mounted.onward()
-        peer = await self._keeper.connection()
-        try:
-            session = await self._session_on(peer)
-            await self._configure(session)
-        except ConnectionLost as error:
-            raise Unavailable(f"{self._keeper.source.name} is gone: {await self._keeper.why()}") from error
-        if session.prompting is not None and not session.prompting.done():
-            done, _ = await asyncio.wait({session.prompting}, timeout=_STILL_BUSY)
-            if not done:
-                raise Unavailable("the agent is still busy with a turn that was cancelled")
-        self._adopt(session)
-        return _handle(session)
-
-    async def _at_hand(self) -> Session | None:
-        """Returns a session that can be prompted at once, without any request."""
-        thread = self._ctx.thread_id
-        if thread is None:
-            return await self._keeper.ready(self._place, self._agent)
-        known = self._keeper.session_of(self._kind, thread)  # saves a read of the store, as long as it is open
-        if known is None:
-            known = await self._mounted.engine.links.find(self._kind, thread)
-        return self._keeper.open_session(known, self._place, self._agent) if known is not None else None
-
-    @property
-    def _kind(self) -> str:
-        return f"editor:{self._mounted.agent}"  # by its name: its command may change, and its sessions stay
-
-    async def _session_on(self, peer: Peer) -> Session:
-        """Returns the session of this run's thread, or one of its own."""
-        thread, links, kind = self._ctx.thread_id, self._mounted.engine.links, self._kind
-        if thread is None:
-            return await self._keeper.new_session(peer, self._place, self._agent)
-        known = await links.find(kind, thread)
-        if known is not None:
-            try:
-                session = await peer.take_up(known, self._place)
-            except (RpcError, Unavailable) as error:
-                self._notes.append(f"the agent does not remember this thread, and starts anew: {error}")
-                peer.of_threads.pop((kind, thread), None)
-                await links.remove(kind, thread)
-            else:
-                peer.of_threads[kind, thread] = known
-                return session
-        session = await self._keeper.new_session(peer, self._place, self._agent)
-        await links.add(kind, thread, session.id)
-        peer.of_threads[kind, thread] = session.id
-        return session
-
-    async def _configure(self, session: Session) -> None:
-        fixed = {"agent": self._agent} if self._agent is not None else {}
-        for name, value in {**fixed, **(self._ctx.config or {})}.items():
-            try:
-                await session.set_option(name, value)
-            except RpcError as error:
-                if error.code == INVALID_PARAMS and name == "agent" and value == self._agent:
-                    raise self._no_agent() from error
-                raise InvalidConfig(f"the agent did not take {name} = {value!r}: {error}") from error
-        if not session.is_set_to(self._agent):
-            raise self._no_agent()
-
-    def _no_agent(self) -> RemoteError:
-        said = f"{self._keeper.source.name} no longer has an agent {self._agent}"
-        return RemoteError(said, code=AgentNotFound.code)
-
     def _adopt(self, session: Session) -> None:
         self._session = session
         session.listener = self
         session.servant.asker = self  # type: ignore[attr-defined]
-        self._asking.agent_is_gone = lambda: session.peer.rpc.lost
+        self.questions.is_gone = lambda: session.peer.rpc.lost
         self._incoming.speaks(session.peer.version)
 
-    def _send(self, blocks: list[dict[str, Any]], **meta: Any) -> None:
-        assert self._session is not None
-        if self._ctx.metadata:
-            meta = {**meta, wire.META_METADATA: self._ctx.metadata}
-        prompt = self._session.prompt(blocks, {**meta, **self._trace})
-        self._prompting = self._session.prompting = asyncio.ensure_future(prompt)
-        self._session.run = self._ctx.run_id
-        self._prompting.add_done_callback(_noticed)
+    def _send(
+        self, session: Session, blocks: list[dict[str, Any]], meta: dict[str, Any]
+    ) -> asyncio.Future[dict[str, Any]]:
+        if self.ctx.metadata:
+            meta = {wire.META_METADATA: self.ctx.metadata, **meta}
+        ending = asyncio.ensure_future(session.prompt(blocks, meta))
+        self._prompting = session.prompting = ending
+        session.run = self.ctx.run_id
+        ending.add_done_callback(_noticed)
+        return ending
 
     # -- after a death ------------------------------------------------------------------------------------
 
     async def _take_up(self, handle: Handle, why: str) -> dict[str, Any]:
         """Goes on with a turn that was cut off, if the agent does."""
         if not handle.asks_again:
-            self._asking.withdraw(why)
-        if not self._asking.unheard:
+            self.questions.withdraw_all(why)
+        if not self.questions.undelivered:
             raise RunLost(f"{why}, in the middle of a turn")
         settings = self._keeper.settings
         try:
@@ -285,7 +234,7 @@ class Turn:
         self._adopt(session)
         try:
             async with asyncio.timeout(settings.ask_again_within):
-                await self._asking.asked_again.wait()
+                await self.questions.asked_again.wait()
         except TimeoutError as error:
             session.cancel()
             raise RunLost(f"{why}, and the agent does not ask again what it had asked") from error
@@ -307,27 +256,26 @@ class Turn:
             await asyncio.sleep(pause)
             if session.peer.rpc.lost:
                 raise ConnectionLost("the agent is gone")
-            busy = self._asking.busy or session.news != seen
+            busy = self.questions.busy or session.news != seen
             quiet, seen = 0.0 if busy else quiet + pause, session.news
         await self._warn("the agent was started again in the middle of this turn; its end was told by its silence")
         return {"stopReason": "end_turn"}
 
     # -- the end ------------------------------------------------------------------------------------------
 
-    async def _finish(self, ended: dict[str, Any]) -> dict[str, Any]:
-        session, ctx = self._session, self._ctx
+    async def finish(self, data: dict[str, Any]) -> dict[str, Any]:
+        session, ended = self._session, data
         assert session is not None
         if _OURS in (ended.get("_meta") or {}):
             session.peer.ours = True  # it says everything before the answer
         else:
             await self._hear_the_rest()
         self._ended_there = True
-        await self._tell_noise()
-        for late in self._mounted.unused(_STEP):
-            await self._mounted.show(late)
+        for message, details in self._keeper.notes():
+            await self._warn(message, details)
         counts = {**self._incoming.usage, **counts_of(ended)}
         if counts:
-            ctx.usage(**counts)
+            self.ctx.usage(**counts)
         if session.title and session.title != session.named_after:
             await self._name_thread(session.title)
             session.named_after = session.title
@@ -352,18 +300,20 @@ class Turn:
             await asyncio.sleep(end - loop.time())
 
     async def _name_thread(self, title: str) -> None:
-        thread, engine = self._ctx.thread_id, self._mounted.engine
+        thread, engine = self.ctx.thread_id, self.mounted.engine
         if thread is not None:
             with contextlib.suppress(NotFound):
                 if not (await engine.threads.get(thread)).metadata.get("title"):
                     await engine.threads.patch(thread, metadata={"title": title})
 
-    async def _tell_noise(self) -> None:
-        for message, details in self._keeper.notes():
-            await self._warn(message, details)
-
     async def _warn(self, message: str, details: Any = None) -> None:
-        await self._mounted.show(Warned(message, details, step_place(_STEP)))
+        await self._show(Warned(message, details))
+
+    async def _show(self, body: Emission) -> None:
+        if isinstance(body, OutputDelta):
+            await self.output.delta(body.delta)
+        else:
+            await self.output.emit(body)
 
     def _failure(self, error: RpcError) -> InterlinguaError:
         told = error.data if isinstance(error.data, dict) else {}
@@ -379,23 +329,22 @@ class Turn:
             details={"code": error.code, **({} if error.data is None else {"data": error.data})},
         )
 
-    async def _cancel(self) -> None:
+    async def cancel(self) -> None:
         """Cancels the turn at the agent, and reads its last updates."""
         session, prompting = self._session, self._prompting
         if session is None or session.peer.rpc.lost or self._ended_there:
-            await self._asking.settle()
+            await self.questions.settle()
             return
         if prompting is not None and not prompting.done():
             session.cancel()
-        await self._asking.settle()
+        await self.questions.settle()
         if prompting is not None:
-            grace = self._mounted.engine.settings.cancel_grace
+            grace = self.mounted.engine.settings.cancel_grace
             await asyncio.wait({prompting}, timeout=0.8 * grace)
             await self._hear_the_rest(within=0.1 * grace)
 
-    async def _leave(self) -> None:
+    async def leave(self) -> None:
         self._over = True
-        await self._asking.settle()
         session = self._session
         if session is None:
             return
@@ -403,7 +352,7 @@ class Turn:
             session.listener = None
             session.servant.asker = None  # type: ignore[attr-defined]
         done = self._prompting is None or self._prompting.done()
-        if self._ctx.thread_id is None and done and self._mounted.leaving != "hand_back":
+        if self.ctx.thread_id is None and done and self.mounted.leaving != "hand_back":
             self._keeper.spawn(session.close())  # no later run uses it
             self._keeper.prepare(session.peer, self._place, self._agent)
 
@@ -411,7 +360,7 @@ class Turn:
 
     @property
     def editor(self) -> Editor | None:
-        return self._ctx.editor
+        return self.ctx.editor
 
     async def choose(self, kind: str, prompt: str, payload: dict[str, Any], options: list[Option]) -> str | None:
         return await self._asking.choose(kind, prompt, payload, options)
@@ -430,7 +379,7 @@ class Turn:
             for body in self._incoming.take(update):
                 self._spoke_at = asyncio.get_running_loop().time()
                 if not self._over:
-                    await self._mounted.show(body)
+                    await self._show(body)
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is not None and current.cancelling():

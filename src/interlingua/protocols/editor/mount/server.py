@@ -9,41 +9,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from ....engine.agents import mount_path
 from ....engine.agents.agent import Agent
 from ....engine.handler.context import Context
-from ....engine.handler.mounted_run import LeftRun, attached
-from ....model.card import AgentCard
+from ....engine.handler.mounted_run import LeftRun
 from ....model.errors import InterlinguaError, Unavailable
 from ....mounts.connection import PerLoop, Source
-from ....mounts.settings import Access, read_settings
+from ....mounts.loader import RemoteAgent, RemoteServer, Target, Traits, local_agents
+from ....mounts.settings import read_settings
 from ....security.redaction import redact_text
 from ....transports.jsonrpc.connection import ConnectionLost, RpcError
 from ..config import MountSettings
 from .agent_card import Choice, agents_of, card_of, questions_of
-from .remote_run import Turn, place_of
+from .remote_run import EditorRun, place_of
 from .rpc_client import Session
 from .sessions import EditorAddress, EditorKeeper, source_of
 
-__all__ = ["Mount", "MountSettings", "load"]
+__all__ = ["EditorServer", "MountSettings", "load"]
 
 _COMMANDS_WITHIN = 0.25  # seconds; agents tell their commands right after the first session
 _CANCEL_WITHIN = 5.0
-
-
-class Target(Protocol):
-    """The parts of a command-line target that the loader needs."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def rest(self) -> str: ...
-    @property
-    def agent(self) -> str | None: ...
-    @property
-    def access(self) -> Access: ...
+_NO_ATTACH = "the Agent Client Protocol opens a session again, and has no way to follow a turn that goes on in it"
 
 
 async def load(target: Target) -> list[Agent[..., Any]]:
@@ -51,34 +39,32 @@ async def load(target: Target) -> list[Agent[..., Any]]:
     means."""
     settings = read_settings(MountSettings, "editor", target.access)
     source = source_of(target.kind, target.rest, settings, target.access)
-    return await Mount(source, settings).agents(target.agent)
+    return await local_agents(EditorServer(source, settings), target.agent)
 
 
-class Mount:
+class EditorServer(RemoteServer):
     """One agent, or several of which a session chooses one."""
+
+    traits = Traits(parkable=False, keeps_history=True, output="strict")
 
     def __init__(self, source: Source, settings: MountSettings | None = None) -> None:
         self.source = source
         self.settings = settings or MountSettings()
         self._keepers = PerLoop(lambda: EditorKeeper(self.source, self.settings))
+        if isinstance(source, EditorAddress):
+            self.reach = source.reach
 
     @property
     def keeper(self) -> EditorKeeper:
         return self._keepers.get()
 
-    def watch(self, tell: Callable[[], None]) -> None:
-        """Calls back when the agent is gone without being closed."""
-        self.keeper.lost = tell
+    def watch(self, lost: Callable[[], None]) -> None:
+        self.keeper.lost = lost
 
     async def close(self) -> None:
-        """Ends the agent. The end of the event loop does it too."""
         await self.keeper.close()
 
-    async def agent(self, wanted: str | None = None) -> Agent[..., Any]:
-        """Returns the wanted agent, or the only one."""
-        return (await self.agents(wanted))[0]
-
-    async def agents(self, wanted: str | None = None) -> list[Agent[..., Any]]:
+    async def agents(self, wanted: str | None = None) -> list[RemoteAgent]:
         """Returns the agents of the remote side: the wanted one, or all. Only an Interlingua server has several to
         choose from."""
         keeper = self.keeper
@@ -86,14 +72,14 @@ class Mount:
             session = await keeper.first_session(place_of(keeper, None))
             await _commands(session)
             choices: list[Choice | None] = [*agents_of(session.options, session.peer.agents, wanted)] or [None]
-            made = [await self._learn(session, choice) for choice in choices]
+            agents = [await self._learn(session, choice) for choice in choices]
         except BaseException:
             await keeper.close()
             raise
         keeper.spare(session, choices[-1].value if choices[-1] is not None else None)
-        return made
+        return agents
 
-    async def _learn(self, session: Session, choice: Choice | None) -> Agent[..., Any]:
+    async def _learn(self, session: Session, choice: Choice | None) -> RemoteAgent:
         """Returns the agent that a session is set to, from what the session reports of it."""
         if choice is not None and session.chosen("agent") != choice.value:
             session.commands_known.clear()
@@ -116,40 +102,19 @@ class Mount:
             card = choice.of(card)
         elif card.key in peer.agents:
             card.metadata |= mount_path.metadata(peer.agents[card.key].via)
-        value = choice.value if choice is not None else None
-        agent = self._agent(card, value)
-        if peer.is_ours:
-            agent.attach = lambda session: self._agent(card, value, session)
-        else:
-            agent.no_attach = (
-                "the Agent Client Protocol opens a session again, and has no way to follow a turn that goes on in it"
-            )
-        return agent
-
-    def _agent(self, card: AgentCard, choice: str | None, existing: str | None = None) -> Agent[..., Any]:
-        async def handler(ctx: Context[Any, Any], input: dict[str, Any]) -> Any:  # noqa: A002 - bound by this name
-            return await Turn(self.keeper, ctx, choice, existing).run(input["text"] if existing is None else "")
-
-        async def on_cancel(left: LeftRun) -> None:
-            await self._cancel(left)
-
-        handler.__name__ = card.name
-        handler.__doc__ = card.description
-        made: Agent[..., Any] = Agent(
-            card if existing is None else attached(card), handler, shape="async", ctx_param="ctx", retries=3,
-            parkable=False, on_cancel=on_cancel,
+        return RemoteAgent(
+            card=card, name=card.name, more=choice.value if choice is not None else None,
+            no_attach=None if peer.is_ours else _NO_ATTACH,
         )  # fmt: skip
-        made.reads_history = False  # the session has it
-        made.let_go, made.watch = self.close, self.watch
-        if isinstance(self.source, EditorAddress):
-            made.reach = self.source.reach
-        return made
 
-    async def _cancel(self, left: LeftRun) -> None:
+    def open_run(self, agent: RemoteAgent, ctx: Context[Any, Any], input_: dict[str, Any], existing: Any) -> EditorRun:
+        return EditorRun(self.keeper, agent.more, ctx, input_, existing)
+
+    async def cancel_left(self, agent: RemoteAgent, left: LeftRun, existing: Any) -> None:
         """Cancels the remote turn of a run that was cancelled while its handler was not here. A process of ours ended
         with its turn, so there is nothing to stop, and none is started for that; an agent at an address may still be at
         work."""
-        handle = left.recorded("session")
+        handle = left.recorded(EditorRun.handle_key)
         if self.source.command or not isinstance(handle, dict):
             return
         keeper = self.keeper

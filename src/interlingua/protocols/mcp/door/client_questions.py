@@ -66,8 +66,9 @@ class RequestQuestions:
         running = self._running
         params = translate.elicitation(question, running.version)
         meta: dict[str, Any] = {wire.META_QUESTION: question.id, wire.META_RUN: running.run}
-        if running.wants:  # over one pipe nothing else tells which of several runs asks
-            meta[wire.META_TOKEN] = running.token
+        token = running.meta.get("progressToken")
+        if type(token) in (str, int):  # over one pipe nothing else tells which of several runs asks
+            meta[wire.META_TOKEN] = token
         params["_meta"] = {**params.get("_meta", {}), **meta}
 
         async def show(message: str) -> bool:

@@ -99,8 +99,8 @@ class WebDoor:
         body = await read_body(request, self.settings)
         with about(body):
             if not accepts(headers, "application/json", "text/event-stream"):
-                told = "an answer may be JSON or an event stream; accept application/json, text/event-stream"
-                raise Refused(406, told)
+                problem = "an answer may be JSON or an event stream; accept application/json, text/event-stream"
+                raise Refused(406, problem)
             return await self._taken(raw, headers, body, caller)
 
     async def _taken(
@@ -142,10 +142,10 @@ class WebDoor:
         return answer
 
     def _session(self, headers: Mapping[str, str], caller: Caller) -> Session:
-        wanted = headers.get(SESSION)
-        if wanted is None:
+        id_ = headers.get(SESSION)
+        if id_ is None:
             raise Refused(400, "the header Mcp-Session-Id is missing; initialize gives you one")
-        session = self.sessions.find(wanted, caller, Session)
+        session = self.sessions.find(id_, caller, Session)
         if session is None:
             raise Refused(404, "there is no such session; begin with initialize")
         return session
@@ -166,7 +166,7 @@ class WebDoor:
         with about(body):
             id_ = request.query_params.get("session_id")
             if id_ is None:
-                raise Refused(400, "session_id is missing; the stream tells where to send to")
+                raise Refused(400, "session_id is missing; the first event of the stream has the address")
             session = self.sessions.find(id_, caller, OldSession)
             if session is None:
                 raise Refused(404, "there is no such session; open the stream again")

@@ -130,7 +130,7 @@ class Session(ResumableSession):
         exchange.asked = asked.messages
         noted = self.streams.note(exchange)
         if noted is not None:
-            await asyncio.wait({noted})  # an id that the client has seen can be taken up anywhere
+            await asyncio.wait({noted})  # then every process can resume it
         return self._stream(exchange.outbox, reader)
 
     # -- GET ----------------------------------------------------------------------------------------------
@@ -156,11 +156,11 @@ class Session(ResumableSession):
 
     def _left(self) -> None:
         self.leave()
-        self.channel.let_go_of_long()
+        self.channel.drop_long()
 
     def _first(self, outbox: Outbox, reader: Reader) -> bytes:
-        # Who has an id can take the stream up again, even before the first message. Clients of older revisions take an
-        # event without data for a broken message (mcp 1.x).
+        # A client that has an id can resume the stream, even before the first message. Clients of older revisions take
+        # an event without data for a broken message (mcp 1.x).
         return outbox.place(reader.after) + NO_DATA if self._names_first else KEEP_ALIVE
 
     @property

@@ -42,11 +42,11 @@ def by_name(raw: list[tuple[bytes, bytes]]) -> dict[str, str]:
 
 def read(body: bytes, max_batch: int) -> Asked:
     try:
-        told = json_text.decode(body, numbers="refuse")
+        decoded = json_text.decode(body, numbers="refuse")
     except json_text.Unreadable as error:
         raise Refused(400, str(error), PARSE_ERROR) from None
-    batch = isinstance(told, list)
-    messages = told if batch else [told]
+    batch = isinstance(decoded, list)
+    messages = decoded if batch else [decoded]
     if not messages:
         raise Refused(400, "an empty batch; leave it out")
     if len(messages) > max_batch:
@@ -62,14 +62,14 @@ def read(body: bytes, max_batch: int) -> Asked:
 
 def accepts(headers: Mapping[str, str], *kinds: str) -> bool:
     """Tells if the client accepts all of these media types. A client without the header accepts everything."""
-    told = headers.get("accept")
-    return told is None or _accepts(told, kinds)
+    accept = headers.get("accept")
+    return accept is None or _accepts(accept, kinds)
 
 
 @lru_cache(maxsize=100)  # clients send the same again and again
-def _accepts(told: str, kinds: tuple[str, ...]) -> bool:
-    wanted = [part.partition(";")[0].strip().lower() for part in told.split(",")]
-    return all("*/*" in wanted or kind in wanted or kind.partition("/")[0] + "/*" in wanted for kind in kinds)
+def _accepts(accept: str, kinds: tuple[str, ...]) -> bool:
+    accepted = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
+    return all("*/*" in accepted or kind in accepted or kind.partition("/")[0] + "/*" in accepted for kind in kinds)
 
 
 def is_modern(headers: Mapping[str, str], asked: Asked) -> bool:
@@ -109,16 +109,16 @@ def check_modern(raw: Sequence[tuple[bytes, bytes]], headers: Mapping[str, str],
     _same(VERSION, version, meta[wire.META_VERSION])
     _same(METHOD, headers.get(METHOD), message["method"])
     if message["method"] == "tools/call" or (message["method"] == "agents/run" and NAME in headers):
-        told = message["params"].get("name")
-        if told is not None:
-            _same(NAME, _plain(headers.get(NAME)), told)
+        name = message["params"].get("name")
+        if name is not None:
+            _same(NAME, _plain(headers.get(NAME)), name)
     _known(version)
 
 
 def _same(name: str, header: str | None, body: Any) -> None:
     if header is None or header != body:
-        said = "is missing" if header is None else f"says {header!r}"
-        raise Refused(400, f"the header {name} {said}; the message says {body!r}", wire.HEADER_MISMATCH)
+        problem = "is missing" if header is None else f"says {header!r}"
+        raise Refused(400, f"the header {name} {problem}; the message says {body!r}", wire.HEADER_MISMATCH)
 
 
 def _known(version: str | None) -> None:

@@ -38,7 +38,7 @@ _CHANGED = (
     b'{"jsonrpc":"2.0","method":"notifications/agents/list_changed"}',
     b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}',
 )
-"""A second one tells nothing new to a client that has not read the first, and many clients never read any."""
+"""A second one is not news to a client that has not read the first, and many clients never read any."""
 
 _LONG = 256 * 1024
 """The bytes of an ended stream without a reader, beyond which its messages are not held: where they come from the log
@@ -59,7 +59,7 @@ class Exchange:
         self.ours: set[Id] = set()  # our own requests that were sent here
         self.asked: list[dict[str, Any]] = []  # the requests, where it is a stream
         self.mark = ""  # the last event of the run's log that was sent here
-        self.noted = False  # in the store, for the day when this process is dead
+        self.noted = False  # in the store, so that another process can resume it
         self.emptied = False  # its messages are made again for a client that resumes it
         self._make = make
         self._outbox: Outbox | None = None  # most answers come alone, and need none
@@ -95,14 +95,14 @@ class Exchange:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    def _tell(self) -> None:
+    def _wake_waiter(self) -> None:
         self._news = True
         self._wake()
 
     def put(self, frame: bytes) -> None:
         self.streams = True
         self.outbox.put(frame, mark=self.mark)
-        self._tell()
+        self._wake_waiter()
 
     def end(self, answer: bytes | None) -> None:
         """Ends the exchange with its answer as the last message. None means that there will be no answer."""
@@ -114,7 +114,7 @@ class Exchange:
         self.over = True
         if self._outbox is not None:
             self._outbox.finish()
-        self._tell()
+        self._wake_waiter()
 
     async def drain(self) -> None:
         if self._outbox is not None:
@@ -153,11 +153,11 @@ class PostsChannel(OutboxChannel):
         process knows its own. `overflow` is called when the client reads too slowly."""
         super().__init__(settings.max_buffered_bytes, settings.keep_bytes, overflow)
         self._settings = settings
-        self.let_go: Callable[[Exchange], None] = lambda exchange: None  # called for an exchange that is no longer kept
+        self.dropped: Callable[[Exchange], None] | None = None  # called for an exchange that is no longer kept
         self.closed = False
         self._resumable = resumable
         self._asked: dict[Id, Exchange] = {}  # by the requests that have no answer
-        self._kept: dict[str, Exchange] = {}  # streams that can be taken up again, oldest first
+        self._kept: dict[str, Exchange] = {}  # streams that can be resumed, oldest first
         self._number = 0
         self._before = f"{times}." if times else ""
         self._whole: Outbox | None = None
@@ -177,20 +177,20 @@ class PostsChannel(OutboxChannel):
     # -- the channel --------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
-        told = _sent(frame)
-        if isinstance(told, list):  # the answers to one POST
-            self._answer(self._asked.get(told[0].id), frame)
-        elif told.method is None:
-            self._answer(self._asked.get(told.id), frame)
+        message = _sent(frame)
+        if isinstance(message, list):  # the answers to one POST
+            self._answer(self._asked.get(message[0].id), frame)
+        elif message.method is None:
+            self._answer(self._asked.get(message.id), frame)
         else:
-            self._put(self._asking(told.params.request if told.params is not None else None), frame)
+            self._put(self._asking(message.params.request if message.params is not None else None), frame)
 
     def send_about(self, frame: bytes, about: Id) -> None:
         exchange = self._asked.get(about)
         if exchange is not None and frame.startswith(_REQUEST):
-            told = _sent(frame)
-            assert isinstance(told, _Sent)
-            exchange.ours.add(told.id)
+            request = _sent(frame)
+            assert isinstance(request, _Sent)
+            exchange.ours.add(request.id)
         self._put(exchange, frame)
 
     def mark(self, about: Id, seq: int) -> None:
@@ -200,7 +200,7 @@ class PostsChannel(OutboxChannel):
             exchange.mark = str(seq)
 
     def _asking(self, request: Any) -> Exchange | None:
-        """Returns the exchange in which a request of ours was sent. Its cancellation goes there too, because on another
+        """Returns the exchange in which the server sent a request. Its cancellation goes there too, because on another
         stream it could arrive first."""
         if request is None:
             return None
@@ -218,16 +218,16 @@ class PostsChannel(OutboxChannel):
         for id_ in exchange.ids:
             self._asked.pop(id_, None)
         exchange.end(frame)
-        self._let_go()
+        self._drop_old()
 
-    def let_go_of_long(self) -> None:
+    def drop_long(self) -> None:
         """Drops the messages of long streams that have ended and that nobody reads. The streams stay."""
         for exchange in self._kept.values():
             if exchange.over and exchange.noted and exchange.is_long and not exchange.is_read:
                 exchange.discard()
 
-    def _let_go(self) -> None:
-        self.let_go_of_long()
+    def _drop_old(self) -> None:
+        self.drop_long()
         if len(self._kept) <= self._settings.keep_streams:
             return
         ended = [exchange for exchange in self._kept.values() if exchange.over and not exchange.is_read]
@@ -238,7 +238,8 @@ class PostsChannel(OutboxChannel):
             size -= exchange.kept
             del self._kept[exchange.name]
             exchange.discard()
-            self.let_go(exchange)
+            if self.dropped is not None:
+                self.dropped(exchange)
 
     async def drain(self) -> None:
         """Does not wait: answers are held in streams of their own, so the channel can go on reading requests."""
@@ -285,7 +286,7 @@ class PostsChannel(OutboxChannel):
         """Keeps an exchange that is a stream now, so that a client can resume it."""
         self._kept.pop(exchange.name, None)
         self._kept[exchange.name] = exchange
-        self._let_go()
+        self._drop_old()
 
     def find(self, event: str) -> tuple[Outbox, str]:
         """Returns the stream of an event, and the event's number in it."""

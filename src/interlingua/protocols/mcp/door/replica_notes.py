@@ -33,7 +33,7 @@ class Waiting(msgspec.Struct):
     run: str
     token: Any = None
 
-    def again(self) -> tuple[Id, str, dict[str, Any]]:
+    def request(self) -> tuple[Id, str, dict[str, Any]]:
         """Returns the request that joins the run."""
         meta: dict[str, Any] = {wire.META_RUN: self.run}
         if self.token is not None:
@@ -52,7 +52,7 @@ class StreamNotes:
         self._lost: dict[str, list[Waiting]] = {}  # streams of processes before this one, by name
         self._ours: dict[str, list[Waiting]] = {}  # of this process
         session.connection.run_began = self._began
-        session.channel.let_go = self._let_go
+        session.channel.dropped = self._dropped
 
     async def restore(self) -> None:
         """Reads the notes of the processes before this one."""
@@ -84,7 +84,7 @@ class StreamNotes:
     def _place(self, exchange: Exchange) -> str:
         return f"{self._key}/{exchange.name}"
 
-    def _let_go(self, exchange: Exchange) -> None:
+    def _dropped(self, exchange: Exchange) -> None:
         if exchange.noted:
             self._lost.pop(exchange.name, None)
             self._ours.pop(exchange.name, None)
@@ -94,9 +94,9 @@ class StreamNotes:
         """Writes the note. Where that fails, the request goes on: its stream just cannot be resumed at another
         process."""
         with contextlib.suppress(InterlinguaError):
-            kept = self._documents.write([change])
-            kept.add_done_callback(lambda done: done.cancelled() or done.exception())
-            return kept
+            written = self._documents.write([change])
+            written.add_done_callback(lambda done: done.cancelled() or done.exception())
+            return written
         return None
 
     def resume(self, after: str) -> None:
@@ -105,11 +105,11 @@ class StreamNotes:
         name, _, rest = after.partition("-")
         number, _, mark = rest.partition(".")
         channel, connection = self._session.channel, self._session.connection
-        waiting = self._ours.get(name) or self._lost.get(name)
-        if waiting is None or channel.holds(name) or not number.isdecimal() or len(number) > 15:
+        requests = self._ours.get(name) or self._lost.get(name)
+        if requests is None or channel.holds(name) or not number.isdecimal() or len(number) > 15:
             return
-        channel.begin_again(name, [request.id for request in waiting], int(number))
-        for call in connection.rpc.reopen([request.again() for request in waiting]):
+        channel.begin_again(name, [waiting.id for waiting in requests], int(number))
+        for call in connection.rpc.reopen([waiting.request() for waiting in requests]):
             seq = int(mark) if mark.isdecimal() and len(mark) < 16 else None if int(number) else 0
             connection.again[call] = (int(number), seq)
 

@@ -42,8 +42,8 @@ class RequestStates:
                 raise ValueError
             opened = (await self._ready()).decrypt(data[:_NONCE], data[_NONCE:], _about(caller, call))
         except (TypeError, ValueError, binascii.Error, InvalidTag):
-            said = "requestState is not the one that this request was answered with; send both again as they were"
-            raise InvalidRequest(said, path="/requestState") from None
+            problem = "requestState is not the one that this request was answered with; send both again as they were"
+            raise InvalidRequest(problem, path="/requestState") from None
         run, _, question = opened.decode().partition(" ")
         return run, question
 
@@ -52,9 +52,9 @@ class RequestStates:
         if self._cipher is None:
             documents = self._engine.documents
             await documents.write([Put(_SPACE, _ID, ChaCha20Poly1305.generate_key(), version=0)])
-            kept = await documents.get(_SPACE, _ID)
-            assert kept is not None
-            self._cipher = ChaCha20Poly1305(kept.body)
+            document = await documents.get(_SPACE, _ID)
+            assert document is not None
+            self._cipher = ChaCha20Poly1305(document.body)
         return self._cipher
 
 

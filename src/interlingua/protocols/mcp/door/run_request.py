@@ -7,20 +7,17 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ....engine.ports import RunHandle, weight
+from ....doors.follow_log import read_back
+from ....engine.ports import RunHandle
 from ....model import trace_context
 from ....model.card import AgentCard
-from ....model.delta import ABSENT, DeltaError, Joiner, diff
 from ....model.errors import Conflict, ErrorInfo, InvalidAnswer, NotFound, RunNotFound, ThreadNotFound
 from ....model.events import (
-    Event,
-    OutputDelta,
     QuestionAnswered,
     QuestionAsked,
     QuestionWithdrawn,
     RunBlocked,
     RunFinished,
-    RunRestarted,
     Warned,
     blocked_warning,
 )
@@ -33,14 +30,11 @@ from ....transports.jsonrpc.core import INVALID_PARAMS, Call, RpcError
 from .. import translate, wire
 from .client_questions import InputWanted, RequestQuestions
 from .named_agents import Named
+from .progress import progress_of
 from .unasked_runs import mark_of
 
 if TYPE_CHECKING:
     from .connection import McpConnection
-
-_MOST_JOINED = 256 * 1024  # bytes of deltas that are kept joined while a run goes on
-_TEXT_EVERY = 0.05  # seconds between two tellings of a tool's text so far
-_TEXT_RATE = 2_000_000  # characters per second of it: the whole text per token would be quadratic
 
 
 class Running:
@@ -52,23 +46,12 @@ class Running:
         self.call = call
         self.card = card
         self.version = version
-        self.tool = tool
-        meta = connection.meta(call)
-        self.meta = meta
-        self.token = meta.get("progressToken")
-        self.wants = "progressToken" in meta and type(self.token) in (str, int)
-        self._joined: Joiner | None = None  # the deltas that were sent, where they are short
-        self._joined_bytes = 0  # about; beyond _MOST_JOINED they are read from the log once the run has ended
-        self._joins = True  # deltas still lead to the output
-        told, after = connection.again.pop(call, (0, 0))
-        if after is None:
-            self._joins = False  # it is not known which deltas arrived: the result counts
+        self.meta = meta = connection.meta(call)
+        count, after = connection.again.pop(call, (0, 0))
+        self.progress = progress_of(connection, call.id, meta, version, count, tool=tool, text_field=card.output_text)
+        if after is None:  # it is not known which deltas arrived
+            self.progress.stop()
         self._after = after or 0  # the last event that another process has sent
-        self._told = told  # progress notifications of a tool
-        self._text: list[str] = []  # of a tool, so far
-        self._length = 0  # of it
-        self._text_at = 0.0  # when the next one may be sent
-        self._text_timer: asyncio.Handle | None = None
         self.questions = RequestQuestions(self)
         self._mark: str | None = None  # of a request whose client cannot be asked: the next one like it joins its run
         self._waited = False  # it has joined a run, which may have been left waiting
@@ -130,12 +113,12 @@ class Running:
     async def _check_thread(self, thread: str) -> None:
         """Checks the thread of a request. A thread of another caller counts as not found, because its state would be
         shown. A thread with the state of another agent is refused, because that state would be overwritten."""
-        found = await self.engine.threads.find(thread)
-        if found is None:
+        existing = await self.engine.threads.find(thread)
+        if existing is None:
             return
-        if not scopes.sees(self.connection.caller, found.caller):
+        if not scopes.sees(self.connection.caller, existing.caller):
             raise ThreadNotFound(f"there is no thread {thread}")
-        await self.engine.threads.check_state(found, self.card)
+        await self.engine.threads.check_state(existing, self.card)
 
     async def join(self, run: str) -> None:
         """Follows an existing run, if this client may see it."""
@@ -159,8 +142,7 @@ class Running:
             await asyncio.shield(self._cancel())
             raise
         finally:
-            if self._text_timer is not None:
-                self._text_timer.cancel()
+            self.progress.close()
             await self.questions.asked.close()  # before the answer: after it there may be no stream for that
 
     async def _cancel(self) -> None:
@@ -179,7 +161,7 @@ class Running:
     async def _follow(self) -> RunFinished:
         mark = getattr(self.connection.rpc.channel, "mark", None)
         asked = self.questions.asked
-        reader = self.engine.runs.reader(self.run, await self._told_before() if self._after else 0)
+        reader = self.engine.runs.reader(self.run, await self._take_sent() if self._after else 0)
         try:
             while not reader.over:
                 for event in await (asked.beside(reader.read()) if asked else reader.read()):
@@ -188,7 +170,7 @@ class Running:
                     self.beside.feed(event)
                     self._take(event.body)
                     if isinstance(event.body, RunFinished):
-                        await self._last_delta(event, event.body)
+                        await self.progress.finish(event, event.body)
                         return event.body
                     del event  # while a slow reader takes it, it is not held here
                 await self.connection.rpc.drain(self.call.id)
@@ -196,125 +178,33 @@ class Running:
             reader.close()
         raise RunNotFound(f"run {self.run} was deleted")
 
-    async def _told_before(self) -> int:
-        """Reads the events that another process has sent, without sending them again, and returns the last of them.
-        Reads from the store, where each event is by itself: a reader that is behind gets several as one."""
+    async def _take_sent(self) -> int:
+        """Takes the events that another process has sent, and returns the last of them."""
         cursor = 0
-        while page := await self.engine.runs.page(self.run, cursor, 500):
-            for event in page:
-                body = event.body
-                if event.seq > self._after or isinstance(body, RunFinished):
-                    self._joins = self._joins and event.seq > self._after  # its last delta is sent with the end
+        async for events in read_back(self.engine, self.run, self._after):
+            for event in events:
+                if isinstance(event.body, RunFinished):
+                    self.progress.stop()  # its last delta was sent with the end
                     return cursor
                 cursor = event.seq
                 self.beside.feed(event)
-                if isinstance(body, OutputDelta):
-                    self._delta(body.delta, tell=False)
-                elif isinstance(body, RunRestarted):
-                    self._joins = False
-                elif isinstance(body, QuestionAsked):
-                    self.questions.ask(body.question)
-        self._joins = self._joins and cursor >= self._after
+                self.progress.feed_sent(event.body)
+                if isinstance(event.body, QuestionAsked):
+                    self.questions.ask(event.body.question)
+        if cursor < self._after:
+            self.progress.stop()
         return cursor
 
     def _take(self, body: Any) -> None:
         if isinstance(body, RunBlocked):
             body = blocked_warning(body)
-        if isinstance(body, OutputDelta):
-            self._delta(body.delta)
-        elif isinstance(body, RunRestarted):
-            self._joins = False  # sent deltas cannot be taken back; the result counts
-        elif isinstance(body, QuestionAsked):
+        if isinstance(body, QuestionAsked):
             self.questions.ask(body.question)
         elif isinstance(body, QuestionAnswered | QuestionWithdrawn):
             self.questions.asked.withdraw(body.question)
-        else:
-            if isinstance(body, Warned):
-                self.connection.warn(self.card.name, body.message, about=self.call.id)
-                if not self.tool and self.wants and self._has_messages:  # deltas have no place for it
-                    self._progress(body.message)
-            if self.tool and self.wants and (line := translate.activity(body)) is not None:
-                self._tell_text()  # the text before it
-                self._progress(line)
-
-    # -- progress -----------------------------------------------------------------------------------------
-
-    def _delta(self, delta: Any, *, tell: bool = True) -> None:
-        if not self.wants or not self._joins:
-            return
-        if self.tool:
-            text = delta.get(self.card.output_text) if self.card.output_text and isinstance(delta, dict) else None
-            if isinstance(text, str) and tell:
-                self._more_text(text)
-            elif isinstance(text, str):
-                self._text.append(text)
-                self._length += len(text)
-            return
-        self._joined_bytes += weight(delta)
-        if self._joined_bytes > _MOST_JOINED:
-            self._joined = None
-        else:
-            if self._joined is None:
-                self._joined = Joiner()
-            try:
-                self._joined.add(delta)
-            except DeltaError:
-                self._joins = False
-                return
-        if tell:
-            self._send_delta(delta)
-
-    def _send_delta(self, delta: Any) -> None:
-        params = {"progressToken": self.token, "delta": delta}
-        self.connection.rpc.notify("notifications/agents/run/progress", params, about=self.call.id)
-
-    def _more_text(self, text: str) -> None:
-        self._text.append(text)
-        self._length += len(text)
-        if self._text_timer is None:
-            loop = asyncio.get_running_loop()
-            wait = self._text_at - loop.time()
-            self._text_timer = loop.call_later(wait, self._tell_text) if wait > 0 else loop.call_soon(self._tell_text)
-
-    def _tell_text(self) -> None:
-        """Sends the text so far, if there is more than was sent."""
-        if self._text_timer is None:
-            return
-        self._text_timer.cancel()
-        self._text_timer = None
-        self._text = ["".join(self._text)]
-        gap = max(_TEXT_EVERY, self._length / _TEXT_RATE)
-        self._text_at = asyncio.get_running_loop().time() + gap
-        self._progress(self._text[0])
-
-    def _progress(self, message: str) -> None:
-        self._told += 1
-        params: dict[str, Any] = {"progressToken": self.token, "progress": self._told}
-        if self._has_messages:
-            params["message"] = message
-        self.connection.rpc.notify("notifications/progress", params, about=self.call.id)
-
-    @property
-    def _has_messages(self) -> bool:
-        """Returns True where progress has text in this revision."""
-        return self.version >= "2025-03-26"
-
-    async def _last_delta(self, event: Event, finished: RunFinished) -> None:
-        """Sends the difference between the deltas that were sent and the output, where a delta can express it."""
-        self._tell_text()
-        if self.tool or not self.wants or not self._joins or finished.status is not Status.SUCCEEDED:
-            return
-        sent: Any = ABSENT if self._joined is None else self._joined.value
-        if self._joined_bytes > _MOST_JOINED:
-            sent = await self.engine.runs.kept_output(event)
-            if sent is ABSENT:
-                return  # the run was deleted meanwhile
-        try:
-            delta = diff(sent, finished.output)
-        except DeltaError:
-            return
-        if delta is not ABSENT and delta:
-            self._send_delta(delta)
+        elif isinstance(body, Warned):
+            self.connection.warn(self.card.name, body.message, about=self.call.id)
+        self.progress.feed(body)
 
 
 def request_of(
@@ -351,8 +241,8 @@ async def run_and_answer(
             await running.start(input_, named.instance.config if named.instance is not None else None)
         connection.note_run(call, running.run)
         return result(running, await running.end())
-    except InputWanted as wanted:
-        return await _input_required(connection, call, wanted)
+    except InputWanted as asked:
+        return await _input_required(connection, call, asked)
 
 
 async def _resume(running: Running, state: Any) -> None:
@@ -377,18 +267,18 @@ async def _resume(running: Running, state: Any) -> None:
         raise translate.question_open(question, run)
 
 
-async def _input_required(connection: McpConnection, call: Call, wanted: InputWanted) -> dict[str, Any]:
+async def _input_required(connection: McpConnection, call: Call, asked: InputWanted) -> dict[str, Any]:
     """Returns the result that asks a question. The client repeats the request with the answer, to any process that has
     this store."""
-    params = translate.elicitation(wanted.question, wire.MODERN)
-    if wanted.problem:
-        params["message"] = f"{wanted.problem}\n\n{params['message']}"
-    state = await connection.shared.states.seal(connection.caller.id, call, wanted.run, wanted.question.id)
+    params = translate.elicitation(asked.question, wire.MODERN)
+    if asked.problem:
+        params["message"] = f"{asked.problem}\n\n{params['message']}"
+    state = await connection.shared.states.seal(connection.caller.id, call, asked.run, asked.question.id)
     return {
         "resultType": "input_required",
-        "inputRequests": {wanted.question.id: {"method": "elicitation/create", "params": params}},
+        "inputRequests": {asked.question.id: {"method": "elicitation/create", "params": params}},
         "requestState": state,
-        "_meta": {wire.META_RUN: wanted.run},
+        "_meta": {wire.META_RUN: asked.run},
     }
 
 

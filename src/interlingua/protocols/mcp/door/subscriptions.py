@@ -35,13 +35,13 @@ class Subscriptions:
         return list(self._news.values())
 
     async def listen(self, call: Call) -> dict[str, Any]:
-        wanted = params_.read(call.params, wire.ListenRequest).notifications
+        kinds = params_.read(call.params, wire.ListenRequest).notifications
         methods = []
         honoured = {}
-        if wanted.tools_list_changed:
+        if kinds.tools_list_changed:
             honoured["toolsListChanged"] = True
             methods.append("notifications/tools/list_changed")
-        if wanted.agents_list_changed:
+        if kinds.agents_list_changed:
             honoured["agentsListChanged"] = True
             methods.append("notifications/agents/list_changed")
         meta = {wire.META_SUBSCRIPTION: call.id}

@@ -23,6 +23,7 @@ from ....model.content import Artifact
 from ....model.delta import ABSENT, DeltaError, require_object
 from ....model.errors import InterlinguaError, RunCancelled, RunError, RunLost, RunTimedOut, Unavailable
 from ....model.events import ArtifactAdded, Thought
+from ....mounts import caller_parts
 from ....mounts.errors import RemoteError, our_failure
 from ....mounts.remote_run import ENDED, Disconnected, Patience, RemoteRun, Stretch
 from ....transports.jsonrpc.connection import ConnectionLost, RpcError
@@ -171,7 +172,7 @@ class McpRun(RemoteRun):
             meta[wire.META_THREAD] = str(uuid.uuid5(_THREADS, self.ctx.thread_id))
         if self.ctx.metadata:
             meta[wire.META_METADATA] = self.ctx.metadata
-        beside = self.mounted.beside(self.input)
+        beside = caller_parts.beside(self.ctx, self.input)
         if beside:
             meta[wire.META_PARTS] = [msgspec.to_builtins(part) for part in beside]
         return {**params, "_meta": meta}

@@ -6,16 +6,14 @@ unknown: it takes text and returns text, with files and data beside it.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
 
-from ....engine.agents import mount_path
-from ....engine.handler.mounted_run import MOUNTED_FROM
 from ....model.card import ANY_OBJECT, AgentCard, Schema
 from ....model.content import FilePart, Part
 from ....model.schemas import usable
+from ....mounts.agent_card import origin, plain_name, plain_version
 from ..translate import parts
 from ..translate.parts import Publish
 from ..wire.card import has
@@ -40,23 +38,14 @@ class Described(msgspec.Struct):
 
 def agents_of(card: dict[str, Any], source: str) -> list[Described]:
     """Returns an agent for each skill on the card of a node; the node itself where it has none."""
-    found: dict[str, Described] = {}
+    found: list[Described] = []
     listed = card.get("skills")
     for entry in listed if isinstance(listed, list) else []:
-        entry = {"id": entry} if isinstance(entry, str) else entry
-        if not isinstance(entry, dict):
-            continue
-        id_ = entry.get("id") or entry.get("name")
+        skill = {"id": entry} if isinstance(entry, str) else entry
+        id_ = skill.get("id") or skill.get("name") if isinstance(skill, dict) else None
         if isinstance(id_, str) and id_:
-            made = _agent(id_, entry, card, source)
-            plain, number = made.card.name, 1
-            while made.card.key in found:  # two ids that are one when written plainly
-                number += 1
-                made.card.name = f"{plain}-{number}"
-            found[made.card.key] = made
-    if found:
-        return list(found.values())
-    return [_agent(None, card, card, source)]
+            found.append(_agent(id_, skill, card, source))
+    return found or [_agent(None, card, card, source)]
 
 
 def _agent(skill: str | None, entry: dict[str, Any], node: dict[str, Any], source: str) -> Described:
@@ -66,14 +55,13 @@ def _agent(skill: str | None, entry: dict[str, Any], node: dict[str, Any], sourc
     structured = input_ is not None and output is not None
     if input_ is None or output is None:
         input_, output, input_text, output_text = _TEXT_IN, _TEXT_OUT, "text", "text"
-    metadata: dict[str, Any] = {MOUNTED_FROM: source, "protocol": "peer", "node": str(node.get("name"))}
-    metadata |= mount_path.metadata(entry.get("via"))
+    metadata = origin(source, "peer", entry.get("via"), node=str(node.get("name")))
     if skill is not None:
         metadata["skill_id"] = skill
     description = entry.get("description")
     card = AgentCard(
-        name=_plain(name, r"[^A-Za-z0-9._-]+") or "agent",
-        version=_plain(version, r"[^0-9A-Za-z.+-]+") or "0.0.0",
+        name=plain_name(name) or "agent",
+        version=plain_version(version),
         description=description if isinstance(description, str) else "",
         input=input_,
         output=output,
@@ -93,10 +81,6 @@ def _object_schema(schema: Any) -> Schema | None:
         return None
     found = usable({"type": "object", **schema})
     return found if found.get("type") == "object" else dict(ANY_OBJECT)
-
-
-def _plain(name: Any, unwanted: str) -> str:
-    return re.sub(unwanted, "-", name).strip("-._+") if isinstance(name, str) else ""
 
 
 # -- input and output -----------------------------------------------------------------------------------------

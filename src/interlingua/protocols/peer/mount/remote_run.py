@@ -20,6 +20,7 @@ import msgspec
 
 from ....engine.handler.context import Context
 from ....engine.handler.mounted_run import LeftRun
+from ....model.content import Part
 from ....model.errors import (
     AlreadyAnswered,
     InterlinguaError,
@@ -28,6 +29,7 @@ from ....model.errors import (
     RunLost,
 )
 from ....model.events import Emission
+from ....mounts import caller_parts
 from ....mounts.errors import RemoteError, no_such_run
 from ....mounts.remote_questions import Asked
 from ....mounts.remote_run import ENDED, Disconnected, RemoteRun, Stretch
@@ -196,9 +198,11 @@ class PeerRun(RemoteRun):
             return address
 
         ways = publish if files.available else None
-        beside = self.mounted.beside(input_)
+        beside = caller_parts.beside(self.ctx, input_)
         # An Interlingua node derives the same input from the message as we did: then only the message is sent.
-        said = self.mounted.said_as(self._agent.card, input_) if self._agent.structured and beside else []
+        said: list[Part] = []
+        if self._agent.structured and beside:
+            said = caller_parts.instead_of(self.ctx, self._agent.card, input_)
         along, stays = along_of(said, ways)
         whole = bool(said) and len(along) == len(said)
         if not whole:
