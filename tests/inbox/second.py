@@ -14,7 +14,7 @@ import interlingua as il
 from interlingua.engine.teams.members import TeamAgent
 from interlingua.server.app import ServeSettings, serving
 from tests.kit.engines import PATIENT
-from tests.kit.mounts.editor import mount
+from tests.kit.mounts.editor import agent_of, mount
 from tests.kit.processes import say
 from tests.kit.teams import member, team
 
@@ -39,7 +39,7 @@ async def solo(ctx: il.Context[Any, Any], text: str = "it") -> str:
 async def main(store: str) -> None:
     coder = mount()
     crew = team(member("lead", "coder"), member("coder"), entry="lead")
-    agents = [TeamAgent(crew, {"lead": lead, "coder": await coder.agent()}), solo]
+    agents = [TeamAgent(crew, {"lead": lead, "coder": await agent_of(coder)}), solo]
     settings = ServeSettings(port=0, engine=PATIENT)
     try:
         async with serving(store, agents, settings) as server:

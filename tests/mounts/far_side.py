@@ -147,7 +147,7 @@ class FarRun(RemoteRun):
         return Asked(key=key, type="words", payload=value, answer=WORDS, until=value.get("until"))
 
     async def answer(self, value: Any) -> None:
-        await self.mounted.passing_on(f"question-{self.place}")
+        await self.questions.passing_on(f"question-{self.place}")
         await self.far.sending("answer", self)
         self.far.sent.append(value)
         if self.far.elsewhere.is_set():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -35,7 +36,7 @@ class ClientQuestions:
         self._engine = engine
         self._caller = caller
         self._agent = agent
-        self._ask = ask
+        self._ask = weakref.WeakMethod(ask)  # of the owner of these questions: no circle for the collector
         self._door = door
         self._open: dict[str, asyncio.Task[None]] = {}
         self._withdrawn: list[asyncio.Task[None]] = []
@@ -54,7 +55,9 @@ class ClientQuestions:
 
     def ask(self, question: Question) -> None:
         """Asks a question in the background."""
-        task = self._open[question.id] = asyncio.get_running_loop().create_task(self._ask(question))
+        ask = self._ask()
+        assert ask is not None
+        task = self._open[question.id] = asyncio.get_running_loop().create_task(ask(question))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # several may fail; one is reported
 
     def withdraw(self, question: str) -> bool:

@@ -14,11 +14,12 @@ from typing import Any
 
 import msgspec
 
-from ..engine.handler.mounted_run import MountedRun
+from ..engine.handler.mounted_run import MountedRun, step_place
 from ..engine.ids import now
 from ..model import json_values
 from ..model.card import Schema
 from ..model.content import Part
+from ..model.events import Warned
 from ..model.run import Option
 
 NO_LONGER_ASKED = "the remote side no longer asks"
@@ -89,7 +90,7 @@ class RemoteQuestions:
         for place in mounted.asked():
             key, number = _parsed(place)
             self._uses[key] = max(self._uses.get(key, 0), number)
-            if not mounted.passed_on(place):
+            if not self.passed_on(place):
                 self.undelivered.append(place)
 
     @property
@@ -112,12 +113,12 @@ class RemoteQuestions:
         very answer may have arrived before. `send` may raise TooLate, and calls `passing_on` right before it sends."""
         if await self._mounted.shown_again(step):
             return
-        before = self._mounted.passed_on(asked.place)
+        before = self.passed_on(asked.place)
         try:
             await send()
         except TooLate as late:
             if not before:
-                warning = self._mounted.too_late(asked.place, step=step, answered=late.answered, **late.details)
+                warning = self.too_late(asked.place, step=step, answered=late.answered, **late.details)
                 await self._mounted.show(warning)
 
     # -- by a request, which waits for the answer ---------------------------------------------------------
@@ -141,7 +142,7 @@ class RemoteQuestions:
         try:
             answer = await asyncio.shield(open_.wait)
             if open_.asker is me:
-                await self._mounted.passing_on(place)
+                await self.passing_on(place)
         except asyncio.CancelledError:
             if me is not None and me.cancelling():
                 if open_.asker is me and not self._over:
@@ -224,6 +225,35 @@ class RemoteQuestions:
         for place in self._mounted.open():
             self.withdraw(place, reason)
 
+    # -- answers ------------------------------------------------------------------------------------------
+
+    async def passing_on(self, place: str) -> None:
+        """Notes that the answer goes to the remote side now. Returns when that is on record."""
+        if not self.passed_on(place):
+            self._mounted.record(_heard(place), None)
+            await self._mounted.committed()
+
+    def passed_on(self, place: str) -> bool:
+        """Tells if the answer may have reached the remote side, before a crash or a moment ago. The remote side may
+        have moved on since with just this answer."""
+        return self._mounted.recorded(_heard(place))
+
+    def too_late(self, place: str, *, step: str, answered: bool = True, **details: Any) -> Warned:
+        """Returns a warning, to be shown in a step, about an answer that was given here and is not the one that counts:
+        the remote side had another before, or (not `answered`) no longer asked. There is no other warning about it."""
+        self._mounted.record(_heard(place), None)
+        question, answer = self._mounted.answers()[place]
+        by = f" (by {answer.by})" if answer.by else ""
+        why = "had been answered {} before" if answered else "was no longer asked {}"
+        message = f"the answer given here{by} came too late: the question {why.format(self._mounted.there)}"
+        return Warned(message, {"question": question, **details}, step_place(step))
+
+    def unused(self, step: str) -> list[Warned]:
+        """Returns the same, of all answers that were given here and never went to the remote side, which has gone on
+        without them."""
+        unused = [place for place in self._mounted.answers() if not self.passed_on(place)]
+        return [self.too_late(place, step=step, answered=False) for place in unused]
+
     async def settle(self) -> None:
         """Ends all waiting at the end of the run: no answer will come."""
         self._over = True
@@ -232,6 +262,11 @@ class RemoteQuestions:
             wait.cancel()
         if waits:  # else no turn of the loop is lost
             await asyncio.gather(*waits, return_exceptions=True)
+
+
+def _heard(place: str) -> str:
+    """Returns the step that records that an answer was passed on."""
+    return f"heard-{place}"
 
 
 def _parsed(place: str) -> tuple[str, int]:

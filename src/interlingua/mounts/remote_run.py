@@ -320,7 +320,7 @@ async def _tell_unused_answers(remote: RemoteRun) -> None:
     if remote.has_cursors:
         step = _LATE
         await remote.mounted.shown_again(step)
-    for warning in remote.mounted.unused(step):
+    for warning in remote.questions.unused(step):
         await remote.mounted.show(warning)
 
 

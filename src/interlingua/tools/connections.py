@@ -177,10 +177,10 @@ class ProcessLink:
         try:
             seen = json_text.decode_as(frame, _seen)
         except ValueError as error:
-            found = json_text.glimpse(frame)
-            if found.kind == "request":
+            glimpse = json_text.glimpse(frame)
+            if glimpse.kind == "request":
                 return None
-            return _error(found.id, NO_MESSAGE, f"its answer cannot be read: {error}")
+            return _error(glimpse.id, NO_MESSAGE, f"its answer cannot be read: {error}")
         if seen.method is not None and seen.id is None and seen.method != _CHANGED:
             return None  # progress and logs: they are not used, and there may be many
         if len(frame) > self._max_bytes:
@@ -192,8 +192,8 @@ class ProcessLink:
 
     async def _write(self, child: Child) -> None:
         with contextlib.suppress(anyio.ClosedResourceError):
-            async for one in self._out:
-                child.channel.send(one.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+            async for sent in self._out:
+                child.channel.send(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
                 try:
                     async with asyncio.timeout(_PATIENCE):
                         await child.channel.drain()
@@ -422,8 +422,8 @@ class _Clean(httpx2.AsyncByteStream):
 
 def _clean_line(line: bytes) -> bytes:
     """Repairs a line of an event stream. JSON that goes on over several lines stays as it is."""
-    name, colon, told = line.partition(b":")
-    return name + colon + _clean(told) if name == b"data" and told.strip() else line
+    name, colon, data = line.partition(b":")
+    return name + colon + _clean(data) if name == b"data" and data.strip() else line
 
 
 def _clean(frame: bytes) -> bytes:

@@ -93,7 +93,7 @@ class McpServers:
     ) -> ToolOutcome:
         """Calls a tool once. `timeout` limits the start, where one is needed, and again the call; neither takes longer
         than the server's own limit."""
-        limits = [given for given in (server.timeout, timeout) if given is not None]
+        limits = [seconds for seconds in (server.timeout, timeout) if seconds is not None]
         limit = min(limits, default=self._settings.timeout)
         host = self._host(server_id, server)
         return await host.used(timeout, lambda session: session.call(tool, arguments, scopes, limit))
@@ -238,10 +238,10 @@ class _Host:
 
             return _VARIABLE.sub(value, text)
 
-        args = [fill(one, "args") for one in server.args]
-        env = {name: fill(one, f"env {name}") for name, one in server.env.items()}
-        headers = {name: fill(one, f"header {name}") for name, one in server.headers.items()}
-        secrets = sorted((one for one in found if len(one) >= _SHORTEST_SECRET), key=len, reverse=True)
+        args = [fill(arg, "args") for arg in server.args]
+        env = {name: fill(text, f"env {name}") for name, text in server.env.items()}
+        headers = {name: fill(text, f"header {name}") for name, text in server.headers.items()}
+        secrets = sorted((secret for secret in found if len(secret) >= _SHORTEST_SECRET), key=len, reverse=True)
 
         def clean(text: str) -> str:
             for secret in secrets:
@@ -389,8 +389,8 @@ class _Life:
 
     def _too_slow(self, limit: float) -> None:
         said = self._links[-1].said() if self._links else ""
-        told = f"; the last it said: {said}" if said else ""
-        self._fail(RunTimedOut(f"{self._host.name} did not start within {limit:g} s{told}"))
+        words = f"; the last it said: {said}" if said else ""
+        self._fail(RunTimedOut(f"{self._host.name} did not start within {limit:g} s{words}"))
         self.end()
 
     def _fail(self, error: InterlinguaError, *, counts: bool = True) -> None:

@@ -91,13 +91,13 @@ class Session:
         if self._tools is not None:
             return list(self._tools)
         before = self._changes
-        found = await self._asked("list its tools", limit, self._list())
+        listed = await self._asked("list its tools", limit, self._list())
         if self.keeps_list and before == self._changes:
-            self._tools = found
-        return list(found)
+            self._tools = listed
+        return list(listed)
 
     async def _list(self) -> list[ToolSpec]:
-        found: list[ToolSpec] = []
+        tools: list[ToolSpec] = []
         cursors: set[str] = set()
         cursor: str | None = None
         while True:
@@ -105,13 +105,13 @@ class Session:
                 page = await self.client.list_tools(cursor=cursor)
             except MCPError as error:
                 if error.code == types.METHOD_NOT_FOUND:
-                    return found  # it has other things than tools
+                    return tools  # it has other things than tools
                 raise
-            found.extend(results.spec(self._name, tool) for tool in page.tools)
+            tools.extend(results.spec(self._name, tool) for tool in page.tools)
             cursor = page.next_cursor
             if not cursor:
-                return found
-            if cursor in cursors or len(cursors) >= _PAGES or len(found) > _TOOLS:
+                return tools
+            if cursor in cursors or len(cursors) >= _PAGES or len(tools) > _TOOLS:
                 raise ToolFailed(f"{self._name} cannot list its tools: the list has no end")
             cursors.add(cursor)
 

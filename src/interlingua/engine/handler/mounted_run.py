@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from ...model import trace_context
-from ...model.card import ANY_OBJECT, AgentCard, Schema
+from ...model.card import Schema
 from ...model.content import Part
-from ...model.errors import Denied, InterlinguaError, Invalid
-from ...model.events import Emission, Recorded, Warned
-from ...model.run import Option, RunRequest
+from ...model.errors import Denied, Invalid
+from ...model.events import Emission, Recorded
+from ...model.run import Answer, Option, RunRequest
 from ...model.run import Question as AskedQuestion
 from ...model.team import carried_scope
 from ...model.team.carried_scope import CarriedScope
@@ -44,11 +44,6 @@ and later less often."""
 
 _LOOK_WITHIN = 1.0
 _LOOKS = 10  # in the time that a question has waited so far, once that is long
-
-
-def attached(card: AgentCard) -> AgentCard:
-    """The card of an agent that goes on with a run at a server: the run has its input and config already."""
-    return msgspec.structs.replace(card, input=dict(ANY_OBJECT), input_text=None, config=None)
 
 
 class MountedRun:
@@ -151,6 +146,15 @@ class MountedRun:
             if one.answer is None and not one.open and one.reason not in ("", EXPIRED)
         ]
 
+    def answers(self) -> dict[str, tuple[str, Answer]]:
+        """The answers that were given to the questions of this run, by their keys; with the ids of the questions."""
+        past = self._run.data.replay.questions.items()
+        return {
+            place.removeprefix("ask:"): (question.question.id, question.answer)
+            for place, question in past
+            if question.answer is not None
+        }
+
     def open(self) -> list[str]:
         """The keys of the questions that wait for an answer now."""
         return [question.key.removeprefix("ask:") for question in self._run.questions.open.values()]
@@ -234,62 +238,18 @@ class MountedRun:
         run, question = self._run, self._asks(key)
         if question is None:
             return
-        why = f"it was answered {self._there}"
+        why = f"it was answered {self.there}"
         with run.waits.busy():
             if await run.questions.close(question, "withdrawn", why):
                 raise Gone(why)
             await run.pull_inbox()
 
     @property
-    def _there(self) -> str:
+    def there(self) -> str:
+        """Returns the words for the place of the remote side, for messages."""
         agent = self._run.data.agent
         place = agent.card.metadata.get(MOUNTED_FROM) if agent is not None else None
         return f"at {place}" if place else "elsewhere"
-
-    # -- answers that do not count ------------------------------------------------------------------------
-
-    async def passing_on(self, key: str) -> None:
-        """The answer to this goes to the remote side now, and that is known from now on."""
-        if not self.passed_on(key):
-            self.record(_passed_on(key), None)
-            await self.committed()
-
-    def passed_on(self, key: str) -> bool:
-        """Tells whether the answer to this may have reached the remote side, before a crash or a moment ago. The remote
-        side may have moved on since with just this answer."""
-        return self.recorded(_passed_on(key))
-
-    def too_late(self, key: str, *, step: str, answered: bool = True, **details: Any) -> Warned:
-        """A warning, to be shown in a step, about an answer that was given here and is not the one that counts: the
-        remote side had another before, or (not `answered`) no longer asked. The answer stays on record as it was
-        given, and there is no other warning about it."""
-        self.record(_passed_on(key), None)
-        past = self._run.data.replay.questions[f"ask:{key}"]
-        by = f" (by {past.answer.by})" if past.answer is not None and past.answer.by else ""
-        why = f"the question had been answered {self._there} before"
-        if not answered:
-            why = f"the question was no longer asked {self._there}"
-        message = f"the answer given here{by} came too late: {why}"
-        return Warned(message, {"question": past.question.id, **details}, step_place(step))
-
-    def unused(self, step: str, *, but: str | None = None) -> list[Warned]:
-        """The same, of all answers that were given here and never went to the remote side, which has gone on without
-        them. `but`: what it asks now. Each is given once."""
-        past, warnings = self._run.data.replay.questions, []
-        for key in [place.removeprefix("ask:") for place, question in past.items() if question.answer is not None]:
-            if not self.passed_on(key) and (but is None or not key.startswith(but)):
-                warnings.append(self.too_late(key, step=step, answered=False))
-        return warnings
-
-    @contextlib.asynccontextmanager
-    async def telling_unused(self) -> AsyncIterator[None]:
-        """Warn of answers that were never passed on, where a run fails: its log has the warnings."""
-        try:
-            yield
-        except InterlinguaError:
-            for late in self.unused("late"):
-                await self.show(late)
-            raise
 
     async def _wake(self, key: str) -> None:
         """Wake the run from time to time while it is parked with this question, to look. The longer it has waited, the
@@ -307,10 +267,6 @@ class MountedRun:
     def _asks(self, key: str) -> AskedQuestion | None:
         """The open question with this key."""
         return next((one for one in self._run.questions.open.values() if one.key == f"ask:{key}"), None)
-
-
-def _passed_on(key: str) -> str:
-    return f"heard-{key}"  # the step in which an editor's agent is given an answer
 
 
 # -- questions ------------------------------------------------------------------------------------------------

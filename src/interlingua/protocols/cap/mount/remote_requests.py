@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -32,7 +33,7 @@ from ....model.run import Option
 from ....model.team.attachments import attachment_of, text_and_attached, write_attachment
 from ....model.team.manifest import ORCHESTRATOR, USER
 from ....model.team.oversight import read_verdict
-from ....mounts.remote_questions import Asked, TooLate
+from ....mounts.remote_questions import Asked, RemoteQuestions, TooLate
 from .. import agent_manifest, translate, wire
 from .remote_task import RemoteTask
 
@@ -52,17 +53,18 @@ class RemoteRequests:
     """The requests of one task."""
 
     def __init__(
-        self, way: RemoteTask, ctx: Context[Any, Any], mounted: MountedRun, *, task: str, me: str, back: str,
-        put_question: PutQuestion,
+        self, way: RemoteTask, ctx: Context[Any, Any], mounted: MountedRun, questions: RemoteQuestions, *,
+        task: str, me: str, back: str, put_question: PutQuestion,
     ) -> None:  # fmt: skip
         """`me` is the remote name of the agent, and `back` the sender of its task, under its remote name."""
         self._way = way
         self._ctx = ctx
         self._mounted = mounted
+        self._questions = questions
         self._task = task
         self._me = me
         self._back = back
-        self._put_question = put_question
+        self._put_question = weakref.WeakMethod(put_question)  # of the run that owns this: no circle for the collector
         self._unsent: list[wire.Message] = []  # the message that is being passed on, if there is one
         self._mails = 0  # how many were passed on, and that one
         self.handed_over: set[str] = set()  # ids of tasks
@@ -114,12 +116,14 @@ class RemoteRequests:
             if id_ is not None:
                 more["question"] = id_
             text = answer["text"] if free else translate.answer_text(answer)
-            await self._mounted.passing_on(asked.place)
+            await self._questions.passing_on(asked.place)
             await self._way.send(self._reply(message, USER, text, more))
 
         asked = _question(message, attached, f"question-{id_}" if isinstance(id_, str) else f"ask-{number}")
         asked.answer = agent_manifest.TEXT if free else usable_answer(schema)
-        await self._put_question(asked, number, moved_on=functools.partial(self._way.moved_on, id_), send=send)
+        put_question = self._put_question()
+        assert put_question is not None
+        await put_question(asked, number, moved_on=functools.partial(self._way.moved_on, id_), send=send)
 
     async def _say(self, message: wire.AnyMessage, recipient: str, number: int) -> None:
         """Sends a message of the agent to a participant. A reply comes into the member's mailbox, and is passed on from

@@ -77,7 +77,8 @@ class CapRun(RemoteRun):
         self._task = task
         self._back = back
         self._requests = RemoteRequests(
-            way, self.ctx, self.mounted, task=task, me=self._me, back=back, put_question=self.put_question
+            way, self.ctx, self.mounted, self.questions, task=task, me=self._me, back=back,
+            put_question=self.put_question,
         )  # fmt: skip
 
     async def begin(self) -> None:

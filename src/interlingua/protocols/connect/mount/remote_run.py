@@ -127,6 +127,7 @@ class ConnectRun(RemoteRun):
         return error_of(data)
 
     async def leave(self) -> None:
+        vars(self).pop("_follower", None)  # it may know this run as its beginning: no circle for the collector
         if self._recording is not None:
             self._recording.cancel()
         if self._starting is not None and not self._starting.done():
@@ -253,7 +254,7 @@ class ConnectRun(RemoteRun):
             # by then.
             current = await self._follower.settled()
             if current is not None and current.kind == ASKED and same_interrupt(current.data, interrupt):
-                await self.mounted.passing_on(asked.place)
+                await self.questions.passing_on(asked.place)
                 body = encode(answer)  # encoded here, because a null given as JSON is left out
                 response = await self.http.post(self._handle_path, content=body, headers=_JSON)
                 if response.status_code != 409:

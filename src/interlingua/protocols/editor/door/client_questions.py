@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import weakref
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -35,9 +36,15 @@ class TurnQuestions:
         self.left_open: list[Question] = []
         """Questions that were open when the session was opened again."""
         self._session = session
-        self._turn = turn
+        self._owner = weakref.ref(turn)  # no circle for the collector
         self._connection = session.connection
         self._asked = ClientQuestions(session.engine, session.connection.caller, agent, self._ask, door="editor")
+
+    @property
+    def _turn(self) -> Turn:
+        turn = self._owner()
+        assert turn is not None
+        return turn
 
     def ask(self, question: Question) -> None:
         if not self._asked.are_for(question):

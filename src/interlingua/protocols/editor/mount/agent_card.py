@@ -30,9 +30,9 @@ class Option(msgspec.Struct):
 
 def options_of(told: dict[str, Any]) -> list[Option]:
     """Returns the options of an answer or an update. Modes are ignored beside options, which repeat them."""
-    given = told.get("configOptions")
-    if isinstance(given, list) and given:
-        return [option for entry in given if (option := _option(entry)) is not None]
+    config_options = told.get("configOptions")
+    if isinstance(config_options, list) and config_options:
+        return [option for entry in config_options if (option := _option(entry)) is not None]
     modes = told.get("modes")
     if not isinstance(modes, dict):
         return []
@@ -74,9 +74,11 @@ def listed(told: dict[str, Any]) -> dict[str, Listed]:
     meta = told.get("_meta")
     agents = meta.get(wire.META_AGENTS) if isinstance(meta, dict) else None
     return {
-        f"{one.get('name')}@{one.get('version')}": Listed(mount_path.read(one.get("via")), one.get("asks") is True)
-        for one in (agents if isinstance(agents, list) else [])
-        if isinstance(one, dict)
+        f"{entry.get('name')}@{entry.get('version')}": Listed(
+            mount_path.read(entry.get("via")), entry.get("asks") is True
+        )
+        for entry in (agents if isinstance(agents, list) else [])
+        if isinstance(entry, dict)
     }
 
 
@@ -109,9 +111,11 @@ def agents_of(options: list[Option], known: dict[str, Listed], wanted: str | Non
     servers may use the option for anything; there it stays an option of one agent."""
     for option in options:
         if option.id == "agent":
-            named = [one for one in option.choices if wanted in (one[0], one[1], one[0].partition("@")[0])][:1]
-            found = named or [one for one in option.choices if one[0] in known]
-            return [Choice(value, description, known.get(value, Listed()).via) for value, _, description in found]
+            named = [
+                choice for choice in option.choices if wanted in (choice[0], choice[1], choice[0].partition("@")[0])
+            ][:1]
+            choices = named or [choice for choice in option.choices if choice[0] in known]
+            return [Choice(value, description, known.get(value, Listed()).via) for value, _, description in choices]
     return []
 
 
@@ -181,11 +185,11 @@ def _schema(options: list[Option]) -> Schema | None:
         return None
     properties: dict[str, Any] = {}
     for option in options:
-        told: dict[str, Any] = {"title": option.name, "default": option.current}
+        schema: dict[str, Any] = {"title": option.name, "default": option.current}
         if option.description:
-            told["description"] = option.description
+            schema["description"] = option.description
         if option.choices:
-            told |= {
+            schema |= {
                 "type": "string",
                 "oneOf": [
                     {"const": value, "title": name, **({"description": text} if text else {})}
@@ -193,14 +197,14 @@ def _schema(options: list[Option]) -> Schema | None:
                 ],
             }
         else:
-            told["type"] = "boolean"
-        properties[option.id] = told
+            schema["type"] = "boolean"
+        properties[option.id] = schema
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 def _skill(command: dict[str, Any]) -> Skill:
-    given = command.get("input")
-    hint = given.get("hint") if isinstance(given, dict) else None
+    input_ = command.get("input")
+    hint = input_.get("hint") if isinstance(input_, dict) else None
     examples = [hint] if isinstance(hint, str) and hint else []
     return Skill(command["name"], command["name"], str(command.get("description") or ""), examples=examples)
 
@@ -217,15 +221,15 @@ def prompt_of(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Returns the content blocks of a prompt, and which parts had to be reworded because the agent takes no such
     blocks."""
-    given = [part for message in messages if message.role == "user" for part in message.parts]
+    parts = [part for message in messages if message.role == "user" for part in message.parts]
     # The checked input counts; the parts are the full message. They are sent together where they agree.
-    if not given or translate.prompt_text(given).strip() != text.strip():
-        given = [TextPart(text), *(part for part in given if not isinstance(part, TextPart))] if given else []
-    if not given:
+    if not parts or translate.prompt_text(parts).strip() != text.strip():
+        parts = [TextPart(text), *(part for part in parts if not isinstance(part, TextPart))] if parts else []
+    if not parts:
         return [{"type": "text", "text": text}], []
     blocks: list[dict[str, Any]] = []
     lost: list[str] = []
-    for part in given:
+    for part in parts:
         block = translate.block(part)
         kind = block["type"]
         if (kind == "image" and not image) or (kind == "audio" and not audio) or (kind == "resource" and not embedded):

@@ -80,9 +80,9 @@ class _Message(msgspec.Struct):
     @property
     def session(self) -> str | None:
         for members in (self.params, self.result):
-            found = members.get("sessionId") if isinstance(members, dict) else None
-            if isinstance(found, str):
-                return found
+            id_ = members.get("sessionId") if isinstance(members, dict) else None
+            if isinstance(id_, str):
+                return id_
         return None
 
 

@@ -49,8 +49,8 @@ class Directory:
         with _parent(root, inner, make=False) as (parent, name):
             fd = _open(name, os.O_RDONLY | os.O_NONBLOCK, parent, path)
         with os.fdopen(fd, "rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
+            info = os.fstat(file.fileno())
+            if not stat.S_ISREG(info.st_mode):
                 raise InvalidRequest(f"{path} is not a file")
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:

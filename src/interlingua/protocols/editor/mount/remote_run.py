@@ -316,12 +316,12 @@ class EditorRun(RemoteRun):
             await self.output.emit(body)
 
     def _failure(self, error: RpcError) -> InterlinguaError:
-        told = error.data if isinstance(error.data, dict) else {}
-        if error.code == AUTH_REQUIRED and self._session is not None and "run" not in told:  # else its run says so
+        data = error.data if isinstance(error.data, dict) else {}
+        if error.code == AUTH_REQUIRED and self._session is not None and "run" not in data:  # else its run says so
             return self._keeper.refusal(error, self._session.peer, "session/prompt")  # type: ignore[return-value]
-        if (ours := our_failure(error.message, told)) is not None:
+        if (ours := our_failure(error.message, data)) is not None:
             return ours
-        code, transient = told.get("code"), told.get("transient")
+        code, transient = data.get("code"), data.get("transient")
         return RemoteError(
             error.full_message,
             code=code if isinstance(code, str) else "invalid_input" if error.code == INVALID_PARAMS else None,
@@ -373,8 +373,8 @@ class EditorRun(RemoteRun):
             return
         id_ = update.get("toolCallId")
         if isinstance(id_, str) and update.get("sessionUpdate") in ("tool_call", "tool_call_update"):
-            given = {name: value for name, value in update.items() if value is not None}
-            self._calls.setdefault(id_, {}).update(given)
+            changes = {name: value for name, value in update.items() if value is not None}
+            self._calls.setdefault(id_, {}).update(changes)
         try:
             for body in self._incoming.take(update):
                 self._spoke_at = asyncio.get_running_loop().time()
@@ -416,12 +416,12 @@ def place_of(keeper: EditorKeeper, ctx: Context[Any, Any] | None) -> Place:
 
 def _reported(ended: dict[str, Any]) -> RemoteError:
     error = ended.get("error")
-    told = error if isinstance(error, dict) else {}
-    message = told.get("message")
+    reported = error if isinstance(error, dict) else {}
+    message = reported.get("message")
     message = message if isinstance(message, str) else "the agent stopped because of an error"
-    return our_failure(message, told.get("data")) or RemoteError(
-        RpcError(INTERNAL_ERROR, message, told.get("data")).full_message,
-        details={"code": told.get("code"), "data": told.get("data")} if told else None,
+    return our_failure(message, reported.get("data")) or RemoteError(
+        RpcError(INTERNAL_ERROR, message, reported.get("data")).full_message,
+        details={"code": reported.get("code"), "data": reported.get("data")} if reported else None,
     )
 
 

@@ -134,10 +134,10 @@ class Session:
     async def prompt(self, blocks: list[dict[str, Any]], meta: dict[str, Any]) -> dict[str, Any]:
         """Prompts, and waits for the end of the turn. Returns the stop reason, and the members that came with it."""
         self.watch_for_idle()
-        told = await self.peer.request("session/prompt", {"sessionId": self.id, "prompt": blocks, "_meta": meta})
-        told = _object(told)
-        if self.peer.version == 1 or isinstance(told.get("stopReason"), str):
-            return told
+        result = await self.peer.request("session/prompt", {"sessionId": self.id, "prompt": blocks, "_meta": meta})
+        result = _object(result)
+        if self.peer.version == 1 or isinstance(result.get("stopReason"), str):
+            return result
         return await self.idle()
 
     def watch_for_idle(self) -> None:
@@ -177,10 +177,10 @@ class Session:
             params["type"] = "boolean"
         elif self.peer.version == 2:
             params["type"] = "id"
-        told = _object(await self.peer.request("session/set_config_option", params))
+        result = _object(await self.peer.request("session/set_config_option", params))
         option.current = value
-        if told.get("configOptions"):
-            self.options = options_of(told)
+        if result.get("configOptions"):
+            self.options = options_of(result)
 
     # -- hearing ------------------------------------------------------------------------------------------
 
@@ -313,24 +313,24 @@ class Peer:
                 "info": info,
                 "capabilities": {"elicitation": offers["elicitation"], "auth": {"terminal": {}}},
             }
-        told = await self.request("initialize", params, timeout=timeout)
-        if not isinstance(told, dict) or type(told.get("protocolVersion")) is not int:
+        result = await self.request("initialize", params, timeout=timeout)
+        if not isinstance(result, dict) or type(result.get("protocolVersion")) is not int:
             raise Unsuitable("it does not speak the Agent Client Protocol: initialize was answered without a version")
-        version = told["protocolVersion"]
+        version = result["protocolVersion"]
         if not 1 <= version <= wanted:
             raise Unsuitable(f"it answered with version {version} of the protocol, and was asked for {wanted}")
         # fast-agent answers 2 with the members of version 1.
-        self.version = 1 if version >= 2 and not isinstance(told.get("info"), dict) else min(version, 2)
+        self.version = 1 if version >= 2 and not isinstance(result.get("info"), dict) else min(version, 2)
         if self.version == 1:
-            self.capabilities = _object(told.get("agentCapabilities"))
-            self.info = _object(told.get("agentInfo"))
+            self.capabilities = _object(result.get("agentCapabilities"))
+            self.info = _object(result.get("agentInfo"))
             self.able = Abilities.of_version_1(self.capabilities)
         else:
-            self.capabilities = _object(told.get("capabilities"))
-            self.info = told["info"]
+            self.capabilities = _object(result.get("capabilities"))
+            self.info = result["info"]
             self.able = Abilities.of_version_2(self.capabilities)
-        self.agents = listed(told)
-        methods = told.get("authMethods")
+        self.agents = listed(result)
+        methods = result.get("authMethods")
         self.auth_methods = [m for m in methods if isinstance(m, dict)] if isinstance(methods, list) else []
         if auth is not None:
             method = "authenticate" if self.version == 1 else "auth/login"
@@ -344,12 +344,12 @@ class Peer:
         self._opening += 1
         meta = {"_meta": {wire.META_AGENT: agent}} if agent is not None else {}
         try:
-            told = _object(await self.request("session/new", {**self._where(place), **meta}, timeout=timeout))
-            id_ = told.get("sessionId")
+            result = _object(await self.request("session/new", {**self._where(place), **meta}, timeout=timeout))
+            id_ = result.get("sessionId")
             if not isinstance(id_, str) or not id_:
                 raise Unsuitable("session/new was answered without a sessionId")
             session = self._add(Session(self, id_, place, self._servants(place)))
-            session.set_up(told)
+            session.set_up(result)
         finally:
             self._opening -= 1
         for update in self._early.pop(id_, []):
@@ -401,10 +401,10 @@ class Peer:
 
     def _where(self, place: Place) -> dict[str, Any]:
         servers = [_server(server, self.version) for server in place.mcp_servers]
-        told: dict[str, Any] = {"cwd": place.cwd, "mcpServers": [server for server in servers if server is not None]}
+        params: dict[str, Any] = {"cwd": place.cwd, "mcpServers": [server for server in servers if server is not None]}
         if place.directories and self.able.directories:
-            told["additionalDirectories"] = list(place.directories)
-        return told
+            params["additionalDirectories"] = list(place.directories)
+        return params
 
     # -- being asked --------------------------------------------------------------------------------------
 
@@ -439,8 +439,8 @@ class Peer:
 
     def _only_listener(self, call: Call) -> Listener | None:
         """Returns the listener for a form that belongs to one of our requests instead of a session."""
-        found = [s.listener for s in self.sessions.values() if s.listener is not None]
-        return found[0] if call.method == "elicitation/create" and len(found) == 1 else None
+        listeners = [s.listener for s in self.sessions.values() if s.listener is not None]
+        return listeners[0] if call.method == "elicitation/create" and len(listeners) == 1 else None
 
     def failure(self, error: Exception) -> RpcError:
         if isinstance(error, InterlinguaError):

@@ -178,10 +178,10 @@ class EditorKeeper(Keeper[Peer]):
                 args = [str(arg) for arg in method.get("args") or []]
                 variables = method.get("env")
                 if isinstance(variables, dict):
-                    given = [f"{key}={value}" for key, value in variables.items()]
+                    settings = [f"{key}={value}" for key, value in variables.items()]
                 else:
-                    given = [f"{v.get('name')}={v.get('value')}" for v in variables or [] if isinstance(v, dict)]
-                ways.append(f"{name}: run `{' '.join([*given, *self.source.command, *args])}` in a terminal")
+                    settings = [f"{v.get('name')}={v.get('value')}" for v in variables or [] if isinstance(v, dict)]
+                ways.append(f"{name}: run `{' '.join([*settings, *self.source.command, *args])}` in a terminal")
             else:
                 ways.append(f"{name}: set {variable('editor', 'auth')}={id_}")
         return "Ways to log in: " + "; ".join(ways) if ways else "It names no way to log in."

@@ -97,8 +97,8 @@ class Incoming:
             case "usage_update":
                 self._used(update)
             case "notice":
-                told = ": ".join(str(update[name]) for name in ("title", "description") if update.get(name))
-                return [Warned(told or "the agent gives notice", step=self._place)]
+                text = ": ".join(str(update[name]) for name in ("title", "description") if update.get(name))
+                return [Warned(text or "the agent gives notice", step=self._place)]
         return []
 
     # -- messages -----------------------------------------------------------------------------------------
@@ -110,9 +110,9 @@ class Incoming:
         return self._append(self._message_of(update), part.text)
 
     def _message_of(self, update: dict[str, Any]) -> str:
-        given = update.get("messageId")
-        if isinstance(given, str):
-            return given
+        id_ = update.get("messageId")
+        if isinstance(id_, str):
+            return id_
         if not self._spoken_to:
             self._unnamed += 1
             self._spoken_to = f"#{self._unnamed}"
@@ -136,9 +136,9 @@ class Incoming:
         if "content" not in update:
             return []
         message = self._message_of(update)
-        told = [_part(entry) for entry in update["content"] or []]
-        text = "".join(part.text for part in told if isinstance(part, TextPart))
-        others: list[Part] = [part for part in told if part is not None and not isinstance(part, TextPart)]
+        parts = [_part(entry) for entry in update["content"] or []]
+        text = "".join(part.text for part in parts if isinstance(part, TextPart))
+        others: list[Part] = [part for part in parts if part is not None and not isinstance(part, TextPart)]
         out: list[Emission] = [MessageSent(Message("agent", others), step=self._place)] if others else []
         known = "".join(self._pieces.get(message, []))
         gap = "\n\n" if known.startswith("\n\n") else ""
@@ -154,13 +154,13 @@ class Incoming:
         return out
 
     def _thinks(self, update: dict[str, Any]) -> list[Emission]:
-        given = update.get("messageId")
+        message = update.get("messageId")
         blocks = update.get("content")
         texts = [_text_of(block) for block in (blocks if isinstance(blocks, list) else [blocks])]
         text = "".join(text for text in texts if text)
         if not text:
             return []
-        id_ = given if isinstance(given, str) else f"thought-{self._thought}"
+        id_ = message if isinstance(message, str) else f"thought-{self._thought}"
         return [Thought(text, id_, self._place)]
 
     # -- tools --------------------------------------------------------------------------------------------
@@ -173,8 +173,8 @@ class Incoming:
         self._spoken_to = ""
         content: list[Any] | None = None
         if "content" in update and (self._v2 or update["content"] is not None):
-            given = update["content"]
-            content = self._contents[id_] = list(given) if isinstance(given, list) else []
+            entries = update["content"]
+            content = self._contents[id_] = list(entries) if isinstance(entries, list) else []
         return [self._news(id_, update, content)]
 
     def _tool_content(self, update: dict[str, Any]) -> list[Emission]:
@@ -301,15 +301,15 @@ class _Terminal:
 
 def as_update(call: ToolCall) -> dict[str, Any]:
     """Returns an event of a tool call from the log, as the agent had sent it."""
-    told: dict[str, Any] = {"title": call.title, "kind": call.kind_, "status": call.status, "rawInput": call.input}
+    update: dict[str, Any] = {"title": call.title, "kind": call.kind_, "status": call.status, "rawInput": call.input}
     if call.content is not None or call.diffs is not None:
-        told["content"] = [
+        update["content"] = [
             {"type": "content", "content": part if isinstance(part, dict) else translate.block(part)}
             for part in call.content or []
         ]
         for diff in call.diffs or []:
-            told["content"].append({"type": "diff", "path": diff.path, "oldText": diff.old, "newText": diff.new})
-    return {name: value for name, value in told.items() if value is not None}
+            update["content"].append({"type": "diff", "path": diff.path, "oldText": diff.old, "newText": diff.new})
+    return {name: value for name, value in update.items() if value is not None}
 
 
 def counts_of(result: Any) -> dict[str, int]:
@@ -361,9 +361,9 @@ def _diff(entry: dict[str, Any]) -> tuple[list[Diff], list[Part]]:
     if isinstance(patch, dict) and isinstance(patch.get("text"), str):
         return [], [TextPart(f"```diff\n{patch['text'].rstrip()}\n```")]
     changes = entry.get("changes")
-    told = [
+    lines = [
         " ".join(str(change[name]) for name in ("operation", "oldPath", "path") if change.get(name))
         for change in (changes if isinstance(changes, list) else [])
         if isinstance(change, dict)
     ]
-    return [], [TextPart("\n".join(told))] if told else []
+    return [], [TextPart("\n".join(lines))] if lines else []

@@ -4,6 +4,7 @@ question."""
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -35,7 +36,7 @@ class RequestQuestions:
     """The questions of one request."""
 
     def __init__(self, running: Running) -> None:
-        self._running = running
+        self._running: Running = weakref.proxy(running)  # it owns these questions: no circle for the collector
         self._connection = running.connection
         agent = running.card.key
         self.asked = ClientQuestions(running.engine, self._connection.caller, agent, self._ask, door="mcp")

@@ -61,8 +61,12 @@ class AgentEntry(Entry):
         if "output" not in result:
             raise _without("an output", self.method)
         meta, output = result.get("_meta"), result["output"]
-        given = meta.get(wire.META_PARTS) if isinstance(meta, dict) else None
-        parts = [read_part(part) for part in given if isinstance(part, dict)] if isinstance(given, list) else []
+        listed_parts = meta.get(wire.META_PARTS) if isinstance(meta, dict) else None
+        parts = (
+            [read_part(part) for part in listed_parts if isinstance(part, dict)]
+            if isinstance(listed_parts, list)
+            else []
+        )
         return translate.as_object(output), parts
 
 

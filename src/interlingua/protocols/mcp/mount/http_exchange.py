@@ -41,10 +41,10 @@ class Message(msgspec.Struct):
     params: Any = None
 
     def member(self, *path: str) -> Any:
-        found: Any = self.params
+        value: Any = self.params
         for key in path:
-            found = found.get(key) if isinstance(found, dict) else None
-        return found
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
 
 
 class Seen(msgspec.Struct):
@@ -56,8 +56,8 @@ class Seen(msgspec.Struct):
     def answers(self, id_: Id | None) -> bool:
         """Tells if a message answers a request, exactly as the connection decides it: if the connection ignored an
         answer that counts here, the request would wait for ever. (1.0 is no 1.)"""
-        told = self.result is not msgspec.UNSET or self.error is not msgspec.UNSET
-        return told and self.method is msgspec.UNSET and type(self.id) is type(id_) and bool(self.id == id_)
+        is_answer = self.result is not msgspec.UNSET or self.error is not msgspec.UNSET
+        return is_answer and self.method is msgspec.UNSET and type(self.id) is type(id_) and bool(self.id == id_)
 
 
 message_of = msgspec.json.Decoder(Message).decode
@@ -69,7 +69,7 @@ def seen_in(frame: bytes) -> list[Seen]:
     """Returns the messages of a frame. Raises ValueError where it cannot be read."""
     batch = frame.lstrip()[:1] == b"["
     return (
-        [_seen(bytes(one)) for one in json_text.decode_as(frame, _raws)]
+        [_seen(bytes(message)) for message in json_text.decode_as(frame, _raws)]
         if batch
         else [json_text.decode_as(frame, _seen)]
     )
@@ -93,15 +93,15 @@ async def whole_of(answer: httpx2.Response) -> bytes:
 
 def error_in(body: bytes) -> dict[str, Any] | None:
     try:
-        told = json_text.decode(body)
+        answer = json_text.decode(body)
     except json_text.Unreadable:
         return None
-    error = told.get("error") if isinstance(told, dict) and "jsonrpc" in told else None
+    error = answer.get("error") if isinstance(answer, dict) and "jsonrpc" in answer else None
     return error if isinstance(error, dict) else None
 
 
 def version_in(frame: bytes) -> str | None:
-    told = json_text.decode(frame)
-    result = told.get("result") if isinstance(told, dict) else None
+    answer = json_text.decode(frame)
+    result = answer.get("result") if isinstance(answer, dict) else None
     version = result.get("protocolVersion") if isinstance(result, dict) else None
     return version if isinstance(version, str) else None

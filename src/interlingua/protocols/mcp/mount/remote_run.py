@@ -350,11 +350,11 @@ async def named(peer: Peer, entry: Entry, config: Any) -> AsyncIterator[str]:
         yield entry.name
         return
     try:
-        told = await peer.request("agents/create", {"templateName": entry.name, "config": config or {}})
+        result = await peer.request("agents/create", {"templateName": entry.name, "config": config or {}})
     except RpcError as error:
         raise failure(error) from error
-    made = told.get("agent") if isinstance(told, dict) else None
-    called = made.get("name") if isinstance(made, dict) else None
+    agent = result.get("agent") if isinstance(result, dict) else None
+    called = agent.get("name") if isinstance(agent, dict) else None
     if not isinstance(called, str):
         raise RemoteError(f"{peer.name} answered agents/create without the name of an agent")
     try:
@@ -372,8 +372,8 @@ def failure(error: RpcError) -> RunError:
     question = error.code in (translate.QUESTION_OPEN, wire.MISSING_CAPABILITY)  # its data has the question
     if ours is not None and not question:
         return ours
-    told = error.data if isinstance(error.data, dict) else {}
-    code, transient = told.get("code"), told.get("transient")
+    data = error.data if isinstance(error.data, dict) else {}
+    code, transient = data.get("code"), data.get("transient")
     if code == "cancelled":
         return RunCancelled(f"the remote run was cancelled: {error.full_message}")
     if code == "timed_out":

@@ -138,30 +138,30 @@ class Peer:
 
     async def _initialize(self, wanted: str) -> None:
         params = {"protocolVersion": wanted, "capabilities": _OFFERS, "clientInfo": _our_info()}
-        told = _object(await self.request("initialize", params))
-        version = told.get("protocolVersion")
+        result = _object(await self.request("initialize", params))
+        version = result.get("protocolVersion")
         version = OLDEST if version == 1 else version
         if version not in wire.LEGACY:
             known = ", ".join(wire.LEGACY)
             raise Unsuitable(f"{self.name} answered initialize with revision {version!r}; known are {known}")
-        self.info, self.able = _object(told.get("serverInfo")), _object(told.get("capabilities"))
+        self.info, self.able = _object(result.get("serverInfo")), _object(result.get("capabilities"))
         self.version = version
         self.rpc.notify("notifications/initialized")
 
     async def _discover(self) -> None:
         self.version = wire.MODERN
-        told: Any = None
+        result: Any = None
         try:
-            told = _object(await self.request("server/discover", {}))
+            result = _object(await self.request("server/discover", {}))
         finally:
-            if told is None:
+            if result is None:
                 self.version = ""
-        versions = told.get("supportedVersions")
+        versions = result.get("supportedVersions")
         if isinstance(versions, list) and wire.MODERN not in versions:
             self.version = ""
             raise Unsuitable(f"{self.name} speaks {', '.join(map(str, versions))}; known is {wire.MODERN}")
-        stamped = _object(told.get("_meta")).get(wire.META_SERVER)
-        self.info, self.able = _object(told.get("serverInfo") or stamped), _object(told.get("capabilities"))
+        stamped = _object(result.get("_meta")).get(wire.META_SERVER)
+        self.info, self.able = _object(result.get("serverInfo") or stamped), _object(result.get("capabilities"))
 
     # -- agents -------------------------------------------------------------------------------------------
 
@@ -233,21 +233,21 @@ class Peer:
         return {entry.key: entry for entry in entries}
 
     async def _pages(self, method: str, member: str) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
+        by_name: dict[str, dict[str, Any]] = {}
         cursor: str | None = None
         seen: set[str] = set()
         for _ in range(_MAX_PAGES):
-            told = _object(await self.request(method, {} if cursor is None else {"cursor": cursor}))
-            entries = told.get(member)
+            page = _object(await self.request(method, {} if cursor is None else {"cursor": cursor}))
+            entries = page.get(member)
             for entry in entries if isinstance(entries, list) else []:
                 if isinstance(entry, dict) and isinstance(entry.get("name"), str) and entry["name"]:
-                    found.setdefault(entry["name"], entry)
-            cursor = told.get("nextCursor")
+                    by_name.setdefault(entry["name"], entry)
+            cursor = page.get("nextCursor")
             # Published servers of agents do not know pages: they would send the first one for ever.
             if not isinstance(cursor, str) or cursor in seen:
                 break
             seen.add(cursor)
-        return found
+        return by_name
 
     # -- notifications and requests -----------------------------------------------------------------------
 
@@ -283,8 +283,8 @@ class Peer:
         listener = self._meant(call, params)
         if listener is not None:
             return await listener.asked(params)
-        for one in list(self.listeners.values()):
-            await one.not_asked()
+        for other in list(self.listeners.values()):
+            await other.not_asked()
         return {"action": "cancel"}
 
     def _meant(self, call: Call, params: dict[str, Any]) -> Listener | None:

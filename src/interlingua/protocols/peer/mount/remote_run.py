@@ -299,7 +299,7 @@ class PeerRun(RemoteRun):
                 self._refused(frame)
                 asked = self._answers.get(frame.get("message_id", ""))
                 if asked is not None and frame.get("code") == AlreadyAnswered.code:
-                    await self.output.emit(self.mounted.too_late(asked.place, step=self.step), new=True)
+                    await self.output.emit(self.questions.too_late(asked.place, step=self.step), new=True)
         return None
 
     def _ask_again(self) -> None:
