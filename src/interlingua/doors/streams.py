@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ..security.caller_share import share_of
 from ..transports.http.event_outbox import Outbox, Reader
 from ..transports.http.sse import KEEP_ALIVE
 
@@ -45,7 +46,7 @@ class Streams:
     def __init__(self, limit: int, tenths: int = 9) -> None:
         """One caller may have so many tenths of all streams, so that nobody takes those of the others."""
         self.limit = limit
-        self.share = max(1, limit * tenths // 10)
+        self.share = share_of(limit, tenths)
         self.closed = False  # the server stops
         self.open: set[Stoppable] = set()
         self._held: Counter[str | None] = Counter()

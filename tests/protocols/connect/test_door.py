@@ -1713,6 +1713,13 @@ async def test_ids_that_are_not_there_are_404_whatever_they_look_like(store: Pat
             await s.post("/runs", {"agent_id": unknown}, 404)
 
 
+async def test_a_head_request_opens_no_stream(store: Path) -> None:
+    async with up(store) as s:
+        run = await s.run("echo", {"text": "a"})
+        answer = await s.http.request("HEAD", f"/runs/{run}/stream")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+
+
 async def test_numbers_beyond_reason_are_422(store: Path) -> None:
     async with up(store) as s:
         thread = await s.thread()

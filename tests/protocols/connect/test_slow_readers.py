@@ -15,7 +15,7 @@ import interlingua as il
 from interlingua.model.run import OWNER
 from interlingua.protocols.connect import projection
 from interlingua.protocols.connect.config import DoorSettings
-from interlingua.protocols.connect.door import run_updates
+from interlingua.protocols.connect.door import http_streams
 from tests.kit.engines import engine
 
 PIECES = ["a", "b\ud83d", "\ude00c", "d", "e"]
@@ -44,7 +44,7 @@ async def read(updates: AsyncIterator[bytes]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("modes", [["values"], ["values", "custom"]])
 async def test_a_slow_reader_is_told_the_same(store: Path, modes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_updates, "_SLOW", 0.0)
+    monkeypatch.setattr(http_streams, "_SLOW", 0.0)
     forgotten = []
     forget = projection.Projection.forget
     monkeypatch.setattr(projection.Projection, "forget", lambda self: (forgotten.append(1), forget(self))[1])
@@ -53,7 +53,7 @@ async def test_a_slow_reader_is_told_the_same(store: Path, modes: list[str], mon
 
         def updates(after: projection.Place) -> AsyncIterator[bytes]:
             settings = DoorSettings(values_per_second=1000.0)
-            return run_updates.follow(eng, run.id, after, modes, settings, OWNER.id)
+            return http_streams.follow(eng, run.id, after, modes, settings, OWNER.id)
 
         told = await read(updates((0, 1)))
         assert told[-1]["status"] == "interrupted"

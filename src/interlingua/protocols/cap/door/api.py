@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ....doors.streams import Streams
 from ....engine.engine import Engine
-from ....model.run import Caller
-from ....security.auth import ANONYMOUS, Authenticator
+from ....security.auth import Authenticator
 from ..config import DoorSettings
 from .inbound_messages import Desk
 
@@ -22,8 +21,3 @@ class CapDoor:
     async def close(self) -> None:
         """Ends all streams when the server stops; they would stay open as long as their tasks."""
         self.streams.close()
-
-
-def holder(caller: Caller) -> str | None:
-    """Returns the name under which the streams of a caller are counted. Without keys, callers cannot be told apart."""
-    return None if caller.id == ANONYMOUS.id else caller.id

@@ -38,7 +38,7 @@ _BEGINS_WITHIN = 10.0  # seconds that a message waits for the task that it is ab
 
 
 class Taken(msgspec.Struct, omit_defaults=True):
-    """The effect of a message."""
+    """The result of a message: the task, and its state."""
 
     task_id: str
     run_id: str
@@ -112,7 +112,7 @@ class Desk:
             who, more = f"{message.sender_id}, said by caller {caller.id}", ""
             try:
                 root = (await self.book.find(whole, caller)).run.id
-            except NotFound:  # another caller's, perhaps: the sender should know
+            except NotFound:  # it may be another caller's, who should know of the attempt
                 root = (await self.engine.teams.task(whole)).root
                 if len(self._refusals) >= _REMEMBERED:
                     self._refusals.clear()

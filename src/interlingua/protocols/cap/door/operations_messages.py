@@ -12,10 +12,11 @@ from starlette.responses import Response
 from ....doors.errors import about
 from ....model.errors import InterlinguaError
 from ....model.run import Caller
+from ....security.caller_share import holder
 from ....transports.http.body import header, json_response, read_json, trace
 from .. import wire
 from ..projection import START
-from .api import CapDoor, holder
+from .api import CapDoor
 from .operations_tasks import event_stream
 
 

@@ -14,11 +14,12 @@ from ....doors.streams import PiecesStream, in_pieces
 from ....model.errors import InvalidRequest, Overloaded, RunNotFound
 from ....model.run import Caller, Run
 from ....model.status import Status
+from ....security.caller_share import holder
 from ....transports.http.body import header, json_response
 from ....transports.http.sse import encode
 from .. import translate
 from ..projection import START, Place, Update, View, place_of
-from .api import CapDoor, holder
+from .api import CapDoor
 from .task_ids import RequestedTask, tree
 from .task_updates import follow, snapshot
 

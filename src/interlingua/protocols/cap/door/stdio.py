@@ -99,7 +99,7 @@ class StdioDoor:
                     self._answered.add(taken.question)
         except InterlinguaError as error:
             if wire.is_error(value):
-                log.warning("an error that was told here is of no use: %s", error.message)
+                log.warning("an error of the peer could not be used: %s", error.message)
             else:
                 self._send(wire.write(error_message(error, *addressed(value or refused(error)))))
 

@@ -26,12 +26,12 @@ class ConnectDoor:
         self.auth = auth
         self.settings = settings or DoorSettings()
         self.watchers = Watchers(engine, lambda: self.settings.disconnect_grace)
-        self.listeners: set[asyncio.Timeout] = set()  # of callers that wait only for a question to close
+        self.listeners: set[asyncio.Timeout] = set()  # of requests that wait only for a question to close
         self.cards: dict[str, AgentCard] = {}  # by the protocol's id; filled when first needed
         engine.agents.listeners.append(self.cards.clear)
 
     async def read(self, request: Request, type_: type[Any], *, optional: bool = False) -> Any:
-        """The body of a request."""
+        """Reads the body of a request."""
         return await read_json(request, type_, self.settings, optional=optional)
 
     def callback_body(self, run: Run) -> dict[str, Any]:
@@ -39,13 +39,13 @@ class ConnectDoor:
         return run_body(run)
 
     async def close(self) -> None:
-        """The server is about to cut off everybody who is still there."""
+        """Ends the waits for answered questions before the server stops, and keeps runs whose watchers are cut off."""
         self.watchers.stopping = True
-        for until in self.listeners:  # they come again, and need not keep the server from stopping
+        for until in self.listeners:  # their clients ask again, and the server need not wait for them
             with contextlib.suppress(RuntimeError):  # its time was over anyway
                 until.reschedule(asyncio.get_running_loop().time())
 
 
 def run_body(run: Run) -> dict[str, Any]:
-    """A run in the protocol's words."""
+    """Returns a run as the wire has it."""
     return translate.run(run, translate.agent_id_of(run.agent, run.version))

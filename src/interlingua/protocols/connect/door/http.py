@@ -63,7 +63,7 @@ OPERATIONS = [
     Operation("POST", "/runs/stream", runs.create_and_stream),
     Operation("POST", "/runs/wait", runs.create_and_wait),
     *(
-        Operation(method, base + rest, handler)
+        Operation(method, base + rest, handler, head=rest != "/stream")
         for base in (f"{_THREAD}/runs/{{run_id}}", "/runs/{run_id}")
         for method, rest, handler in (
             ("GET", "", runs.get_run),

@@ -36,9 +36,9 @@ from .. import translate, wire
 from ..projection import Place
 from . import input as reading
 from .api import ConnectDoor, run_body
+from .http_streams import follow
 from .operations_agents import find_card, known
 from .operations_threads import find_thread
-from .run_updates import follow
 from .watchers import WatchedStream
 
 # -- making runs --------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ async def _submit(
 async def _check_thread(
     door: ConnectDoor, thread: str, body: wire.RunCreateStateful, card: AgentCard, caller: Caller
 ) -> None:
-    """Refuse a run on a thread that is not there, not the caller's, or not for this agent."""
+    """Refuses a run on a thread that does not exist, is another caller's, or does not fit the agent."""
     if not translate.capabilities(card)["threads"]:
         raise InvalidRequest(f"agent {card.name} does not support threads", path="/agent_id")
     record = await door.engine.threads.find(thread)
@@ -93,7 +93,7 @@ async def _check_thread(
 
 
 def _check_modes(modes: list[str], card: AgentCard) -> None:
-    """Refuse modes in which the agent does not stream."""
+    """Refuses modes in which the agent does not stream."""
     abilities = translate.capabilities(card)
     missing = [mode for mode in modes if not abilities["streaming"][mode]]
     if missing:
@@ -104,7 +104,7 @@ def _check_modes(modes: list[str], card: AgentCard) -> None:
 
 
 def _callback_url(door: ConnectDoor, body: wire.RunCreate) -> str | None:
-    """The address that wants to hear of the run, if the body names one; refused where it may not be called."""
+    """Returns the address for callbacks of the run, if the body has one. Refuses an address that may not be called."""
     url = translate.webhook(body)
     if url is not None:
         name = "webhook" if body.webhook is not None else "callback"
@@ -178,7 +178,7 @@ async def create_and_stream(door: ConnectDoor, request: Request, caller: Caller)
     modes = reading.modes(body.stream_mode)
     cancels = body.on_disconnect == "cancel"
     streaming = _streaming(door, run.id, caller, after=(0, 1), modes=modes, cancels=cancels)
-    # Which run it is, before there is anything to tell of it.
+    # The client knows the run before its first event.
     streaming.headers["content-location"] = request.url.path.removesuffix("stream") + run.id
     return streaming
 

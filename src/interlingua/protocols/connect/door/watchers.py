@@ -20,9 +20,9 @@ _MANY = 100_000
 
 
 class Watch:
-    """A connection to a run with on_disconnect=cancel."""
+    """A connection to a run with `on_disconnect: cancel`."""
 
-    answered = False  # it got its answer: how the run stands, or that its time is over
+    answered = False  # it got its answer: the state of the run, or a time-out
 
 
 class Watchers:
@@ -31,9 +31,9 @@ class Watchers:
     def __init__(self, engine: Engine, grace: Callable[[], float]) -> None:
         self._engine = engine
         self._grace = grace
-        self.stopping = False  # the server is about to cut off all that are still connected
+        self.stopping = False  # the server is about to cut off the open connections
         self.counts: dict[str, int] = {}
-        # Runs whose last one dropped: until when it may come back, and since when.
+        # Runs without watchers: until when one may return, and since when there is none.
         self._left: dict[str, tuple[float, int]] = {}
 
     @contextlib.contextmanager
@@ -59,10 +59,10 @@ class Watchers:
     def _unwatched(self, run: str) -> None:
         until, since = self._left.get(run, (0.0, 0))
         if not since or until > asyncio.get_running_loop().time() + _RESOLUTION:
-            return  # taken up again, and maybe dropped again: then there is another grace
+            return  # a watcher returned; if it dropped again, another timer runs
         del self._left[run]
         if self.stopping or not self._engine.running:
-            return  # it is the server that left, and the run is handed on
+            return  # the server stops, and another process goes on with the run
         if not self._engine.runs.ended_here(run):
             self._engine.spawn(self._cancel_unwatched(run, since))
 
@@ -75,14 +75,14 @@ class Watchers:
             if (
                 view.status is Status.WAITING
                 or view.status.final
-                or any(one.question.asked_at >= since for one in asked)
+                or any(record.question.asked_at >= since for record in asked)
             ):
                 return
             await self._engine.runs.cancel(run, reason="its client disconnected")
 
 
 class WatchedStream(PiecesStream):
-    """A stream that counts as a watcher from the first moment, and as answered once it was sent to its end."""
+    """A stream that counts as a watcher while it is open, and as answered when it was sent to its end."""
 
     def __init__(
         self, updates: AsyncIterator[bytes], watching: contextlib.AbstractContextManager[Watch], keep_alive: float

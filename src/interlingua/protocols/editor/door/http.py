@@ -147,7 +147,7 @@ def _message(body: bytes) -> dict[str, Any]:
         message = json_text.decode(body)
     except json_text.Unreadable as error:
         seen = json_text.glimpse(body)
-        raise Refused(400, str(error), PARSE_ERROR, seen.id if seen.kind == "request" else None) from None
+        raise Refused(400, str(error), PARSE_ERROR, id_=seen.id if seen.kind == "request" else None) from None
     if isinstance(message, list):
         raise Refused(501, "batches are not taken over HTTP; send one message at a time")
     id_ = message.get("id") if isinstance(message, dict) and "method" in message else None

@@ -88,7 +88,7 @@ class Api(ABC):
         return decode_json(data, object) if data.strip() else {}
 
     async def json_object(self, request: Request) -> dict[str, Any]:
-        """The body, which must be an object."""
+        """Reads the body, which must be an object."""
         body = await self.body(request)
         if not isinstance(body, dict):
             raise InvalidRequest(f"the body is a JSON object, and this is {type(body).__name__}")

@@ -118,7 +118,7 @@ def routes(api: Api) -> list[BaseRoute]:
 
 
 async def _socket_stream(api: Api, socket: WebSocket) -> None:
-    """Everything that happens, as frames of a WebSocket."""
+    """Streams all events of a surface as frames of a WebSocket."""
     try:
         surface = await api.surface(socket)
         if surface.door:

@@ -45,7 +45,7 @@ S = TypeVar("S", "FeedStream", "WholeStream", "SocketStream")
 
 class StreamSettings(msgspec.Struct, kw_only=True, frozen=True):
     look: float = 5.0
-    """Seconds after which a reader looks for news by itself: another process may have told something."""
+    """Seconds after which a reader looks for new events by itself: another process may have written some."""
     keep_alive: float = 15.0
     stall: float = 60.0
     """Seconds after which a reader that takes nothing is dropped."""
@@ -68,7 +68,7 @@ def _header(request: Request | WebSocket) -> str | None:
 
 
 class NodeStreams(Streams):
-    """All readers of one node through one app."""
+    """The open streams of one node through one app."""
 
     def __init__(self, node: Node, settings: StreamSettings | None = None) -> None:
         super().__init__(node.settings.max_streams, tenths=1)

@@ -142,5 +142,5 @@ async def subscribe(api: Api, request: Request, surface: Surface) -> ASGIApp:
 
 
 async def stream(api: Api, request: Request, surface: Surface) -> ASGIApp:
-    """Everything that happens, as server-sent events."""
+    """Streams all events of a surface as server-sent events."""
     return await api.streams.subscribe(FeedStream, surface, place(request))

@@ -74,7 +74,7 @@ async def follow(
 
 
 class _Pace:
-    """The clock of a stream: it says when the next whole value is due."""
+    """Decides when a stream sends the next whole value."""
 
     def __init__(self, settings: DoorSettings) -> None:
         self._interval = 1.0 / settings.values_per_second
