@@ -19,6 +19,12 @@ from .log.record_keys import kind_of as kind_of
 from .log.record_keys import name_of as name_of
 from .log.run_log import TransactionParticipant as TransactionParticipant
 from .log.run_log import weight as weight
+from .observe.run_metrics import BOUNDS as BOUNDS
+from .observe.run_metrics import OTHER as OTHER
+from .observe.run_metrics import Busiest as Busiest
+from .observe.run_metrics import Histogram as Histogram
+from .observe.run_metrics import Numbers as Numbers
+from .observe.run_metrics import label as label
 from .runs.queries import RunQueries as RunQueries
 from .runs.run_handle import RunHandle as RunHandle
 from .services.callbacks import NotTaken as NotTaken

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ..engine.engine import Engine
 from ..engine.ids import now
-from ..engine.observe.run_metrics import BOUNDS, OTHER, Busiest, Histogram, Numbers, label
+from ..engine.ports import BOUNDS, OTHER, Busiest, Histogram, Numbers, label
 from ..model.errors import InterlinguaError
 from ..model.run import OWNER, Caller
 from ..security import scopes

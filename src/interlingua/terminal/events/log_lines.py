@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ...engine.log.record_keys import kind_of
+from ...engine.ports import kind_of
 from ...model import json_values
 from ...model.events import (
     ArtifactAdded,
