@@ -99,7 +99,6 @@ class CapRun(RemoteRun):
 
     async def leave(self) -> None:
         await self._way.close()
-        del self._requests  # it holds this run: in a circle, both would be freed late
 
     def _notice(self, input_: dict[str, Any]) -> wire.DelegationNotice:
         ctx, card = self.ctx, self._card

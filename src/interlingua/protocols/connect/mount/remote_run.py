@@ -133,7 +133,6 @@ class ConnectRun(RemoteRun):
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
-        self.__dict__.pop("_follower", None)  # it may hold this run: in a circle, both would be freed late
 
     # -- starting -----------------------------------------------------------------------------------------
 
