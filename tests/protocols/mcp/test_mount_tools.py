@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
 import interlingua as il
@@ -260,7 +261,8 @@ async def test_a_call_that_our_own_death_interrupts_is_repeated_only_where_the_t
 
 
 async def test_tools_that_come_and_go_are_agents_that_come_and_go_over_the_same_process(tmp_path: Path) -> None:
-    async with hub(tmp_path, f"mcp:{shlex.join(SERVER)}", mounting=SLOW) as server:
+    never_looks = msgspec.structs.replace(SLOW, retry_first=0.05)  # unless there is a reason, and then soon
+    async with hub(tmp_path, f"mcp:{shlex.join(SERVER)}", mounting=never_looks) as server:
         await until_mount(server, lambda: "learn" in agents_of(server))
         before = server.engine.agents.find("learn")
         run = await finish(server.engine, "learn", {"name": "wise"})
