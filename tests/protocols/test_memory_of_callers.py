@@ -295,8 +295,8 @@ async def test_runs_whose_output_their_own_client_does_not_read_cost_little(
 
 @crowds
 async def test_peers_that_do_not_read_what_their_runs_say_cost_little(tmp_path: Path, crowd: int) -> None:
-    """Each has a run of its own. What all of these runs need while they work is the runs' own; a crowd takes no more than
-    the one before has left."""
+    """Each has a run of its own. What all of these runs need while they work is the runs' own; a crowd takes no more
+    than the one before has left."""
     ports = [free_port() for _ in range(3)]
     names = ("--port", "--http-port", "--tcp-port")
     options = [text for name, port in zip(names, ports, strict=True) for text in (name, str(port))]
