@@ -17,6 +17,7 @@ import msgspec
 
 from ..control import wire
 from ..engine.engine import Engine
+from ..engine.settings import Settings
 from ..model.errors import InvalidRequest, Unavailable
 from ..security.auth import API_KEY_HEADER
 from .asgi_transport import AsgiTransport
@@ -32,6 +33,7 @@ ADDRESS, KEY = "INTERLINGUA_URL", "INTERLINGUA_KEY"
 
 _LOCAL = "http://localhost"
 _MEMORY = ":memory:"
+_CANCEL_GRACE = 1.0  # seconds that agents have to end when the client leaves
 _STORES = (".db", ".sqlite", ".sqlite3")
 
 
@@ -84,7 +86,9 @@ async def _named(
 
     agents = await _agents(target, key)
     stack.push_async_callback(let_go, {agent.card.key: agent for agent in agents})  # their connections, at the end
-    engine = await stack.enter_async_context(Engine(_MEMORY, agents=agents))
+    # Its runs end with it in any case: nobody could go on with them.
+    settings = Settings(shutdown_grace=0, cancel_grace=_CANCEL_GRACE)
+    engine = await stack.enter_async_context(Engine(_MEMORY, agents=agents, settings=settings))
     return Connection(await stack.enter_async_context(_local(engine, timeout)), target.partition(":")[0])
 
 

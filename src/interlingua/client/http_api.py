@@ -17,7 +17,7 @@ from ..transports.http import sse
 T = TypeVar("T")
 
 _BUSY = (429, 502, 503, 504)
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_LONGEST_PAUSE = 5.0
 _PIECE = "text/event-stream"
 
 
@@ -26,11 +26,13 @@ class StreamBroken(Unavailable):
 
 
 class HttpApi:
-    """`retries`: how often a request is repeated that may be repeated, where the server is busy or away."""
+    """`retries`: how often a request is repeated that may be repeated, where the server is busy or away. `pause`: the
+    seconds before the first of them; the pauses grow."""
 
-    def __init__(self, http: httpx2.AsyncClient, *, retries: int) -> None:
+    def __init__(self, http: httpx2.AsyncClient, *, retries: int, pause: float = 0.1) -> None:
         self.http = http
         self.retries = retries
+        self._first_pause = pause
 
     async def get(self, path: str, type_: type[T], query: Mapping[str, Any] | None = None) -> T:
         return await self.call("GET", path, type_, query=query)
@@ -51,11 +53,11 @@ class HttpApi:
             except httpx2.TransportError as error:
                 if not repeat or attempt >= self.retries:
                     raise _away(self.http, error) from error
-                await _pause(attempt, None)
+                await self._pause(attempt, None)
             else:
                 if answer.status_code not in _BUSY or not repeat or attempt >= self.retries:
                     return _read(answer, type_)
-                await _pause(attempt, answer.headers.get("retry-after"))
+                await self._pause(attempt, answer.headers.get("retry-after"))
             attempt += 1
 
     async def stream(
@@ -86,8 +88,14 @@ class HttpApi:
             except httpx2.TransportError as error:
                 if attempt >= self.retries:
                     raise _away(self.http, error) from error
-                await _pause(attempt, None)
+                await self._pause(attempt, None)
                 attempt += 1
+
+    async def _pause(self, attempt: int, after: str | None) -> None:
+        pause = min(_LONGEST_PAUSE, self._first_pause * 2**attempt) * random.uniform(0.5, 1.0)
+        if after is not None and after.isdecimal():
+            pause = min(float(after), _LONGEST_PAUSE * 6)
+        await asyncio.sleep(pause)
 
 
 def _plain(query: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -131,10 +139,3 @@ def _away(http: httpx2.AsyncClient, error: Exception) -> Unavailable:
 def _patient(http: httpx2.AsyncClient) -> httpx2.Timeout:
     """Streams may be silent for long: the server sends a comment now and then."""
     return httpx2.Timeout(http.timeout.connect, read=60.0)
-
-
-async def _pause(attempt: int, after: str | None) -> None:
-    pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt) * random.uniform(0.5, 1.0)
-    if after is not None and after.isdecimal():
-        pause = min(float(after), _LONGEST_PAUSE * 6)
-    await asyncio.sleep(pause)
