@@ -26,6 +26,9 @@ from tests.kit.examples import share
 
 from .agents import serve
 
+# The server is a thread of this process, and draws random numbers while hypothesis draws an example.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the .random. module inside strategies")
+
 DOCUMENT = document(app.OPERATIONS, "/api/v1")
 OPERATIONS = {
     operation["operationId"]: (method, path)

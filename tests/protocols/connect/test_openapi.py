@@ -39,6 +39,9 @@ from interlingua.store.open import open_store
 from tests.kit.engines import QUICK
 from tests.kit.examples import share
 
+# The server is a thread of this process, and draws random numbers while hypothesis draws an example.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the .random. module inside strategies")
+
 DOCUMENT = openapi.document("/connect", [])
 OPERATIONS = {
     operation["operationId"]: (method, path)
