@@ -21,9 +21,9 @@ $(STAMP): pyproject.toml constraints.txt tools/requirements.py
 demo: $(STAMP) ## what it does, in a minute; at a terminal the agents stay up afterwards
 	$(BIN)/interlingua demo
 
-# Many tests wait for something: three processes keep two cores busy.
+# Most tests wait for something: four processes keep two cores busy.
 test: $(STAMP) ## the test suite
-	$(BIN)/python -m pytest -q -n 3 --dist worksteal
+	$(BIN)/python -m pytest -q -n 4 --dist worksteal
 
 # Every test that asks for a store gets one on a PostgreSQL that is started for this; those that make a file of their
 # own, because they are about files, keep it.
