@@ -242,11 +242,12 @@ async def test_secret_inputs_are_masked_everywhere(store: Path) -> None:
 
 
 async def test_what_a_caller_may_not_see_does_not_exist(store: Path) -> None:
-    owner, ada, reader, narrow = [
+    owner, ada, reader, narrow, admin = [
         await add_key(store, name, *scopes)
         for name, scopes in (
             ("owner", ["*"]), ("ada", ["do:run", "do:read", "do:answer"]), ("reader", ["do:read", "see:all"]),
             ("narrow", ["agents:echo", "see:all"]),
+            ("admin", ["do:read", "do:admin", "see:all"]),
         )
     ]  # fmt: skip
     async with serve(store) as server:
@@ -277,6 +278,10 @@ async def test_what_a_caller_may_not_see_does_not_exist(store: Path) -> None:
             assert (await http.get("/runs")).json()["runs"] == []
             assert (await http.get("/questions")).json()["questions"] == []
             assert (await http.post("/runs", json={"agent": "asker"})).status_code == 404
+        async with client(server, admin) as http:
+            assert (await http.get(f"/runs/{run['id']}")).status_code == 200
+            answer = await http.get(f"/runs/{run['id']}/audit")
+            assert answer.status_code == 403, "an export has sealed runs and secrets, which are the owner's"
         async with client(server) as http:
             assert (await http.get("/runs")).status_code == 401
 

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from .._version import __version__
 from ..engine.agents.remote_agent import RemoteAgent
-from ..model.errors import AgentNotFound, NotFound
+from ..model.errors import AgentNotFound, Denied, NotFound
 from ..model.run_identity import split_queue
 from ..model.team.manifest import Team, entry_of
 from ..security import scopes
@@ -85,8 +85,10 @@ async def workers(api: ControlApi, call: Call) -> wire.Workers:
 
 
 async def audit(api: ControlApi, call: Call) -> Response:
-    """Streams the signed export of a run and all that came of it."""
+    """Streams the signed export of a run and all that came of it, sealed runs and secret inputs included."""
     run = await access.find_run(api.engine, call.path("run"), call.caller, "admin")
+    if not access.is_owner(call.caller):
+        raise Denied("an audit export has sealed runs and secret inputs; it needs the scope *")
     return api.download(api.export(run.root or run.id), f"{run.root or run.id}.jsonl")
 
 
